@@ -1,4 +1,6 @@
-"""What an error of Cleave means to Airflow: tried again after the time it asks for, or failed at once with one line."""
+"""Translates errors of Cleave for Airflow: a task is tried again after the delay of the error, or fails at
+once with one line.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
 
 RETRIES = 3
 RETRY_DELAY = timedelta(seconds=5)
-"""The pace of what has none of its own."""
+"""Delay for errors that have none of their own."""
 
 
 class RetryableOnly(RetryPolicy):
-    """Another attempt for errors that can pass, after the time the error asks for. A mistake is not repeated.
+    """Retries errors that can pass, after the delay of the error. Errors that cannot pass are not retried.
 
-    What the system or Airflow itself reports (a storage that does not answer, the API server away) is tried again at
-    the task's own pace, and so is a task that was killed.
+    Errors of the system or of Airflow (a storage or an API server that does not answer) are retried after the
+    task's own delay, and so is a task that was killed.
     """
 
     def evaluate(
@@ -38,21 +40,21 @@ class RetryableOnly(RetryPolicy):
         max_tries: int,  # noqa: ARG002  # likewise
         context: Context | None = None,  # noqa: ARG002  # likewise
     ) -> RetryDecision:
-        """See the class."""
+        """Decide whether the task is tried again, and when."""
         if isinstance(exception, SystemExit):
-            return RetryDecision.fail("it cannot succeed as it was asked")
+            return RetryDecision.fail("the request cannot succeed")
         if isinstance(exception, Retryable):
             return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
-        if _is_worth_another_attempt(exception):
+        if _may_pass(exception):
             return RetryDecision.default()
         return RetryDecision.fail(_not_retried(exception))
 
 
 def told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with errors as Airflow's tasks need them.
+    """Return the function with its errors translated for Airflow's tasks.
 
-    What can never succeed as it is (bad input, not found, conflict) ends with that one line. Before Airflow 3.3 a mistake
-    fails its task from within, and what is tried again is so at the task's own pace.
+    An error that can never pass (invalid input, not found, conflict) ends the task with one line. Before
+    Airflow 3.3, such an error fails the task from within, and retries use the task's own delay.
     """
 
     @functools.wraps(function)
@@ -62,29 +64,29 @@ def told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
         except (Terminal, AirflowFailException) as error:
             line = str(error)
         except Exception as error:
-            if HAS_RETRY_POLICIES or _is_worth_another_attempt(error):
+            if HAS_RETRY_POLICIES or _may_pass(error):
                 raise
             raise AirflowFailException(_not_retried(error)) from error
-        # Outside the handler: the log shows the line, not where it arose.
-        raise _end_with(line, is_final=_has_our_policy(args))
+        # The error is raised outside the handler, so that the log shows the line without a traceback.
+        raise _end_with(line, is_final=_has_cleave_policy(args))
 
     return wrapped
 
 
-def _is_worth_another_attempt(error: BaseException) -> bool:
+def _may_pass(error: BaseException) -> bool:
     return isinstance(error, Retryable | AirflowException | OSError)
 
 
-def _has_our_policy(args: tuple[Any, ...]) -> bool:
-    """An operator may have been given another one; a task of our DAGs has ours."""
+def _has_cleave_policy(args: tuple[Any, ...]) -> bool:
+    """Return True if the task has Cleave's retry policy. An operator may have been given another policy."""
     return not args or isinstance(getattr(args[0], "retry_policy", RetryableOnly()), RetryableOnly)
 
 
 def _end_with(line: str, *, is_final: bool) -> BaseException:
-    """What fails a task for good and leaves that line in its log.
+    """Return the exception that fails a task for good and leaves the line in its log.
 
-    Airflow logs an exception with every frame of its own task runner, and an exit with what it was given. An exit is
-    final only by our retry policy.
+    Airflow logs an exception with every frame of its own task runner, but an exit only with its argument.
+    Only Cleave's retry policy makes an exit final.
     """
     return SystemExit(line) if HAS_RETRY_POLICIES and is_final else AirflowFailException(line)
 

@@ -1,4 +1,4 @@
-"""What Airflow asks an installed provider: its connection types with their forms, and its classes."""
+"""Describes the provider to Airflow: its connection types with their forms, and its classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full
 
 
 def _text(label: str, description: str, **schema: Any) -> dict[str, Any]:
-    """A field of a form that may be left empty."""
+    """Return a text field of a form, which may be empty."""
     return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
 
 
@@ -28,7 +28,7 @@ _CLEAVE: dict[str, Any] = {
         },
     },
     "conn-fields": {
-        "sslmode": _text("TLS", "As libpq has it; empty: prefer.", enum=[None, *_SSL_MODES]),
+        "sslmode": _text("TLS", "Mode of TLS, as in libpq. Empty: prefer.", enum=[None, *_SSL_MODES]),
         "pulsar_admin_conn_id": _text(
             "Connection of Pulsar", "Id of a connection of type pulsar_admin, for topics on Pulsar."
         ),
@@ -45,10 +45,12 @@ _PULSAR_ADMIN: dict[str, Any] = {
     },
     "conn-fields": {
         "service_url": _text("Service URL", "pulsar://host:6650 or pulsar+ssl://host:6651; for data only."),
-        "token_file": _text("Token file", "Read for each call; wins over the token."),
-        "ca_file": _text("CA file", "PEM bundle that the brokers' certificates are checked against."),
-        "cert_file": _text("Certificate file", "The client's, PEM."),
-        "key_file": _text("Key file", "The client's, PEM."),
+        "token_file": _text(
+            "Token file", "File with the token, read for each call. Takes precedence over the token."
+        ),
+        "ca_file": _text("CA file", "PEM file with the certificates that sign the brokers' certificates."),
+        "cert_file": _text("Certificate file", "PEM file with the client's certificate."),
+        "key_file": _text("Key file", "PEM file with the client's key."),
         "verify_hostname": {
             "label": "Verify the host name",
             "schema": {"type": ["boolean", "null"], "default": True},
@@ -58,7 +60,9 @@ _PULSAR_ADMIN: dict[str, Any] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """See the module. Read by every process of Airflow, so nothing is imported for it."""
+    """Return the description of the provider. Every process of Airflow calls this function, so it imports
+    nothing.
+    """
     return {
         "package-name": "pulsar-cleave",
         "name": _INTEGRATION,
@@ -78,29 +82,31 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def behaviour_of(connection_type: str) -> dict[str, Any]:
-    """What the form shows of a connection's own fields, as Airflow before 3.2 asks a hook for it."""
-    found = _type(connection_type)["ui-field-behaviour"]
+    """Return the behaviour of a connection's own form fields, which Airflow before 3.2 requests from a hook."""
+    behaviour = _type(connection_type)["ui-field-behaviour"]
     return {
-        "hidden_fields": found.get("hidden-fields", []),
-        "relabeling": found.get("relabeling", {}),
-        "placeholders": found.get("placeholders", {}),
+        "hidden_fields": behaviour.get("hidden-fields", []),
+        "relabeling": behaviour.get("relabeling", {}),
+        "placeholders": behaviour.get("placeholders", {}),
     }
 
 
 def widgets_of(connection_type: str) -> dict[str, Any]:
-    """The form's fields for extras, as Airflow before 3.2 asks a hook for them. It puts its own classes in wtforms' place."""
+    """Return the form fields for extras, which Airflow before 3.2 requests from a hook. Airflow replaces the
+    classes of wtforms by its own.
+    """
     from wtforms import BooleanField, StringField
 
-    def field(one: dict[str, Any]) -> Any:
-        kind = BooleanField if "boolean" in one["schema"]["type"] else StringField
-        default = one["schema"].get("default")
-        return kind(one["label"], description=one.get("description", ""), default=default)
+    def widget(description: dict[str, Any]) -> Any:
+        kind = BooleanField if "boolean" in description["schema"]["type"] else StringField
+        default = description["schema"].get("default")
+        return kind(description["label"], description=description.get("description", ""), default=default)
 
-    return {name: field(one) for name, one in _type(connection_type)["conn-fields"].items()}
+    return {name: widget(field) for name, field in _type(connection_type)["conn-fields"].items()}
 
 
 def _type(name: str) -> dict[str, Any]:
-    return next(one for one in (_CLEAVE, _PULSAR_ADMIN) if one["connection-type"] == name)
+    return next(kind for kind in (_CLEAVE, _PULSAR_ADMIN) if kind["connection-type"] == name)
 
 
 def _modules(*names: str) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""What Cleave uses of Airflow under the names of 3.3; Airflow 3.1 and 3.2 have some of it elsewhere, or not at all."""
+"""Names of Airflow 3.3 that Cleave uses. Airflow 3.1 and 3.2 have some of them in other modules, or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,11 @@ from typing import TYPE_CHECKING
 import airflow
 
 AIRFLOW = tuple(int(part) for part in airflow.__version__.split(".")[:2])
-"""Major and minor version."""
+"""Major and minor version of Airflow."""
 HAS_RETRY_POLICIES = AIRFLOW >= (3, 3)
-"""Whether an error may say if and when its task is tried again; before 3.3 a task has one pace for all of them."""
+"""True if an error can decide whether and when its task is tried again. Before 3.3, a task has one delay for
+all errors.
+"""
 
 if TYPE_CHECKING or AIRFLOW >= (3, 2):
     from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, DeltaTriggerTimetable

@@ -1,7 +1,9 @@
-"""Answer what the DAG `bundle_balance` proposed in namespaces that wait for approval; its next run carries out what is approved.
+"""Answer proposals of the DAG `bundle_balance` in namespaces that require approval. The next run of
+`bundle_balance` applies approved proposals.
 
-*Approvals* are ids of `inspect.approvals`, with spaces or commas between them; `inspect.bundles_proposals` has the id of each proposal that
-waits. *Dry run* shows what would become of the proposals, and changes nothing. The page of bundles in Airflow has buttons for this form.
+*Approvals* are ids of `inspect.approvals`, separated by spaces or commas; `inspect.bundles_proposals` has the
+id of each waiting proposal. *Dry run* shows the result of the answer, and changes nothing. The page of
+bundles in Airflow has buttons for this form.
 """
 
 from __future__ import annotations

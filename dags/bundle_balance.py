@@ -1,12 +1,12 @@
-"""Bring a Pulsar cluster's bundles into balance: read the brokers, aggregate, propose, apply, look again.
+"""Balance the bundles of a Pulsar cluster: read the brokers, aggregate, propose, apply, verify.
 
-Every `CLEAVE_BUNDLE_BALANCE_SECONDS` (300). Proposals of a namespace go as far as its mode says: `dry-run` (the
-default) shows them, `approval` waits for a person to approve them (DAG `cleave_approvals` asks; DAG `bundle_approve`,
-or `cleave approvals approve`), `automatic` applies them. A refusal of the broker is never answered by repeating the call: the bundle list is read
-again.
+Runs every `CLEAVE_BUNDLE_BALANCE_SECONDS` (300). The mode of a namespace determines what happens to its
+proposals: `dry-run` (the default) shows them, `approval` requests a person's approval (DAG
+`cleave_approvals`, DAG `bundle_approve`, or `cleave approvals approve`), `automatic` applies them. If a
+broker refuses a call, the call is not repeated: the bundle list is read again.
 
-What was proposed is in `inspect.bundles_proposals`, and why not more in `inspect.bundles_why_not`. `cleave bundles
-replay` decides a stored cycle again. *Dry run* stops after the proposals.
+`inspect.bundles_proposals` has the proposals, and `inspect.bundles_why_not` the reasons why there are no
+more. `cleave bundles replay` decides a stored cycle again. *Dry run* stops after the proposals.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cleave_dags import access, cleave_task, dry_run_param, every, ring, run_nam
 
 from controller import tasks
 
-DOORBELL = AssetAlias("cleave_acts_to_ask_about")
+WAITING_ACTS_ALIAS = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_BUNDLE_BALANCE_SECONDS", 300)
 
 
@@ -37,10 +37,10 @@ def bundle_balance() -> None:
     def aggregate() -> dict[str, Any]:
         return tasks.aggregate_bundles(**access(loader=True), run_id=run_name())
 
-    @cleave_task(retries=2, outlets=[DOORBELL])
+    @cleave_task(retries=2, outlets=[WAITING_ACTS_ALIAS])
     def propose(outlet_events: Any = None) -> dict[str, Any]:
         cycle = tasks.propose_bundles(**access(), request_key=run_name(), decided_by=run_name())
-        ring(cycle, outlet_events[DOORBELL])
+        ring(cycle, outlet_events[WAITING_ACTS_ALIAS])
         return cycle
 
     @cleave_task(retries=2)

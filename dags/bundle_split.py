@@ -1,7 +1,7 @@
-"""Split a Pulsar bundle by hand, where an algorithm, positions or topics say.
+"""Split a Pulsar bundle by hand, at points that an algorithm, positions or topics determine.
 
-*Dry run* shows the parts and what each would carry. If you retry a run in Airflow, it finds the cuts that were made and changes
-nothing.
+*Dry run* shows the parts and the load of each. A run that is retried in Airflow finds the cuts that were
+made, and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Take a Pulsar bundle from its owner by hand, towards a broker if one is named.
+"""Unload a Pulsar bundle from its owner by hand, to a named broker or to any broker.
 
-*Dry run* shows who owns the bundle. If you retry a run in Airflow, a bundle at its destination stays there.
+*Dry run* shows the owner of the bundle. A run that is retried in Airflow does not move a bundle that is
+already at its destination.
 """
 
 from __future__ import annotations

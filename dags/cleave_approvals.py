@@ -1,8 +1,8 @@
-"""Ask a person about what waits for an approval, under Airflow's *Required Actions*, and write the answers down.
+"""Present approvals to a person under Airflow's *Required Actions*, and record the answers.
 
-Woken by a split or merge pass (asset `cleave_waiting_acts`). Each approval is a question of its own, until its time is over; then its
-default holds. The same approvals are on Cleave's pages and in `cleave approvals list`: whoever answers first, there or here, has answered.
-An approved operation goes with the next pass.
+A split or merge pass starts this DAG (asset `cleave_waiting_acts`). Each approval is a question of its own
+until it expires; then its default applies. The same approvals are on Cleave's pages and in `cleave approvals
+list`. The first answer counts, here or there. An approved operation begins with the next pass.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def cleave_approvals() -> None:
         def write_down(question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
             return tasks.answer_question(**access(), question=question, given=given_by(answer))
 
-        asked = AskOperator(task_id="ask", question=question, pool=POOL)
-        write_down(question, asked.output)
+        answered_question = AskOperator(task_id="ask", question=question, pool=POOL)
+        write_down(question, answered_question.output)
 
     act.expand(question=questions())
 

@@ -1,7 +1,9 @@
-"""Answer what waits for a person about topics, several alike: operations that a policy holds back, and promotions of candidates.
+"""Give approvals about topics the same answer: operations that a policy holds back, and promotions of
+candidates.
 
-What waits is on Cleave's pages in Airflow, in `inspect.approvals` and in `cleave approvals list`. *Approvals* are its ids, with spaces or
-commas between them. An approved operation goes with the next pass. *Dry run* says what would be answered.
+The approvals are on Cleave's pages in Airflow, in `inspect.approvals` and in `cleave approvals list`.
+*Approvals* are their ids, separated by spaces or commas. An approved operation begins with the next pass.
+*Dry run* shows what would be answered, and changes nothing.
 """
 
 from __future__ import annotations

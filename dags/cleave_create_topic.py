@@ -1,9 +1,10 @@
-"""Create a scalable topic of one or more equal segments.
+"""Create a scalable topic with one or more equal segments.
 
-Fill in the form and trigger. *Dry run* shows in the log which segments the topic would have, and changes nothing. The policy's cap
-on segments does not bind a creation.
+Fill in the form and trigger the DAG. *Dry run* logs the segments that the topic would have, and changes
+nothing. The policy's maximum number of segments does not apply to a creation.
 
-A run stands for one request: if you clear or retry it in Airflow, it finds the operation it started.
+A run stands for one request: a run that is cleared or retried in Airflow finds the operation of its first
+attempt.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Delete a scalable topic and every log behind it, **unread messages included**.
+"""Delete a scalable topic and all its logs, **unread messages included**.
 
-Fill in the form, name the topic twice, and trigger. *Dry run* shows in the log what would be lost, and changes nothing. From the
-request on the topic takes no other request; reshapes under way end first.
+Fill in the form, enter the topic's name twice, and trigger the DAG. *Dry run* logs what would be lost, and
+changes nothing. After the request, the topic accepts no further request; reshapes in progress end first.
 
-A run stands for one request: if you clear or retry it in Airflow, it finds the operation it started.
+A run stands for one request: a run that is cleared or retried in Airflow finds the operation of its first
+attempt.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Turn the counter samples that the collector landed into load records, and wake the split pass if it has work.
+"""Compute load records from the counter samples that the collector landed, and start the split pass if it has
+work.
 
-Every `CLEAVE_AGGREGATION_SECONDS` (60). Spark computes rates over the last minute (where: connection `cleave_spark`,
-else `SPARK_MASTER`; a Spark Connect server is warm, `spark://` and `local[2]` start a session each time; without Java
-the same query runs in PostgreSQL) and what changed materially is written. Runs and what they set aside:
-`inspect.load_runs`.
+Runs every `CLEAVE_AGGREGATION_SECONDS` (60). Spark computes rates over the last minute, and records that
+changed materially are written. The connection `cleave_spark`, or else `SPARK_MASTER`, selects Spark: a Spark
+Connect server is always ready, `spark://` and `local[2]` start a session for each run. Without Java the same
+query runs in PostgreSQL. `inspect.load_runs` has the runs and the data that they set aside.
 
-The asset `cleave_load` is a doorbell: it gets an event only when there is something to decide. *Dry run* names the
-files that a run would read.
+The asset `cleave_load` gets an event only if there is something to decide. *Dry run* lists the files that a
+run would read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cleave_dags import (
 from controller import tasks
 
 SECONDS = seconds_from("CLEAVE_AGGREGATION_SECONDS", 60)
-DOORBELL = AssetAlias("cleave_fresh_load")
+FRESH_LOAD_ALIAS = AssetAlias("cleave_fresh_load")
 
 
 @dag(
@@ -37,11 +38,11 @@ DOORBELL = AssetAlias("cleave_fresh_load")
     **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
 )
 def cleave_load_aggregation() -> None:
-    @cleave_task(retries=1, priority=5, outlets=[DOORBELL])
+    @cleave_task(retries=1, priority=5, outlets=[FRESH_LOAD_ALIAS])
     def aggregate(params: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
         result = tasks.aggregate_load(**access(loader=True), run_id=run_name(), dry_run=params["dry_run"])
         if not params["dry_run"] and tasks.split_pass_has_work(**access()):
-            outlet_events[DOORBELL].add(FRESH_LOAD, extra={"run_id": result["run_id"]})
+            outlet_events[FRESH_LOAD_ALIAS].add(FRESH_LOAD, extra={"run_id": result["run_id"]})
         return result
 
     aggregate()

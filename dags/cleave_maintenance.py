@@ -1,13 +1,19 @@
-"""Keep house: compare books and data plane, collect garbage, delete superfluous logs, keep the ledger's days.
+"""Maintain Cleave: compare metadata and data plane, collect garbage, delete superfluous logs, and keep the
+partitions of the decision log.
 
-Every `CLEAVE_MAINTENANCE_SECONDS` (900). *reconcile* finds logs that are missing, closed or nobody's and puts right
-what can be; *collect_garbage* prunes sealed segments past their retention (`CLEAVE_RETENTION_MINUTES`, or the topic's
-property `retention_minutes`) that every subscription has read; *keep_landing* compacts and expires files, and finishes
-the history of aggregation runs that were killed; *sweep_tombstones* deletes logs nobody needs, and of the embedded logs
-what everybody has read and what is old enough (`CLEAVE_EMBEDDED_RETENTION_SECONDS`); *keep_partitions* makes the
-ledger's tables for the days to come, drops old ones, and forgets old backtests (`CLEAVE_BACKTEST_KEEP_DAYS`). A large fleet is gone through in rounds of a few shares.
+Runs every `CLEAVE_MAINTENANCE_SECONDS` (900). A large fleet is processed in rounds of a few shares.
 
-*Dry run* lists in the log what would be done.
+- *reconcile* finds logs that are missing, terminated or unmanaged, and repairs the differences that can be
+  repaired.
+- *collect_garbage* prunes sealed segments past their retention (`CLEAVE_RETENTION_MINUTES`, or the topic's
+  property `retention_minutes`) that every subscription has read.
+- *keep_landing* compacts and deletes files, and finishes the history of aggregation runs that were killed.
+- *sweep_tombstones* deletes superfluous logs. In the embedded logs it deletes messages that every
+  subscription has read and that are old enough (`CLEAVE_EMBEDDED_RETENTION_SECONDS`).
+- *keep_partitions* creates the partitions of the decision log for the coming days, drops old ones, and
+  deletes old backtests (`CLEAVE_BACKTEST_KEEP_DAYS`).
+
+*Dry run* logs what would be done.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ KEEP_DAYS = Param(
     type="integer",
     minimum=1,
     title="Days of decisions to keep",
-    description="Days of the ledger that ended longer ago are dropped, and none of the last 30 days. CLEAVE_LEDGER_DAYS is the default.",
+    description="Days of the decision log that ended longer ago are dropped, but never the last 30 days. Default: CLEAVE_LEDGER_DAYS.",
 )
 
 
@@ -58,7 +64,7 @@ def cleave_maintenance() -> None:
     def fleet_shares() -> list[dict[str, int]]:
         return tasks.fleet_shares(**access(), turn=turn(SECONDS))
 
-    # reads layouts, and makes their asset known to Airflow before anybody's DAG waits for it
+    # This task reads layouts. Its inlet makes their asset known to Airflow before another DAG waits for it.
     @cleave_task(max_active_tis_per_dagrun=PASS_SHARES, inlets=[LAYOUT])
     def reconcile(share: dict[str, int], params: dict[str, Any]) -> dict[str, Any]:
         return tasks.reconcile_share(**access(), share=share, dry_run=params["dry_run"])

@@ -1,11 +1,11 @@
 """Merge two neighbouring segments by hand.
 
-Fill in the form and trigger. *Dry run* shows in the log which segments would be sealed and which would take over, and changes
-nothing. Cooldowns and caps of the policy do not bind a person. Segments that are no neighbours, or in an operation already, are
-refused.
+Fill in the form and trigger the DAG. *Dry run* logs which segments would be sealed and which segment would
+take over, and changes nothing. Cooldowns and caps of the policy do not apply to manual merges. Segments that
+are not neighbours, or are already in an operation, are refused.
 
-A run stands for one request: if you clear or retry it in Airflow, it finds the operation it started and never merges again.
-The result (operation, epoch, child) is the XCom `return_value` of the task.
+A run stands for one request: a run that is cleared or retried in Airflow finds the operation of its first
+attempt, and never merges again. The result (operation, epoch, child) is the XCom `return_value` of the task.
 """
 
 from __future__ import annotations

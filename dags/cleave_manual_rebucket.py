@@ -1,10 +1,10 @@
-"""Give a segment another number of entry buckets by hand (PIP-486): more consumers can share it, or fewer need to.
+"""Give a segment another number of entry buckets by hand (PIP-486), so that more or fewer consumers share it.
 
-A segment's buckets never change; a successor with the same range takes over. Fill in the form and trigger. *Dry run* shows in the
-log which segment would be sealed and which would take over, and changes nothing.
+The buckets of a segment never change; a successor with the same range takes over. Fill in the form and
+trigger the DAG. *Dry run* logs which segment would be sealed and which would take over, and changes nothing.
 
-A run stands for one request: if you clear or retry it in Airflow, it finds the operation it started.
-The result (operation, epoch, successor) is the XCom `return_value` of the task.
+A run stands for one request: a run that is cleared or retried in Airflow finds the operation of its first
+attempt. The result (operation, epoch, successor) is the XCom `return_value` of the task.
 """
 
 from __future__ import annotations

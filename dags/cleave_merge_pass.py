@@ -1,11 +1,12 @@
 """Decide which neighbouring segments have been cold for long enough to merge, and start their merges.
 
-Every `CLEAVE_MERGE_PASS_SECONDS` (300). It drains every topic whose answer in the merge lane may have changed; where no
-worker is up it also runs the operations. Many topics are divided into a few mapped shares. What these leave waits for
-the next pass.
+Runs every `CLEAVE_MERGE_PASS_SECONDS` (300). The pass drains every topic whose evaluation in the merge lane
+may have changed. If no worker is running, the pass also runs the operations. Many topics are divided into a
+few mapped shares; the rest waits for the next pass.
 
-Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`,
-`inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log only.
+Actions for which a policy requires approval await a person; the DAG `cleave_approvals` presents them.
+`inspect.decisions`, `inspect.why_not` and `cleave decisions` have the decisions and their reasons. *Dry run*
+only logs the decisions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cleave_dags import (
 
 from controller import tasks
 
-DOORBELL = AssetAlias("cleave_acts_to_ask_about")
+WAITING_ACTS_ALIAS = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)
 
 
@@ -37,10 +38,10 @@ SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)
     **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
 )
 def cleave_merge_pass() -> None:
-    @cleave_task(retries=2, priority=5, outlets=[DOORBELL])
+    @cleave_task(retries=2, priority=5, outlets=[WAITING_ACTS_ALIAS])
     def drain(params: dict[str, Any], outlet_events: Any = None) -> list[dict[str, int]]:
-        done = tasks.merge_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"])
-        return shares_left(done, outlet_events[DOORBELL])
+        result = tasks.merge_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"])
+        return shares_left(result, outlet_events[WAITING_ACTS_ALIAS])
 
     @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
     def drain_share(share: dict[str, int]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Set the auto-scale policy of the cluster, a namespace or a topic.
+"""Set the auto-scaling policy of the cluster, a namespace or a topic.
 
-*Parameters* is a JSON object: `{"max_segments": 16, "split_cooldown_seconds": 30}`; null takes a parameter back, so that the level above
-applies. *Replace* forgets the level's other parameters. *Dry run* says which parameters would change and which topics would be treated
-differently at once, and changes nothing. The pages of Cleave in Airflow have a form with every
-parameter and where its value comes from.
+*Parameters* is a JSON object: `{"max_segments": 16, "split_cooldown_seconds": 30}`; null removes a parameter,
+so that the level above applies. *Replace* removes the level's other parameters. *Dry run* shows which
+parameters would change and which topics would have other decisions at once, and changes nothing. Cleave's
+pages in Airflow have a form with all parameters and the sources of their values.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Say what policies would have cost on the load that was recorded, and how far that is from the best possible.
+"""Simulate what policies would have cost on recorded load, compared with the least possible cost.
 
-Each topic's load goes through each policy's own decisions, over a simulated layout: on Spark where there is much to do.
-*Policies* are `in-force` (each topic's own), `adaptive` and `pip483`, with parameters as `adaptive:target_use=0.8,max_segments=128`.
-Neither topics nor a namespace means all topics. Nothing is changed but the list of backtests.
+The decision rule of each policy runs on each topic's load, over a simulated layout: on Spark if there is much
+to simulate. *Policies* are `in-force` (each topic's own), `adaptive` and `pip483`, with parameters such as
+`adaptive:target_use=0.8,max_segments=128`. Without topics and namespace, all topics are simulated. Only the
+list of backtests is changed.
 
-The result has one row a policy, the one with the least regret first; `inspect.backtest_results` and `cleave backtests show`
-have one a topic. A run stands for one request: a retry gets the results that are there.
+The result has one row per policy, ordered by regret. `inspect.backtest_results` and `cleave backtests show`
+have one row per topic. A run stands for one request: a retry gets the stored results.
 """
 
 from __future__ import annotations
@@ -21,33 +22,53 @@ TOPICS = Param(
     None,
     type=["null", "string"],
     title="Topics",
-    description="Names with commas, spaces or lines between them. Empty: those of the namespace, or all.",
+    description="Names, separated by commas, spaces or line breaks. Empty: the topics of the namespace, or all topics.",
 )
-NAMESPACE = Param(None, type=["null", "string"], title="Namespace", description="tenant/namespace.")
+NAMESPACE = Param(
+    None,
+    type=["null", "string"],
+    title="Namespace",
+    description="Namespace whose topics are simulated: tenant/namespace.",
+)
 POLICIES = Param(
     ["in-force", "adaptive", "pip483"],
     type="array",
     items={"type": "string"},
     title="Policies",
-    description="One a line: in-force, adaptive, pip483; parameters after a colon.",
+    description="Policies, one per line: in-force, adaptive, pip483; parameters follow a colon.",
 )
-FROM = Param("7d", type="string", title="From", description="2026-11-21T03:00:00Z, or so long ago: 12h, 7d.")
-TO = Param(None, type=["null", "string"], title="To", description="The same; empty: when it was asked.")
+FROM = Param(
+    "7d",
+    type="string",
+    title="From",
+    description="Start of the load: an instant (2026-11-21T03:00:00Z), or a duration before the request (12h, 7d).",
+)
+TO = Param(
+    None,
+    type=["null", "string"],
+    title="To",
+    description="End of the load, in the same form. Empty: the time of the request.",
+)
 WEIGHTS = Param(
     "",
     type="string",
     title="Weights of the cost",
-    description="excess=20,change_seconds=60,reseal_seconds=0; each may be left out.",
+    description="Weights of the cost: excess=20,change_seconds=60,reseal_seconds=0; each may be left out.",
 )
 SEEDS = Param(
-    1, type="integer", minimum=1, maximum=1000, title="Seeds", description="So many draws of each load."
+    1,
+    type="integer",
+    minimum=1,
+    maximum=1000,
+    title="Seeds",
+    description="Number of random draws of each load.",
 )
 ENGINE = Param(
     None,
     type=["null", "string"],
     enum=[None, "spark", "here"],
     title="Engine",
-    description="Empty: by the work.",
+    description="Engine of the simulation. Empty: by the amount of work.",
 )
 
 

@@ -1,9 +1,10 @@
-"""Put a topic's candidate in force, once somebody has seen both figures and approved.
+"""Promote a topic's candidate after a person has seen the regrets of both policies and approved.
 
-The run asks what the policy in force and the candidate would have cost on the topic's own past; a candidate that would have cost more is
-refused there and then, and there is nothing to approve. Else its promotion waits for an approval, a week at most: the DAG `cleave_approvals`
-asks under Airflow's *Required Actions*, with both figures. An approval sets the topic's policy, unless the policy in force was changed
-meanwhile. *Reject* leaves the candidate in shadow; `cleave policy withdraw` takes it out.
+The run simulates the policy in force and the candidate on the topic's own past. A candidate that would have
+cost more is refused at once. Otherwise its promotion awaits approval, for at most a week: the DAG
+`cleave_approvals` presents it under Airflow's *Required Actions*, with both regrets. An approval sets the
+topic's policy, unless the policy in force was changed in the meantime. *Reject* leaves the candidate in
+shadow; `cleave policy withdraw` withdraws it.
 """
 
 from __future__ import annotations

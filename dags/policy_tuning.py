@@ -1,12 +1,14 @@
-"""Look every night for policies that would have cost less, topic by topic, and put what holds into shadow.
+"""Search every night for policies that would have cost less, topic by topic, and propose confirmed ones into
+shadow.
 
-The first 70 % of each topic's past is searched: `reseal_price_segment_seconds`, `target_use` and `overload_tolerance` of the profile
-`adaptive`, each by itself and then what helped together, and `pip483`. The best is asked again on the rest. Only what costs at least 2 %
-less there becomes a candidate in shadow, with that backtest as its evidence; nothing in force is changed. `cleave policy promote`
-or the DAG `policy_promote` goes on from there.
+The first 70 % of each topic's past is searched: `reseal_price_segment_seconds`, `target_use` and
+`overload_tolerance` of the profile `adaptive`, each alone and then the helpful values together, and `pip483`.
+The best variant is simulated on the rest. Only a variant that costs at least 2 % less there becomes a
+candidate in shadow, with that backtest as its evidence; the policy in force is not changed. Continue with
+`cleave policy promote` or the DAG `policy_promote`.
 
-The result says for each topic what was looked at, and why nothing was proposed. It runs on Spark where there is much to do. *No topics*
-means all of them, *days* is how far it looks back.
+The result has, for each topic, the number of variants and the reason if nothing was proposed. Tuning runs on
+Spark if there is much to simulate. Without *topics*, all topics are tuned; *days* is the length of the past.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ TOPICS = Param(
     None,
     type=["null", "string"],
     title="Topics",
-    description="Names with commas, spaces or lines between them. Empty: all.",
+    description="Names, separated by commas, spaces or line breaks. Empty: all topics.",
 )
-DAYS = Param(14, type="integer", minimum=5, maximum=400, title="Days", description="How far it looks back.")
+DAYS = Param(
+    14, type="integer", minimum=5, maximum=400, title="Days", description="Days of the past that are used."
+)
 
 
 @dag(

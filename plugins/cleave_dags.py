@@ -1,7 +1,7 @@
-"""What the DAGs of Cleave share: where it is, how often they run, and what an error means to Airflow.
+"""Shared parts of Cleave's DAGs: connections, schedules, and the meaning of errors to Airflow.
 
-Airflow imports this module in every process it starts, so it reads the environment and does nothing else. The work
-itself is in `controller.tasks`, which knows nothing of Airflow.
+Airflow imports this module in every process that it starts, so it only reads the environment. The work is in
+`controller.tasks`, which does not know Airflow.
 """
 
 from __future__ import annotations
@@ -29,41 +29,51 @@ from controller.domain.whole_numbers import from_digits
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
 NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")
 SPARK_CONNECTION = NAMED_SPARK_CONNECTION or "cleave_spark"
-"""Of type `spark` or `spark_connect`; one that is named must exist, the other may be left out."""
+"""Connection of type `spark` or `spark_connect`. A connection named by `CLEAVE_SPARK_CONNECTION` must exist;
+the default one may be missing.
+"""
 FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
-"""A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
+"""Asset that gets an event when there is load that no split pass has read. The table `evaluation` says what
+to evaluate.
+"""
 
 WAITING_ACTS = Asset(name="cleave_waiting_acts", uri="cleave://approvals")
-"""Another: something waits for a person whom nobody has asked. What waits is in `inspect.approvals`."""
+"""Asset that gets an event when an approval awaits an answer and no run presents it. `inspect.approvals` has
+the approvals.
+"""
 
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")
-"""Every task's pool; one that is named must have been made (`airflow pools set`)."""
+"""Pool of every task. A pool named by `CLEAVE_POOL` must exist (`airflow pools set`)."""
 PASS_SHARES = 2
-"""Shares of one fleet pass that run at a time."""
+"""Number of shares of one fleet pass that run at the same time."""
 
 
 def seconds_from(variable: str, default: int) -> int:
-    """A cadence from the environment, in whole seconds, at least 5. A wrong value becomes the DAG's import error."""
+    """Return an interval from the environment, in whole seconds, at least 5. An invalid value becomes the
+    DAG's import error.
+    """
     text = os.environ.get(variable, "").strip() or str(default)
     seconds = from_digits(text)
     if seconds is None or seconds < 5:
         raise ValueError(
-            f"{variable}={text!r} is not a number of whole seconds from 5 up; correct or unset it"
+            f"{variable}={text!r} must be a whole number of seconds, at least 5; correct or unset the variable"
         )
     return seconds
 
 
 def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:
-    """At full minutes where the cadence divides the hour evenly, else at equal distances."""
-    minutes, rest = divmod(seconds, 60)
-    if rest == 0 and 60 % minutes == 0:
+    """Return a timetable: at full minutes if the interval divides the hour evenly, otherwise at equal
+    distances.
+    """
+    minutes, remainder = divmod(seconds, 60)
+    if remainder == 0 and 60 % minutes == 0:
         return CronTriggerTimetable("0 * * * *" if minutes == 60 else f"*/{minutes} * * * *", timezone="UTC")
     return DeltaTriggerTimetable(timedelta(seconds=seconds))
 
 
 def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
-    """Arguments of a DAG that is scheduled: one run at a time, and none for times past."""
+    """Return the arguments of a scheduled DAG: one run at a time, without runs for the past."""
     return {
         "catchup": False,
         "max_active_runs": 1,
@@ -93,20 +103,21 @@ def action_dag(
     outlets: Sequence[Asset] = (),
     **fixed: Any,
 ) -> DAG:
-    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form.
+    """Return the DAG that is the form of an action: one task, which performs the action with the values of
+    the form.
 
-    `answers`: last words of actions with one form, of which the form has a choice. `loader`: see `access`. `fixed`: fields of the action that
-    the form has not.
+    `answers` are the last words of actions that share the form; the form has a choice of them. `loader` is
+    passed to `access`. `fixed` are fields of the action that the form does not show.
     """
     choice = {}
     if answers:
         choice["answer"] = Param(
-            type="string", enum=[*answers], title="Answer", description="The same for all."
+            type="string", enum=[*answers], title="Answer", description="Answer for all approvals."
         )
     fields = choice | action_params(" ".join([action, *answers[:1]]))
-    left = {name: param for name, param in fields.items() if name not in fixed}
+    shown = {name: param for name, param in fields.items() if name not in fixed}
 
-    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **left))
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **shown))
     def action_form() -> None:
         @cleave_task(
             priority=10, task_id="answer" if answers else action.rsplit(maxsplit=1)[-1], outlets=[*outlets]
@@ -118,12 +129,12 @@ def action_dag(
 
         perform()
 
-    made: DAG = action_form()
-    return made
+    form_dag: DAG = action_form()
+    return form_dag
 
 
 def form(doc: str | None, **params: Param) -> dict[str, Any]:
-    """Arguments of a DAG that is a form: it runs when somebody fills it in."""
+    """Return the arguments of a DAG that is a form, and runs when a person submits it."""
     return {
         "schedule": None,
         "is_paused_upon_creation": False,
@@ -136,20 +147,22 @@ def form(doc: str | None, **params: Param) -> dict[str, Any]:
 
 
 def dry_run_param() -> Param:
-    """Whether to change anything."""
-    description = "Say in the log what would happen, and change nothing."
+    """Return the parameter for dry runs."""
+    description = "Log what would happen, and change nothing."
     return Param(False, type="boolean", title="Dry run", description=description)
 
 
 def reason_param(description: str) -> Param:
-    """Why something is asked for."""
-    return Param("asked for in Airflow", type="string", minLength=1, title="Reason", description=description)
+    """Return the parameter for the reason of a request."""
+    return Param("requested in Airflow", type="string", minLength=1, title="Reason", description=description)
 
 
 def cleave_task(
     *, retries: int = RETRIES, priority: int = 1, **options: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """`@task` as Cleave uses it: pool, priority, and errors told apart (`cleave_provider.failures`)."""
+    """Return Cleave's variant of `@task`: with pool, priority, and errors divided into retryable and final
+    ones (`cleave_provider.failures`).
+    """
     if HAS_RETRY_POLICIES:
         options["retry_policy"] = RetryableOnly()
     decorate = task(
@@ -164,16 +177,17 @@ def cleave_task(
 
 
 def access(*, loader: bool = False) -> dict[str, Any]:
-    """Arguments that tell a task where Cleave is: `dsn` and `extras` of the connection `cleave`.
+    """Return the arguments that tell a task where Cleave is: `dsn` and `extras` of the connection `cleave`.
 
-    With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`, and what the connection
-    `cleave_spark` says of Spark, if there is one. The task that calls this looks them up, and nothing does before.
+    With `loader`, add the URL of the loader's login if the connection `cleave_loader` exists, and the
+    settings of the connection `cleave_spark` if it exists. The task that calls this looks the connections up,
+    not the parsing of DAGs.
     """
     cleave = CleaveHook(CONNECTION).access()
     if loader:
         with contextlib.suppress(
             AirflowFailException
-        ):  # then CLEAVE_LOADER_URL or the controller's login serves
+        ):  # CLEAVE_LOADER_URL or the controller's login is used instead
             cleave["extras"]["loader_url"] = CleaveHook(LOADER_CONNECTION).url()
         cleave["extras"] |= _spark_settings()
     return cleave
@@ -184,60 +198,69 @@ def _spark_settings() -> dict[str, Any]:
         return CleaveHook.spark_settings(SPARK_CONNECTION)
     except AirflowFailException as error:
         if not NAMED_SPARK_CONNECTION:
-            return {}  # then SPARK_MASTER serves
+            return {}  # SPARK_MASTER is used instead
         raise AirflowFailException(f"{error}, or unset CLEAVE_SPARK_CONNECTION") from error
 
 
 def reachable() -> dict[str, Any]:
-    """The same for what an API server serves: where the connection does not say it, StoreUnavailable has the sentence."""
+    """Return the result of `access` for an API server. Raises StoreUnavailable if the connection is missing
+    or invalid.
+    """
     from cleave_provider.versions import AirflowException
     from controller.domain.errors import InvalidInput, StoreUnavailable
 
     try:
         return access()
-    except (AirflowException, InvalidInput) as error:  # there is no such connection, or it cannot serve
-        raise StoreUnavailable(f"Airflow does not say where Cleave is: {error}", 60.0) from error
+    except (AirflowException, InvalidInput) as error:  # The connection is missing, or its values are invalid.
+        raise StoreUnavailable(
+            f"cannot read the address of Cleave from Airflow's connection: {error}", 60.0
+        ) from error
 
 
 def request() -> dict[str, Any]:
-    """Who asks, and a key that every attempt of this task shares: a retry gets the first one's operation."""
+    """Return the actor, and a request key that all attempts of this task share, so that a retry gets the
+    operation of the first attempt.
+    """
     return request_of(get_current_context())
 
 
-def shares_left(result: dict[str, Any], doorbell: Any) -> list[dict[str, int]]:
-    """Return what a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`. See `ring` for `doorbell`.
+def shares_left(result: dict[str, Any], alias_events: Any) -> list[dict[str, int]]:
+    """Return the shares that a pass leaves to mapped tasks; the rest of its result becomes the XCom
+    `summary`. `alias_events` are the events of an outlet, as in `ring`.
 
     Airflow maps over a task's `return_value` only.
     """
     shares: list[dict[str, int]] = result.pop("shares")
-    ring(result, doorbell)
+    ring(result, alias_events)
     get_current_context()["ti"].xcom_push("summary", result)
     return shares
 
 
-def ring(result: dict[str, Any], doorbell: Any) -> None:
-    """Ring the bell of `WAITING_ACTS` if something waits for a person whom nobody has asked: `doorbell` is the events of an outlet."""
+def ring(result: dict[str, Any], alias_events: Any) -> None:
+    """Emit an event for the asset `WAITING_ACTS` if an approval awaits an answer and no run presents it.
+    `alias_events` are the events of an outlet.
+    """
     if result["unasked"]:
-        doorbell.add(WAITING_ACTS)
+        alias_events.add(WAITING_ACTS)
 
 
 def asking_run() -> str:
-    """This run, as `inspect.approvals` has it in `asked_in`."""
+    """Return the name of this run in the column `asked_in` of `inspect.approvals`."""
     run = get_current_context()["dag_run"]
     return f"{run.dag_id}/{run.run_id}"
 
 
 def run_name() -> str:
-    """This run for people, as the decider of what a pass decides."""
+    """Return the name of this run for people; it is the actor of the pass's decisions."""
     run = get_current_context()["dag_run"]
     return f"airflow {run.dag_id} {run.run_id}"
 
 
 def asked_at() -> str:
-    """When this run was asked for: the same for every attempt of its tasks."""
+    """Return the time of the request for this run, which is the same for every attempt of its tasks."""
     return str(get_current_context()["dag_run"].run_after.isoformat())
 
 
 def turn(seconds: int) -> int:
-    """A number that rises by one with each scheduled run of that cadence."""
+    """Return a number that increases by one with each scheduled run of this interval."""
     return int(get_current_context()["dag_run"].run_after.timestamp() // seconds)

@@ -1,8 +1,8 @@
-"""Cleave's pages in Airflow: an entry of the navigation, and a tab beside each of its DAGs.
+"""Cleave's pages in Airflow: an entry of the navigation, and a tab of each run of Cleave's DAGs.
 
-Airflow imports this module in every process and asks nobody who calls a plugin's app: so nothing is built here before the
-first page is asked for, and every route demands the right to see plugins. What a page asks Airflow to run is a DAG, with
-the rights of whoever looks at it.
+Airflow imports this module in every process, and does not check the rights of users who call a plugin's app.
+So nothing is built before the first page is requested, and every route requires the right to see plugins. If
+a page starts work in Airflow, it triggers a DAG with the rights of its user.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/cleave"
-PLACE = PREFIX.removeprefix("/")
-"""From where Airflow is: its base_url may have a path."""
+RELATIVE_PREFIX = PREFIX.removeprefix("/")
+"""Prefix relative to Airflow's root, because Airflow's base_url may have a path."""
 
 
 @functools.cache
@@ -31,26 +31,26 @@ def _pages() -> Any:
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
-    """The app, made at its first call."""
+    """Serve the app, which is built at the first call."""
     await _pages()(scope, receive, send)
 
 
 class CleavePages(AirflowPlugin):
-    """What Airflow is told of the pages."""
+    """Registers the pages with Airflow."""
 
     name = "cleave_pages"
     fastapi_apps = [{"app": pages, "url_prefix": PREFIX, "name": "Cleave"}]
     external_views = [
         {
             "name": "Cleave",
-            "href": f"{PLACE}/",
+            "href": f"{RELATIVE_PREFIX}/",
             "destination": "nav",
             "url_route": "cleave",
             "nav_top_level": True,
         },
         {
             "name": "Cleave",
-            "href": f"{PLACE}/run?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
+            "href": f"{RELATIVE_PREFIX}/run?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
             "destination": "dag_run",
             "url_route": "cleave-run",
         },

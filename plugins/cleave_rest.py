@@ -1,9 +1,9 @@
-"""Cleave's calls over HTTP, served by Airflow's own API server below `/cleave-rest`, for Airflow's own users.
+"""Cleave's REST API, served by Airflow's API server below `/cleave-rest` for Airflow's own users.
 
-The same routes as `cleave serve` has for people, Pulsar's admin API among them; consumers and brokers ask a worker. Who may do
-what is Airflow's to say: whoever may see plugins may look; whoever may trigger the DAGs that operators use may do what operators
-do, and whoever may trigger the administrators' as well, everything.
-Airflow imports this module in every process, so nothing is built before the first call.
+The routes are those of `cleave serve` for people, including Pulsar's admin API; consumers and brokers call a
+worker. Airflow decides on the rights. A user who may see plugins may read. A user who may trigger the
+operators' DAGs has the rights of an operator. A user who may also trigger the administrators' DAGs has all
+rights. Airflow imports this module in every process, so nothing is built before the first call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/cleave-rest"
 MOST_AT_ONCE = 100
-_OF_OPERATORS = (
+_OPERATOR_DAGS = (
     "cleave_approve",
     "cleave_manual_merge",
     "cleave_manual_rebucket",
@@ -25,9 +25,9 @@ _OF_OPERATORS = (
     "policy_promote",
     "policy_propose",
 )
-"""DAGs that do what an operator may do over HTTP."""
-_OF_ADMINS = (
-    *_OF_OPERATORS,
+"""DAGs whose actions an operator may perform over HTTP."""
+_ADMIN_DAGS = (
+    *_OPERATOR_DAGS,
     "cleave_create_topic",
     "cleave_delete_topic",
     "bundle_policy",
@@ -35,8 +35,8 @@ _OF_ADMINS = (
     "bundle_split",
     "bundle_unload",
 )
-"""And those that do what else an admin may do."""
-_LOOKS = ("GET", "HEAD")
+"""DAGs whose actions an administrator may perform over HTTP; includes those of operators."""
+_READING_METHODS = ("GET", "HEAD")
 
 
 @functools.cache
@@ -49,16 +49,18 @@ def _calls() -> Any:
 
     services = DeskServices(Desk(reachable))
 
-    async def who(request: Any) -> Any:
+    async def grant(request: Any) -> Any:
         user = await _user_of(request)
         await services.refresh()
         return await grant_of_user(user.get_name(), functools.partial(_may, user))
 
-    return peoples_app(services, who, most_at_once=MOST_AT_ONCE)
+    return peoples_app(services, grant, most_at_once=MOST_AT_ONCE)
 
 
 async def _user_of(request: Any) -> Any:
-    """Whoever holds Airflow's token. A browser's cookie is good for looking only: no other site can have something done with it."""
+    """Return the user of Airflow's token. A browser's cookie is accepted for reading only, so that another
+    site cannot use it to change something.
+    """
     import jwt
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
@@ -67,21 +69,23 @@ async def _user_of(request: Any) -> Any:
 
     kind, _, token = (request.headers.get("authorization") or "").partition(" ")
     if kind.lower() != "bearer":
-        token = request.cookies.get(COOKIE_NAME_JWT_TOKEN, "") if request.method in _LOOKS else ""
+        token = request.cookies.get(COOKIE_NAME_JWT_TOKEN, "") if request.method in _READING_METHODS else ""
     if not token:
-        raise AccessDenied("no token; send Authorization: Bearer and a token of Airflow's (POST /auth/token)")
+        raise AccessDenied(
+            "no token; send the header Authorization: Bearer with a token of Airflow (POST /auth/token)"
+        )
     try:
         return await get_auth_manager().get_user_from_token(token.strip())
     except (jwt.ExpiredSignatureError, jwt.ImmatureSignatureError) as error:
         raise TokenOutOfTime(
-            f"Airflow refuses the token for its time ({error}); ask it for a new one"
+            f"Airflow refuses the token because of its time ({error}); request a new token"
         ) from None
     except jwt.InvalidTokenError as error:
-        raise AccessDenied(f"Airflow does not know the token ({error}); ask it for a new one") from None
+        raise AccessDenied(f"Airflow does not know the token ({error}); request a new token") from None
 
 
 def _may(user: Any, right: Any) -> bool:
-    """Whether Airflow lets them do what takes that right."""
+    """Return True if Airflow lets the user perform actions that require the right."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import (
         AccessView,
@@ -98,17 +102,17 @@ def _may(user: Any, right: Any) -> bool:
         manager.is_authorized_dag(
             method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag_id), user=user
         )
-        for dag_id in (_OF_ADMINS if right is Right.ADMINISTER else _OF_OPERATORS)
+        for dag_id in (_ADMIN_DAGS if right is Right.ADMINISTER else _OPERATOR_DAGS)
     )
 
 
 async def calls(scope: Any, receive: Any, send: Any) -> None:
-    """The app, made at its first call."""
+    """Serve the app, which is built at the first call."""
     await _calls()(scope, receive, send)
 
 
 class CleaveRest(AirflowPlugin):
-    """What Airflow is told of the calls."""
+    """Registers the REST API with Airflow."""
 
     name = "cleave_rest"
     fastapi_apps = [{"app": calls, "url_prefix": PREFIX, "name": "Cleave over HTTP"}]

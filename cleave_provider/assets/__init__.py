@@ -1,1 +1,1 @@
-"""Assets that stand for layouts."""
+"""Assets for layout changes."""

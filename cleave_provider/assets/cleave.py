@@ -1,11 +1,10 @@
-"""Assets for DAGs that are to run when a layout has changed.
+"""Assets for DAGs that run after layout changes.
 
 There are two, for two kinds of DAG:
-
-- `LAYOUT` has a partition for each topic. A worker that is told where Airflow is posts its events
-  (`controller.services.asset_events`), and a DAG with a `PartitionedAssetTimetable` runs once for each topic.
-- `watched_layout` makes an asset of your own with a watcher. The triggerer listens to Cleave's database, so that no worker
-  needs to know Airflow. Airflow's watchers know no partitions: the topics are in the event.
+- `LAYOUT` has a partition for each topic. A worker that has the address of Airflow posts its events
+  (`controller.services.asset_events`). A DAG with a `PartitionedAssetTimetable` runs once for each topic.
+- `watched_layout` creates an asset of your own with a watcher. The triggerer listens to Cleave's database, so
+  no worker needs the address of Airflow. Airflow's watchers have no partitions: the event names the topics.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ LAYOUT = Asset(name="cleave_layout", uri="cleave://layout")
 def watched_layout(
     name: str, *, topics: Sequence[str] = (), kinds: Sequence[str] = (), cleave_conn_id: str = "cleave"
 ) -> Asset:
-    """An asset with an event when layouts of those topics have changed in those ways; none given: all. See `LayoutChangeTrigger`."""
+    """Return an asset that gets an event after layout changes of these topics and kinds; empty sequences
+    stand for all. `LayoutChangeTrigger` emits the events.
+    """
     from cleave_provider.triggers.cleave import LayoutChangeTrigger
 
     trigger = LayoutChangeTrigger(topics, kinds, cleave_conn_id)
@@ -31,9 +32,11 @@ def watched_layout(
 
 
 def changes_in(events: Iterable[Any]) -> list[dict[str, Any]]:
-    """The changes that events of either asset tell of: topic, epoch, kind, operation_id, sealed, created, and who and why."""
-    found: list[dict[str, Any]] = []
+    """Return the changes in the events of either asset: topic, epoch, kind, operation_id, sealed, created,
+    actor and reason.
+    """
+    changes: list[dict[str, Any]] = []
     for event in events:
-        told = event.extra["payload"] if event.extra.get("from_trigger") else event.extra
-        found += told.get("changes", [told])
-    return found
+        content = event.extra["payload"] if event.extra.get("from_trigger") else event.extra
+        changes += content.get("changes", [content])
+    return changes

@@ -1,6 +1,8 @@
-"""Before a busy day: a ceiling for the topic, one segment in two; when the day is over, in one again.
+"""Prepare a topic for a busy day: set its maximum number of segments, split a segment, and merge the parts
+again after the day.
 
-A person fills in the form. In a DAG of yours the topic and the segment would rather come from a task before.
+A person fills in the form. In a DAG of your own, an earlier task would rather supply the topic and the
+segment.
 """
 
 from __future__ import annotations

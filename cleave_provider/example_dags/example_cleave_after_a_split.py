@@ -1,7 +1,7 @@
-"""Runs when topics were split, whoever split them and why: here it says which segments took over.
+"""Run after splits of any origin, and return which segments took over.
 
-Splits that come close to each other are told together. One of the last minute may be told again after the triggerer was
-restarted: topic and epoch say which change it is.
+Splits that follow each other closely are reported together. After a restart of the triggerer, splits of the
+last minute may be reported again: topic and epoch identify a change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SPLITS = watched_layout("cleave_splits", kinds=["split"])
 @dag(schedule=[SPLITS], catchup=False, doc_md=__doc__, tags=["cleave", "example"])
 def example_cleave_after_a_split() -> None:
     @task
-    def tell(triggering_asset_events: Any = None) -> list[str]:
+    def describe_splits(triggering_asset_events: Any = None) -> list[str]:
         return [
             f"{change['topic']}: {change['sealed']} became {change['created']}, {change['reason']}"
             for change in changes_in(triggering_asset_events[SPLITS])
         ]
 
-    tell()
+    describe_splits()
 
 
 example_cleave_after_a_split()

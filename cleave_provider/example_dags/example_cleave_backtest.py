@@ -1,6 +1,7 @@
-"""Each week: what the policies in force would have cost on the week that was, beside two others.
+"""Simulate each week what the policies in force would have cost in the last week, compared with two other
+policies.
 
-The answer has one row a policy, the one with the least regret first. Nothing is changed by it.
+The result has one row per policy, ordered by regret. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def example_cleave_backtest() -> None:
     )
 
     @task
-    def best(answer: Any) -> str:
-        row = answer["summary"][0]
+    def best(result: Any) -> str:
+        row = result["summary"][0]
         return f"{row['policy']} costs {row['regret']:.2f} times the least possible"
 
     best(week.output)

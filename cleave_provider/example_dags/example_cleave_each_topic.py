@@ -1,8 +1,10 @@
-"""One run for each topic whose layout changed; the topic is the run's partition key. Since Airflow 3.3.
+"""Run once for each topic whose layout changed; the topic is the partition key of the run. Requires Airflow
+3.3.
 
-A DAG like `example_cleave_each_topic` is all you need where a worker posts the events of `cleave_layout` itself (it has
-`CLEAVE_AIRFLOW_URL`). Where none does, a DAG like `example_cleave_tell_topics` passes on what the triggerer heard. Have one of
-the two, not both, or each change is told twice.
+If a worker posts the events of `cleave_layout` (`CLEAVE_AIRFLOW_URL` is set), a DAG like
+`example_cleave_each_topic` is sufficient. Otherwise, a DAG like `example_cleave_tell_topics` passes on the
+changes that the triggerer received. Use only one of the two ways, because with both each change is reported
+twice.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def example_cleave_tell_topics() -> None:
 
 def example_cleave_each_topic() -> None:
     @task
-    def tell(dag_run: Any = None, triggering_asset_events: Any = None) -> list[str]:
+    def describe_changes(dag_run: Any = None, triggering_asset_events: Any = None) -> list[str]:
         changes = changes_in(triggering_asset_events[LAYOUT])
         return [
             f"{change['kind']} of {change['sealed']} into {change['created']}"
@@ -38,7 +40,7 @@ def example_cleave_each_topic() -> None:
             if change["topic"] == dag_run.partition_key
         ]
 
-    tell()
+    describe_changes()
 
 
 if AIRFLOW >= (3, 3):

@@ -1,8 +1,8 @@
-"""Go on when an operation has ended that somebody else asked for.
+"""Continue after an operation has ended that another client requested.
 
-`cleave segments split --no-wait` and `POST /api/v1/topics/.../split` answer with an operation's id.
-Two tasks wait for it, each in one of the two ways: take one. `wait` is rescheduled between two looks, for `deferred` the
-triggerer looks. Their answers are the same.
+`cleave segments split --no-wait` and `POST /api/v1/topics/.../split` return the id of an operation. Two tasks
+wait for the operation, each in one of the two ways; use one of them. `wait` is rescheduled between two
+checks; for `deferred` the triggerer checks. Their results are the same.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cleave_provider.sensors.cleave import WaitForOperationSensor
     tags=["cleave", "example"],
 )
 def example_cleave_wait() -> None:
-    asked_for = "{{ params.operation_id }}"
-    wait = WaitForOperationSensor(task_id="wait", operation_id=asked_for, poke_interval=2, timeout=600)
+    operation_id = "{{ params.operation_id }}"
+    wait = WaitForOperationSensor(task_id="wait", operation_id=operation_id, poke_interval=2, timeout=600)
     deferred = WaitForOperationSensor(
-        task_id="deferred", operation_id=asked_for, poke_interval=2, timeout=600, deferrable=True
+        task_id="deferred", operation_id=operation_id, poke_interval=2, timeout=600, deferrable=True
     )
 
     @task
-    def tell(operation: Any) -> str:
+    def describe_operation(operation: Any) -> str:
         return f"{operation['kind']} of {operation['topic']} made segments {operation['children']}"
 
-    deferred >> tell(wait.output)
+    deferred >> describe_operation(wait.output)
 
 
 example_cleave_wait()

@@ -1,1 +1,1 @@
-"""Where Cleave and Pulsar are, from Airflow's connections."""
+"""Addresses of Cleave and Pulsar, from Airflow's connections."""

@@ -1,7 +1,7 @@
-"""CleaveHook: where Cleave is, from a connection of type `cleave` (or `postgres`) to its database.
+"""CleaveHook: the address of Cleave, from a connection of type `cleave` (or `postgres`) to its database.
 
-There is no connection to `cleave serve`: it would be a second way to each act, and the database is where the intent of an
-act, its key and its result are kept.
+There is no connection to `cleave serve`: it would be a second way to each action, and the database stores the
+intent of an action, its key and its result.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 PULSAR_EXTRA = "pulsar_admin_conn_id"
-"""Extra of the connection that names the one of the Pulsar cluster."""
+"""Extra of the connection with the id of the connection to the Pulsar cluster."""
 
 
 class CleaveHook(HookWithForm):
-    """Calls functions of `controller.tasks` at one Cleave. Nothing is looked up before the first call."""
+    """Calls functions of `controller.tasks` at one Cleave. Looks no connection up before the first call."""
 
     conn_name_attr = "cleave_conn_id"
     default_conn_name = "cleave"
@@ -31,48 +31,62 @@ class CleaveHook(HookWithForm):
         self.cleave_conn_id = cleave_conn_id
 
     def access(self) -> dict[str, Any]:
-        """`dsn` and `extras` of the connection, as every function of `controller.tasks` takes them.
+        """Return `dsn` and `extras` of the connection, the arguments of every function of `controller.tasks`.
 
-        Raises AirflowFailException, one line, when there is no such connection.
+        Raises AirflowFailException with one line if the connection does not exist.
         """
-        found = self.found(self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database")
-        access = _access(found)
-        named = access["extras"].pop(PULSAR_EXTRA, None)
-        if named is not None:
-            access["extras"] = {**PulsarAdminHook(str(named)).settings(), **access["extras"]}
+        connection = self.found(
+            self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"
+        )
+        access = _access(connection)
+        pulsar_conn_id = access["extras"].pop(PULSAR_EXTRA, None)
+        if pulsar_conn_id is not None:
+            access["extras"] = {**PulsarAdminHook(str(pulsar_conn_id)).settings(), **access["extras"]}
         return access
 
     def url(self) -> str:
-        """URL of the database as libpq reads it, options and password included. Raises as `access` does."""
+        """Return the libpq URL of the database, options and password included. Raises the errors of `access`."""
         from controller import tasks
 
         return tasks.url_with_options(**self.access())
 
     async def async_access(self) -> dict[str, Any]:
-        """`access` for triggers. Their loop must not wait for a connection that is looked up."""
+        """Return the result of `access`, for triggers: the lookup of a connection must not block their event
+        loop.
+        """
         from asgiref.sync import sync_to_async
 
-        found: dict[str, Any] = await sync_to_async(self.access)()
-        return found
+        access: dict[str, Any] = await sync_to_async(self.access)()
+        return access
 
     @classmethod
     def spark_settings(cls, conn_id: str) -> dict[str, Any]:
-        """What a connection of type `spark` or `spark_connect` says of where Spark runs. Raises InvalidInput."""
+        """Return the settings of a connection of type `spark` or `spark_connect`. Raises InvalidInput."""
         from controller.tasks import SparkConnection
 
-        found = cls.found(conn_id, "a Spark connection")
-        address = (found.conn_type or "", found.host, found.port, found.login, found.password)
-        return SparkConnection(found.conn_id, *address, found.extra_dejson).settings()
+        connection = cls.found(conn_id, "a Spark connection")
+        address = (
+            connection.conn_type or "",
+            connection.host,
+            connection.port,
+            connection.login,
+            connection.password,
+        )
+        return SparkConnection(connection.conn_id, *address, connection.extra_dejson).settings()
 
     def check(self) -> str:
-        """Whether the database answers, has this version's schema, and lets the login do the controller's work."""
+        """Return a description of the database. Raises CleaveError unless the database answers, has this
+        version's schema, and lets the login do the controller's work.
+        """
         from controller import tasks
 
         return tasks.check_database(**self.access())
 
 
-def _access(found: Connection) -> dict[str, Any]:
+def _access(connection: Connection) -> dict[str, Any]:
     from controller import tasks
 
-    dsn = tasks.database_url(found.host or "", found.port, found.login, found.password, found.schema)
-    return {"dsn": dsn, "extras": filled_in(found.extra_dejson)}
+    dsn = tasks.database_url(
+        connection.host or "", connection.port, connection.login, connection.password, connection.schema
+    )
+    return {"dsn": dsn, "extras": filled_in(connection.extra_dejson)}

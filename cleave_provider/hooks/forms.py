@@ -1,4 +1,4 @@
-"""The base of both hooks: the form of their connection, its lookup and its test."""
+"""The base class of both hooks: the form of their connection, its lookup and its test."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ if TYPE_CHECKING:
 
 
 class HookWithForm(BaseHook):
-    """A hook whose connection is tried by `check`."""
+    """A hook whose connection can be tested with `check`."""
 
     conn_type: ClassVar[str]
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """The form, for Airflow before 3.2; later ones read `get_provider_info`."""
+        """Return the behaviour of the form, for Airflow before 3.2; later versions read `get_provider_info`."""
         from cleave_provider.get_provider_info import behaviour_of
 
         return behaviour_of(cls.conn_type)
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """As `get_ui_field_behaviour`."""
+        """Return the fields of the form, for Airflow before 3.2."""
         from cleave_provider.get_provider_info import widgets_of
 
         return widgets_of(cls.conn_type)
 
     @classmethod
     def found(cls, conn_id: str, kind: str) -> Connection:
-        """Return the connection. Raises AirflowFailException if it is missing; the message asks to add one of that kind."""
+        """Return the connection. Raises AirflowFailException if it does not exist; the message asks for a
+        connection of the kind `kind`.
+        """
         try:
             return cls.get_connection(conn_id)
         except AirflowNotFoundException as error:
             raise AirflowFailException(
-                f"there is no connection {conn_id!r}: add {kind}, of that id"
+                f"there is no connection {conn_id!r}; add {kind} with this id"
             ) from error
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether it serves, and what is there or what is wrong."""
+        """Return True and a description if the connection works, else False and the error."""
         from controller.domain.errors import CleaveError
 
         try:
@@ -54,7 +56,7 @@ class HookWithForm(BaseHook):
 
     @abstractmethod
     def check(self) -> str:
-        """What is there, in one line. Raises CleaveError, AirflowFailException."""
+        """Return one line that describes the server. Raises CleaveError, AirflowFailException."""
 
 
 def filled_in(extras: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""PulsarAdminHook: where the admin API of a Pulsar cluster is, and calls of it for people's own tasks.
+"""PulsarAdminHook: the address of a Pulsar cluster's admin API, and calls of it for users' own tasks.
 
-A connection of type `cleave` names such a one in its extra `pulsar_admin_conn_id`; what it says goes before the environment.
+A connection of type `cleave` names such a connection in its extra `pulsar_admin_conn_id`. The values of the
+connection take precedence over the environment.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from cleave_provider.hooks.forms import HookWithForm, filled_in
 
 
 class PulsarAdminHook(HookWithForm):
-    """Nothing is looked up before the first call."""
+    """Calls the admin API of one Pulsar cluster. Looks no connection up before the first call."""
 
     conn_name_attr = "pulsar_admin_conn_id"
     default_conn_name = "pulsar_admin"
@@ -23,25 +24,34 @@ class PulsarAdminHook(HookWithForm):
         self.pulsar_admin_conn_id = pulsar_admin_conn_id
 
     def settings(self) -> dict[str, Any]:
-        """What the connection says, by names of Cleave's settings. Raises InvalidInput, AirflowFailException."""
+        """Return the values of the connection by the names of Cleave's settings. Raises InvalidInput,
+        AirflowFailException.
+        """
         from controller.tasks import PulsarConnection
 
-        found = self.found(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
-        extras = filled_in(found.extra_dejson)
-        address = (found.conn_id, found.schema, found.host, found.port, found.password)
+        connection = self.found(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
+        extras = filled_in(connection.extra_dejson)
+        address = (
+            connection.conn_id,
+            connection.schema,
+            connection.host,
+            connection.port,
+            connection.password,
+        )
         return PulsarConnection(*address, extras).settings()
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """A call below `/admin/v2/`, `ask("GET", "persistent/acme/shop")`; the answer's JSON, None where it is empty.
+        """Call the admin API below `/admin/v2/`, for example `ask("GET", "persistent/acme/shop")`. Return the
+        answer's JSON, or None if the answer is empty.
 
-        Raises Retryable where no broker answers, Terminal for what it refuses.
+        Raises Retryable if no broker answers, Terminal if the broker refuses the call.
         """
         from controller import tasks
 
         return tasks.ask_pulsar(extras=self.settings(), method=method, path=path, body=body)
 
     def check(self) -> str:
-        """Whether a broker answers there."""
+        """Return the broker's version and address. Raises CleaveError if no broker answers."""
         from controller import tasks
 
         return tasks.check_pulsar(extras=self.settings())

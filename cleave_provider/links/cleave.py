@@ -1,4 +1,4 @@
-"""Links from a task to the page of what it asked for, in Cleave's pages in Airflow (`plugins/cleave_pages.py`)."""
+"""Links from a task to the page of its result, in Cleave's pages in Airflow (`plugins/cleave_pages.py`)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 PLUGIN, WITHIN = "plugin/cleave", "cleave"
-"""Airflow's own route of the pages, and the prefix of its app within the frame."""
+"""Airflow's own route of the pages, and the prefix of their app within the frame."""
 OPERATION_KEY = "operation_id"
 """Name of the XCom with the operation's id."""
 
 
 class OperationLink(BaseOperatorLink):
-    """To the operation; to what the run did, where the task ended before it had one."""
+    """Link to the operation; to the actions of the run if the task ended without an operation."""
 
     name = "Operation in Cleave"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
-        """See the class."""
+        """Return the address of the page."""
         operation_id = _pushed(ti_key, OPERATION_KEY)
         if operation_id is None:
             return page("run", dag_id=ti_key.dag_id, run_id=ti_key.run_id)
@@ -33,35 +33,35 @@ class OperationLink(BaseOperatorLink):
 
 
 class PolicyLink(BaseOperatorLink):
-    """To the level's parameters and where each comes from."""
+    """Link to the level's parameters and their sources."""
 
     name = "Policy in Cleave"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
-        """See the class."""
+        """Return the address of the page."""
         return page("policy", level=getattr(operator, "level", "cluster"))
 
 
 class BacktestLink(BaseOperatorLink):
-    """To the policies side by side; to all backtests, where the task ended before it had one."""
+    """Link to the comparison of the policies; to all backtests if the task ended without a backtest."""
 
     name = "Backtest in Cleave"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
-        """See the class."""
+        """Return the address of the page."""
         run = _pushed(ti_key, "return_value") or {}
         return page("backtest", run_id=run["run_id"]) if "run_id" in run else page("backtests")
 
 
 def page(name: str, **query: Any) -> str:
-    """Address of a page of Cleave in this Airflow."""
+    """Return the address of a page of Cleave in this Airflow."""
     from airflow.configuration import conf
 
     plugin = f"{str(conf.get('api', 'base_url', fallback='/')).rstrip('/')}/{PLUGIN}"
-    place = f"{name}?{urlencode(query)}" if query else name
-    if AIRFLOW < (3, 2):  # nothing may follow the name of a plugin there but a query, which the pages read
-        return f"{plugin}?{urlencode({'at': f'/{place}'})}"
-    return f"{plugin}/{WITHIN}/{place}"
+    path = f"{name}?{urlencode(query)}" if query else name
+    if AIRFLOW < (3, 2):  # only a query may follow the name of a plugin; the pages read the query
+        return f"{plugin}?{urlencode({'at': f'/{path}'})}"
+    return f"{plugin}/{WITHIN}/{path}"
 
 
 def _pushed(ti_key: TaskInstanceKey, key: str) -> Any:

@@ -1,1 +1,1 @@
-"""Acts on a topic, as tasks."""
+"""Actions on a topic, as tasks."""

@@ -1,6 +1,6 @@
-"""A question to a person that only the run knows: subject, text, what holds without an answer and until when come from a task before.
+"""A question to a person whose subject, text, default and time limit come from an earlier task.
 
-Airflow shows it under *Required Actions*. What is done with the answer is the next task's business.
+Airflow shows the question under *Required Actions*. A later task processes the answer.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from airflow.sdk import Param
 from cleave_provider.operators.retried import RetriedOperator
 
 HAS_RESPONSE_TIMEOUT = "response_timeout" in inspect.signature(HITLOperator.__init__).parameters
-"""Airflow 3.1 begins with a provider whose questions have the other name for it."""
-WAITS = "response_timeout" if HAS_RESPONSE_TIMEOUT else "execution_timeout"
+"""False for the first provider version of Airflow 3.1, whose questions have another name for the time limit.
+"""
+TIME_LIMIT_ATTRIBUTE = "response_timeout" if HAS_RESPONSE_TIMEOUT else "execution_timeout"
 SHORTEST_WAIT = timedelta(seconds=1)
-AFTER_ITS_TIME = timedelta(seconds=2)
-"""Asked so much longer than an answer counts, so that the default holds by then, by the clock of the database."""
+GRACE_PERIOD = timedelta(seconds=2)
+"""Time that a question stays open after its approval expires, so that the default applies by then, by the
+clock of the database.
+"""
 
 
 class AskOperator(RetriedOperator, HITLOperator):
-    """Approve or reject, with a reason. `question` has `subject`, `body`, `default` (`approve` or `reject`) and
-    `expires_at` (an instant, ISO 8601).
+    """Asks a person to approve or reject, with a reason. `question` has `subject`, `body`, `default`
+    (`approve` or `reject`) and `expires_at` (an instant, ISO 8601).
     """
 
     APPROVE, REJECT = "Approve", "Reject"
@@ -33,7 +36,10 @@ class AskOperator(RetriedOperator, HITLOperator):
 
     def __init__(self, *, question: Mapping[str, Any], **kwargs: Any) -> None:
         reason = Param(
-            None, type=["null", "string"], title="Reason", description="Why, for whoever looks later."
+            None,
+            type=["null", "string"],
+            title="Reason",
+            description="Reason for the answer, for later readers.",
         )
         super().__init__(
             subject="?", options=[self.APPROVE, self.REJECT], params={"reason": reason}, **kwargs
@@ -41,16 +47,18 @@ class AskOperator(RetriedOperator, HITLOperator):
         self.question = question
 
     def execute(self, context: Any) -> Any:
-        """See the class."""
+        """Show the question, and wait for the answer or the time limit."""
         self.subject, self.body = self.question["subject"], self.question["body"]
         self.defaults = [self.APPROVE if self.question["default"] == "approve" else self.REJECT]
-        left = datetime.fromisoformat(self.question["expires_at"]) - datetime.now(UTC)
-        setattr(self, WAITS, max(left, SHORTEST_WAIT) + AFTER_ITS_TIME)
+        remaining = datetime.fromisoformat(self.question["expires_at"]) - datetime.now(UTC)
+        setattr(self, TIME_LIMIT_ATTRIBUTE, max(remaining, SHORTEST_WAIT) + GRACE_PERIOD)
         return super().execute(context)
 
 
 def given_by(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What somebody answered to a task that asked: `approve`, `actor` and `reason`; `actor` None where nobody did in time."""
+    """Return the answer to a question: `approve`, `actor` and `reason`. `actor` is None if no person answered
+    in time.
+    """
     user, fields = answer.get("responded_by_user"), answer.get("params_input") or {}
     return {
         "approve": AskOperator.APPROVE in answer["chosen_options"],

@@ -1,7 +1,8 @@
-"""Operators: what Cleave's own forms do, as tasks of people's DAGs.
+"""Operators: the actions of Cleave's own forms, as tasks of users' DAGs.
 
-A task stands for one request: a retried or cleared one gets the operation of its first attempt. What cannot succeed as it
-was asked fails at once, with one line; what may succeed later is tried again after the time that the error asks for.
+A task stands for one request: a retried or cleared task gets the operation of its first attempt. A request
+that cannot succeed fails at once with one line. A request that may succeed later is tried again after the
+delay of the error.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from pydantic.fields import FieldInfo
 
-_NOBODY = {"request_key": "airflow/dry-run", "actor": "airflow"}
+_DRY_RUN_REQUEST = {"request_key": "airflow/dry-run", "actor": "airflow"}
 
 
 class CleaveOperator(RetriedOperator):
-    """What the operators share. A subclass names its function of `controller.tasks` and what it asks of it."""
+    """Base class of the operators. A subclass calls a function of `controller.tasks`."""
 
     ui_color = "#d7f0ea"
 
@@ -38,7 +39,9 @@ class CleaveOperator(RetriedOperator):
 
     @told_apart
     def execute(self, context: Context) -> dict[str, Any]:
-        """What the task's function answers; the XCom `operation_id` is the operation's, where it is one."""
+        """Return the document of the task's function. If the document is an operation, the XCom
+        `operation_id` has its id.
+        """
         document = self.ask(self.hook.access(), request_of(context))
         if OPERATION_KEY in document:
             context["ti"].xcom_push(key=OPERATION_KEY, value=document[OPERATION_KEY])
@@ -46,7 +49,7 @@ class CleaveOperator(RetriedOperator):
 
     @property
     def hook(self) -> CleaveHook:
-        """Made when it is asked for: no connection is looked up while DAGs are parsed."""
+        """Hook of the connection, created for each use: no connection is looked up while DAGs are parsed."""
         return CleaveHook(self.cleave_conn_id)
 
     @abstractmethod
@@ -57,12 +60,13 @@ class CleaveOperator(RetriedOperator):
 class ActionOperator(CleaveOperator):
     """An action as a task. Its arguments are the fields of the action's request; all of them are templates.
 
-    :param timeout_seconds: how long one attempt waits. The operation goes on in any case, and a retry waits for the same one.
-    :param dry_run: say in the log and in the XCom what would happen, and change nothing.
+    :param timeout_seconds: seconds that one attempt waits. The operation continues in any case, and a retry
+        waits for the same operation.
+    :param dry_run: log what would happen, return it as XCom, and change nothing.
     """
 
     action: ClassVar[str]
-    """Its name, as `cleave` knows it."""
+    """Name of the action, as in the command `cleave`."""
     operator_extra_links: Collection[BaseOperatorLink] = (OperationLink(),)
 
     def __init_subclass__(cls, *, action: str, **kwargs: Any) -> None:
@@ -80,11 +84,11 @@ class ActionOperator(CleaveOperator):
         self.is_dry_run = dry_run  # `dry_run` is a method of every operator
 
     def dry_run(self) -> None:
-        """Say what would happen. For people at a prompt; Airflow itself calls it nowhere since 3.0."""
-        self._perform(self.hook.access(), _NOBODY, is_dry_run=True)
+        """Log what would happen. For interactive use; Airflow does not call this method since 3.0."""
+        self._perform(self.hook.access(), _DRY_RUN_REQUEST, is_dry_run=True)
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """See the base."""
+        """Perform the action, as `CleaveOperator.execute` requires."""
         return self._perform(access, request, is_dry_run=self.is_dry_run)
 
     def _perform(
@@ -94,20 +98,22 @@ class ActionOperator(CleaveOperator):
         from controller.actions.action import find_action
 
         params = _given({name: _plain(getattr(self, name)) for name in self.template_fields})
-        how: dict[str, Any] = {"dry_run": is_dry_run}
+        options: dict[str, Any] = {"dry_run": is_dry_run}
         if find_action(self.action).is_waited_for:
-            how["timeout_seconds"] = self.timeout_seconds
+            options["timeout_seconds"] = self.timeout_seconds
         return tasks.perform(
             self.action,
             **access,
             request_key=request["request_key"],
             actor=request["actor"],
-            params=params | how,
+            params=params | options,
         )
 
 
 def _init_with(cls: type[ActionOperator], fields: Mapping[str, FieldInfo]) -> Callable[..., None]:
-    """Return an `__init__` whose signature has the fields: Airflow reads which arguments there are from the signature."""
+    """Return an `__init__` whose signature has the fields, because Airflow reads the arguments of an operator
+    from its signature.
+    """
 
     def init(self: ActionOperator, **kwargs: Any) -> None:
         values = {name: kwargs.pop(name, None) for name in fields}
@@ -132,36 +138,37 @@ def _init_with(cls: type[ActionOperator], fields: Mapping[str, FieldInfo]) -> Ca
 
 
 class SplitSegmentOperator(ActionOperator, action="segments split"):
-    """See the request."""
+    """Split a segment. The docstring of the request describes the arguments."""
 
 
 class MergeSegmentsOperator(ActionOperator, action="segments merge"):
-    """See the request."""
+    """Merge two segments. The docstring of the request describes the arguments."""
 
 
 class RebucketSegmentOperator(ActionOperator, action="segments rebucket"):
-    """See the request."""
+    """Rebucket a segment. The docstring of the request describes the arguments."""
 
 
 class SetAutoScalePolicyOperator(ActionOperator, action="policy set"):
-    """See the request."""
+    """Set parameters of a policy. The docstring of the request describes the arguments."""
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"parameters": "json"}
     operator_extra_links = (PolicyLink(),)
 
 
 class BacktestOperator(CleaveOperator):
-    """Say what policies would have cost on the load that was recorded. Changes nothing but the list of backtests.
+    """Simulate what policies would have cost on recorded load. Changes only the list of backtests.
 
-    :param policies: `in-force` (each topic's own), `adaptive`, `pip483`, with parameters as `adaptive:target_use=0.8`; a list, or one
-        text with commas, spaces or lines between them. None given: these three.
-    :param topics: names, likewise; neither they nor a namespace means all topics.
-    :param since: an instant, or so long before the run was asked for: `12h`, `7d`.
-    :param until: the same; None: when the run was asked for.
-    :param weights: of the cost, `excess=20,change_seconds=60`.
-    :param seeds: so many draws of each load.
-    :param engine: `spark` or `here`; None: by the work.
-    :param spark_conn_id: a connection of type `spark` or `spark_connect`; None: as `SPARK_MASTER` says.
+    :param policies: `in-force` (each topic's own), `adaptive`, `pip483`, with parameters such as
+        `adaptive:target_use=0.8`; a list, or one text with commas, spaces or line breaks. Default: these
+        three.
+    :param topics: names, in the same form. Without topics and namespace, all topics are simulated.
+    :param since: an instant, or a duration before the request: `12h`, `7d`.
+    :param until: the end, in the same form. None: the time of the request.
+    :param weights: weights of the cost, such as `excess=20,change_seconds=60`.
+    :param seeds: number of random draws of each load.
+    :param engine: `spark` or `here`. None: by the amount of work.
+    :param spark_conn_id: a connection of type `spark` or `spark_connect`. None: `SPARK_MASTER`.
     """
 
     template_fields: Sequence[str] = (
@@ -195,7 +202,7 @@ class BacktestOperator(CleaveOperator):
         self.spark_conn_id = spark_conn_id
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """See the base."""
+        """Run the backtest, as `CleaveOperator.execute` requires."""
         from controller import tasks
 
         if self.spark_conn_id is not None:
@@ -217,15 +224,15 @@ class BacktestOperator(CleaveOperator):
 
 
 def _listed(names: Sequence[str] | str | None) -> list[str] | str | None:
-    """As the form takes it; what comes from a mapped task is a sequence of Airflow's own."""
+    """Return the names as the form takes them. A mapped task passes a sequence of Airflow's own."""
     return names if names is None or isinstance(names, str) else list(names)
 
 
 def _plain(value: Any) -> Any:
-    """Return a list for a sequence of Airflow's own, as mapped tasks have it."""
+    """Return a list for a sequence of Airflow's own, which mapped tasks pass."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what was not given, of which the form has its own."""
+    """Return the parameters that were given. The form has defaults for the others."""
     return {name: value for name, value in params.items() if value is not None}

@@ -1,7 +1,8 @@
-"""RetriedOperator: what makes a task of the provider be tried again, mapped or not.
+"""RetriedOperator: gives retries to tasks of the provider, mapped or not.
 
-Airflow keeps the attempts of a mapped task (`.partial().expand()`) with the partial, and the scheduler reads them there: no
-operator is made before one of its tasks runs. So what an operator's `__init__` sets by itself is set by `partial` too, here.
+Airflow keeps the retries of a mapped task (`.partial().expand()`) with the partial, and the scheduler reads
+them there: no operator is created before one of its tasks runs. So `partial` sets the values here that an
+operator's `__init__` sets.
 """
 
 from __future__ import annotations
@@ -19,35 +20,39 @@ if TYPE_CHECKING:
 
 
 class RetriedOperator(BaseOperator):
-    """An operator with attempts and their pace where neither its arguments nor the defaults of its DAG have any."""
+    """An operator with default retries and delay, unless its arguments or the defaults of its DAG have some."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**_ours_beside(kwargs.get("default_args") or {}), **kwargs})
+        super().__init__(**{**_missing_defaults(kwargs.get("default_args") or {}), **kwargs})
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
-        """As Airflow's."""
-        made: OperatorPartial = super().partial(**kwargs)
-        said = {**_defaults_of(made), **(kwargs.get("default_args") or {}), **kwargs}
-        made.kwargs |= _ours_beside(said)
-        made.kwargs["retries"] = max(made.kwargs["retries"] or 0, cls.least_retries(said))
-        return made
+        """Return Airflow's partial with the default retries and delay."""
+        operator_partial: OperatorPartial = super().partial(**kwargs)
+        arguments = {**_default_arguments(operator_partial), **(kwargs.get("default_args") or {}), **kwargs}
+        operator_partial.kwargs |= _missing_defaults(arguments)
+        operator_partial.kwargs["retries"] = max(
+            operator_partial.kwargs["retries"] or 0, cls.least_retries(arguments)
+        )
+        return operator_partial
 
     @classmethod
-    def least_retries(cls, said: Mapping[str, Any]) -> int:  # noqa: ARG003  # for those that have some
-        """How many attempts a task has after its first one, whatever was asked; `said` are its arguments."""
+    def least_retries(cls, said: Mapping[str, Any]) -> int:  # noqa: ARG003  # subclasses use it
+        """Return the minimum number of retries of a task with the arguments `said`."""
         return 0
 
 
-def _ours_beside(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The attempts and their pace, without what somebody has said."""
-    ours: dict[str, Any] = {"retries": RETRIES, "retry_delay": RETRY_DELAY}
+def _missing_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default retries and delay, without those that `arguments` contain."""
+    defaults: dict[str, Any] = {"retries": RETRIES, "retry_delay": RETRY_DELAY}
     if HAS_RETRY_POLICIES:
-        ours["retry_policy"] = RetryableOnly()
-    return {name: value for name, value in ours.items() if name not in said}
+        defaults["retry_policy"] = RetryableOnly()
+    return {name: value for name, value in defaults.items() if name not in arguments}
 
 
-def _defaults_of(made: OperatorPartial) -> dict[str, Any]:
-    """The default arguments of the DAG and of the group of tasks, which has those of the groups around it."""
-    levels = (made.kwargs["dag"], made.kwargs["task_group"])
+def _default_arguments(operator_partial: OperatorPartial) -> dict[str, Any]:
+    """Return the default arguments of the DAG and of the task group, which include those of the enclosing
+    groups.
+    """
+    levels = (operator_partial.kwargs["dag"], operator_partial.kwargs["task_group"])
     return {name: value for level in levels if level for name, value in level.default_args.items()}

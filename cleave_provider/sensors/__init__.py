@@ -1,1 +1,1 @@
-"""Waiting for what was asked for."""
+"""Sensors that wait for operations."""

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 LEAST_RETRIES_DEFERRED = 2
-"""Airflow 3.3 may mark a task failed whose trigger fires within seconds of its deferral (apache/airflow#66374)."""
+"""Minimum number of retries of a deferred task. Airflow 3.3 may mark a task as failed if its trigger fires
+within seconds of the deferral (apache/airflow#66374).
+"""
 
 
 class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
-    """Waits for an operation of Cleave's journal, whoever asked for it; its XCom is the operation.
+    """Waits for an operation of Cleave's journal, regardless of its requester. The XCom of the task is the
+    operation.
 
-    An operation that was aborted fails the task at once, with one line. Between two looks the task has no process: it is
-    rescheduled, or with `deferrable` waited for by the triggerer.
+    An aborted operation fails the task at once, with one line. Between two checks the task has no process: it
+    is rescheduled, or, with `deferrable`, the triggerer waits.
 
-    :param operation_id: of the operation.
-    :param deferrable: wait in the triggerer. Such a task has at least 2 retries, mapped or not, whatever is asked. One that is
-        mapped over `deferrable` itself has those of its partial, and with fewer it is rescheduled.
+    :param operation_id: id of the operation.
+    :param deferrable: wait in the triggerer. Such a task has at least 2 retries, mapped or not, regardless of
+        its arguments. A task that is mapped over `deferrable` itself has the retries of its partial, and is
+        rescheduled if it has fewer than 2.
     """
 
     template_fields: Sequence[str] = ("operation_id",)
@@ -45,9 +49,9 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
-        of_the_dag = kwargs.get("default_args") or {}
+        dag_defaults = kwargs.get("default_args") or {}
         pace: dict[str, Any] = {"mode": "reschedule", "poke_interval": 10}
-        super().__init__(**{name: value for name, value in pace.items() if name not in of_the_dag} | kwargs)
+        super().__init__(**{name: value for name, value in pace.items() if name not in dag_defaults} | kwargs)
         self.operation_id = operation_id
         self.cleave_conn_id = cleave_conn_id
         self.deferrable = deferrable
@@ -55,23 +59,25 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
 
     @classmethod
     def least_retries(cls, said: Mapping[str, Any]) -> int:
-        """See the class."""
+        """Return the minimum number of retries: more for a deferrable task."""
         return LEAST_RETRIES_DEFERRED if said.get("deferrable") else 0
 
     @told_apart
     def execute(self, context: Context) -> Any:
-        """See the class."""
+        """Wait for the operation, in the triggerer if possible."""
         context["ti"].xcom_push(key=OPERATION_KEY, value=self.operation_id)
         if self.deferrable and self._may_be_deferred(context):
             self._defer()
         return super().execute(context)
 
     def _may_be_deferred(self, context: Context) -> bool:
-        """Whether the task has the attempts for it. Mapped over `deferrable` itself it has those of its partial."""
+        """Return True if the task has enough retries. A task that is mapped over `deferrable` itself has the
+        retries of its partial.
+        """
         if context["ti"].max_tries >= LEAST_RETRIES_DEFERRED:
             return True
         self.log.warning(
-            "not deferred, since the task has fewer than %d retries: give deferrable or retries to partial()",
+            "task not deferred, since it has fewer than %d retries; pass deferrable or retries to partial()",
             LEAST_RETRIES_DEFERRED,
         )
         return False
@@ -86,28 +92,33 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow's signature
-        """One look. What cannot succeed is an AirflowFailException, which `soft_fail` turns into a skip; a database that is
-        away is looked at again at the sensor's pace and costs no attempt.
+        """Check the operation once. An error that cannot pass becomes an AirflowFailException, which
+        `soft_fail` turns into a skip. If the database is unavailable, the sensor checks again at its own
+        interval, without using up an attempt.
         """
         from controller import tasks
 
         try:
             access = CleaveHook(self.cleave_conn_id).access()
-            found = tasks.ended_operation(**access, operation_id=self.operation_id)
+            operation = tasks.ended_operation(**access, operation_id=self.operation_id)
         except Terminal as error:
             raise AirflowFailException(str(error)) from error
         except Retryable as error:
-            self.log.warning("looking at operation %s again: %s", self.operation_id, error)
-            found = None
-        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+            self.log.warning(
+                "operation %s could not be read and is checked again: %s", self.operation_id, error
+            )
+            operation = None
+        return PokeReturnValue(is_done=operation is not None, xcom_value=operation)
 
     @told_apart
     def resume_execution(self, *args: Any, **kwargs: Any) -> Any:
-        """As Airflow's, with failures of one line."""
+        """Resume as Airflow does, with errors of one line."""
         return super().resume_execution(*args, **kwargs)
 
     def told(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002  # Airflow's signature
-        """The trigger has fired."""
+        """Return the operation after the trigger has fired. Raises AirflowFailException if the operation
+        failed.
+        """
         if "failure" in event:
             raise AirflowFailException(event["failure"])
         return event["operation"]

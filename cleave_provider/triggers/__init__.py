@@ -1,1 +1,1 @@
-"""What the triggerer runs: following layout changes, and an operation."""
+"""Triggers that follow layout changes, or wait for an operation."""

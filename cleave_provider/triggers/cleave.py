@@ -1,4 +1,4 @@
-"""Triggers. What blocks (PostgreSQL) is done in threads, so that the triggerer's loop goes on."""
+"""Triggers. Blocking calls of PostgreSQL run in threads, so that the triggerer's event loop continues."""
 
 from __future__ import annotations
 
@@ -27,28 +27,34 @@ _NO_LAYOUT = frozenset(
         OperationKind.SUBSCRIPTION_DELETE,
     }
 )
-KINDS = (*(str(one) for one in OperationKind if one not in _NO_LAYOUT), "mirrored", "recover")
-"""Kinds of layout changes: `mirrored` was made by a broker, `recover` was read from the logs."""
+KINDS = (*(str(kind) for kind in OperationKind if kind not in _NO_LAYOUT), "mirrored", "recover")
+"""Kinds of layout changes. A broker made a change of kind `mirrored`; a change of kind `recover` was read
+from the logs.
+"""
 WATERMARK = "cleave_layout_changes_resume_at"
-"""Key in the asset's state, since Airflow 3.3."""
+"""Key of the resume instant in the asset's state, since Airflow 3.3."""
 WAIT_SECONDS = 30.0
-"""The longest that a thread waits for a notification before it looks whether it is still wanted."""
+"""Maximum seconds that a thread waits for a notification before it checks whether it was cancelled."""
 APART_SECONDS = 5.0
-"""Between two events, so that the scheduler has made a run of the one before the next comes. Airflow 3.3 and before may leave an
-event that comes meanwhile unread until another one comes (apache/airflow#56050)."""
+"""Seconds between two events, so that the scheduler has created a run for an event before the next one
+arrives. Airflow 3.3 and before may leave an event that arrives earlier unread until another one arrives
+(apache/airflow#56050).
+"""
 PAUSE_SECONDS = 60.0
-"""Between two attempts with a connection that cannot serve: somebody has to put it right."""
+"""Seconds between two attempts with a connection that does not work, until a person corrects it."""
 
 
 class LayoutChangeTrigger(BaseEventTrigger):
-    """Fires when layouts have changed, for an asset's watcher: `{"changes": [...]}`, each as `extra` of Cleave's own events.
+    """Fires after layout changes, for an asset's watcher: `{"changes": [...]}`. Each change has the form of
+    the `extra` of Cleave's own events.
 
-    It listens to PostgreSQL, so it needs no worker that knows Airflow. Each change is told once at least: those of the
-    last minute perhaps again when the triggerer was restarted or the database was away; topic and epoch say which change it is.
-    Since Airflow 3.3 what happened while no triggerer was up is told later; before, it is not.
+    The trigger listens to PostgreSQL, so it needs no worker that knows Airflow. Each change is reported at
+    least once. Changes of the last minute may be reported again after the triggerer was restarted or the
+    database was unavailable; topic and epoch identify a change. Since Airflow 3.3, changes made while no
+    triggerer ran are reported later; before 3.3 they are not reported.
 
-    :param topics: with or without their scheme; none: all.
-    :param kinds: `split`, `merge`, `create`, ...; none: all.
+    :param topics: topics with or without their scheme; empty: all.
+    :param kinds: `split`, `merge`, `create`, ...; empty: all.
     """
 
     def __init__(
@@ -64,100 +70,104 @@ class LayoutChangeTrigger(BaseEventTrigger):
         self.kinds = sorted(kinds)
         self.cleave_conn_id = cleave_conn_id
         self._resume_at: str | None = None
-        """How far it came, for a new connection where Airflow keeps nothing of the asset."""
+        """Instant from which a new connection continues if Airflow stores no state of the asset."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """See Airflow's. Triggers with the same arguments are one, however many DAGs have them."""
-        kept = {"topics": self.topics, "kinds": self.kinds, "cleave_conn_id": self.cleave_conn_id}
-        return f"{__name__}.LayoutChangeTrigger", kept
+        """Return the class and the arguments, as Airflow requires. Triggers with the same arguments are one
+        trigger, regardless of the number of DAGs that use it.
+        """
+        arguments = {"topics": self.topics, "kinds": self.kinds, "cleave_conn_id": self.cleave_conn_id}
+        return f"{__name__}.LayoutChangeTrigger", arguments
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """See the class."""
+        """Yield an event for each batch of layout changes. Never returns."""
         while True:
             try:
                 async with aclosing(self._changes()) as changes:
-                    async for some in changes:
-                        yield TriggerEvent({"changes": some})
-                        await asyncio.sleep(APART_SECONDS)  # what comes meanwhile is told together
+                    async for batch in changes:
+                        yield TriggerEvent({"changes": batch})
+                        await asyncio.sleep(APART_SECONDS)  # changes of this time form one event
             except Retryable as error:
-                self.log.warning("layout changes are followed again: %s", error)
+                self.log.warning("layout changes are interrupted and will be followed again: %s", error)
                 await asyncio.sleep(max(error.delay_seconds, 1.0))
             except (Terminal, AirflowFailException) as error:
                 self.log.error("layout changes cannot be followed: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
-            except Exception:  # the triggerer would make the trigger anew at once, again and again
+            except Exception:  # The triggerer would otherwise restart the trigger at once, again and again.
                 self.log.exception("layout changes cannot be followed")
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _changes(self) -> AsyncGenerator[list[dict[str, Any]], None]:
         access = await CleaveHook(self.cleave_conn_id).async_access()
-        since = await self._remembered() or self._resume_at
+        since = await self._stored_instant() or self._resume_at
         thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-layout-changes")
-        begun = thread.submit(self._follow, access, since)
+        follower_future = thread.submit(self._follow, access, since)
         try:
-            following = await asyncio.wrap_future(begun)
+            follower = await asyncio.wrap_future(follower_future)
             in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
             while True:
-                changes = await in_thread(following.wait, WAIT_SECONDS)
+                changes = await in_thread(follower.wait, WAIT_SECONDS)
                 if changes:
                     yield changes
-                self._resume_at = following.resume_at or self._resume_at
-                if following.resume_at != since:
-                    since = following.resume_at
-                    await self._remember(since)
+                self._resume_at = follower.resume_at or self._resume_at
+                if follower.resume_at != since:
+                    since = follower.resume_at
+                    await self._store_instant(since)
         finally:
-            _give_back(begun, thread)
+            _close(follower_future, thread)
 
     def _follow(self, access: dict[str, Any], since: str | None) -> LayoutChanges:
         from controller import tasks
 
         return tasks.LayoutChanges(**access, since=since, topics=self.topics, kinds=self.kinds)
 
-    async def _remembered(self) -> str | None:
+    async def _stored_instant(self) -> str | None:
         state = getattr(self, "asset_state_store", None)
         if state is None:
             return None
         try:
-            found = await state.aget(WATERMARK, default=None)
+            instant = await state.aget(WATERMARK, default=None)
         except ValueError:
             self.log.warning(
-                "several assets have this trigger, so what happens while no triggerer is up is not told"
+                "several assets have this trigger, so changes made while no triggerer runs are not reported"
             )
             return None
-        return None if found is None else str(found)
+        return None if instant is None else str(instant)
 
-    async def _remember(self, instant: str | None) -> None:
+    async def _store_instant(self, instant: str | None) -> None:
         state = getattr(self, "asset_state_store", None)
         if state is not None:
             with suppress(ValueError):
                 await state.aset(WATERMARK, instant)
 
 
-def _give_back(begun: Future[LayoutChanges], thread: ThreadPoolExecutor) -> None:
-    """End what was begun in the thread, or is being begun there: a trigger that is cancelled does not wait for it."""
+def _close(follower_future: Future[LayoutChanges], thread: ThreadPoolExecutor) -> None:
+    """Close the follower that the thread has created or is creating. A cancelled trigger does not wait for
+    this.
+    """
 
-    def close() -> None:  # comes after `begun`, in the one thread
-        if following := _made(begun):
-            following.close()
+    def close() -> None:  # runs after `follower_future`, in the same thread
+        if follower := _result_of(follower_future):
+            follower.close()
 
-    if following := _made(begun):
-        following.interrupt()
+    if follower := _result_of(follower_future):
+        follower.interrupt()
     thread.submit(close)
     thread.shutdown(wait=False)
 
 
-def _made(begun: Future[LayoutChanges]) -> LayoutChanges | None:
-    """None: not yet, or never."""
-    if not begun.done() or begun.cancelled() or begun.exception() is not None:
+def _result_of(follower_future: Future[LayoutChanges]) -> LayoutChanges | None:
+    """Return the follower, or None if it was not created yet or could not be created."""
+    if not follower_future.done() or follower_future.cancelled() or follower_future.exception() is not None:
         return None
-    return begun.result()
+    return follower_future.result()
 
 
 class OperationTrigger(BaseTrigger):
     """Fires once, when the operation has ended: `{"operation": ...}`, or `{"failure": "one line"}`.
 
-    :param operation_id: of any operation in the journal.
-    :param poll_seconds: between two looks. A database that is away is looked at again.
+    :param operation_id: id of any operation in the journal.
+    :param poll_seconds: seconds between two checks. If the database is unavailable, the check is repeated.
     """
 
     def __init__(
@@ -169,16 +179,16 @@ class OperationTrigger(BaseTrigger):
         self.poll_seconds = poll_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """See Airflow's."""
-        kept = {
+        """Return the class and the arguments, as Airflow requires."""
+        arguments = {
             "operation_id": self.operation_id,
             "cleave_conn_id": self.cleave_conn_id,
             "poll_seconds": self.poll_seconds,
         }
-        return f"{__name__}.OperationTrigger", kept
+        return f"{__name__}.OperationTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """See the class."""
+        """Yield the event once the operation has ended."""
         try:
             yield TriggerEvent({"operation": await self._ended()})
         except (Terminal, AirflowFailException) as error:
@@ -186,11 +196,14 @@ class OperationTrigger(BaseTrigger):
 
     async def _ended(self) -> dict[str, Any]:
         while True:
-            access = await CleaveHook(self.cleave_conn_id).async_access()  # a password may have been renewed
+            # The connection is looked up each time, because its password may have been renewed.
+            access = await CleaveHook(self.cleave_conn_id).async_access()
             try:
                 operation = await asyncio.to_thread(self._look, access)
             except Retryable as error:
-                self.log.warning("looking at operation %s again: %s", self.operation_id, error)
+                self.log.warning(
+                    "operation %s could not be read and is checked again: %s", self.operation_id, error
+                )
                 operation = None
             if operation is not None:
                 return operation

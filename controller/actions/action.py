@@ -45,53 +45,67 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "backtests": ("controller.questions.backtests",),
     }
 )
-"""Modules with the actions of a subject, by the first word of their names. A module is loaded by the first lookup in its subject."""
+"""Modules with the actions of each subject; a subject is the first word of the actions' names. A module is
+loaded by the first lookup in its subject.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[RequestT, ResponseT]):
-    """An action. `perform` is the only code that carries it out; in a dry run the store of its context rolls back each transaction."""
+    """An action. Only `perform` carries it out. In a dry run, the store of the context rolls back each
+    transaction.
+    """
 
     name: str
-    """The words of the command, such as `segments split`."""
+    """Words of the command, such as `segments split`."""
     path: str
-    """Below `/api/v1`. Fields of the request stand in braces; those of `PATH_FORMS` have several parts. `{level}` stands for three
-    paths: `cluster`, `namespaces/{namespace}` and `topics/{topic}`.
+    """Path below `/api/v1`. Fields of the request are in braces; those of `PATH_FORMS` have several parts.
+    `{level}` stands for three paths: `cluster`, `namespaces/{namespace}` and `topics/{topic}`.
     """
     right: Right
     request: type[RequestT]
-    """Field descriptions are the help of options, OpenAPI and forms; the docstring describes the action."""
+    """Class of the request. The descriptions of its fields are the help of options, OpenAPI and forms; its
+    docstring describes the action.
+    """
     response: type[ResponseT]
     perform: Callable[[Context, RequestT], ResponseT]
     method: str = "POST"
-    """HTTP method. With GET, the fields that the path does not name are the query; else they are the body."""
+    """HTTP method. With GET, the fields that are not in the path form the query; otherwise they form the
+    body.
+    """
     confirms: str | None = None
-    """Question that the command asks before the action runs, with fields in braces; None for an action that needs no confirmation."""
+    """Question that the command asks before the action runs, with fields in braces; None for an action
+    without confirmation.
+    """
     default_wait_seconds: float = 60.0
-    """How long commands and forms wait for an operation where the caller names no time."""
+    """Seconds for which commands and forms wait for an operation if the caller gives no time."""
     waits: bool = False
-    """Whether the action waits although its response is no operation."""
+    """True if the action waits although its response is not an operation."""
     answer_seconds: float = 30.0
-    """How long a server may take to answer, beside the wait for an operation."""
+    """Seconds that a server may take to answer, in addition to the wait for an operation."""
     cluster_right: Right | None = None
-    """Right that the action demands where its level is the cluster; None: `right`."""
+    """Right that the action requires if its level is the cluster; None stands for `right`."""
     lookup: str | None = None
-    """Path of a document with the fields of `path` that a request may leave out; a client reads it before it calls."""
+    """Path of a document that has the fields of `path` that a request may leave out; a client reads the
+    document before the call.
+    """
     computes: bool = False
-    """Whether a server performs the action in a turn to compute."""
+    """True if a server performs the action in a turn to compute."""
     reads: bool = False
-    """Whether the action changes nothing: it has no dry run, and a server gives a repeated request a new answer."""
+    """True if the action changes nothing. It then has no dry run, and a server answers a repeated request
+    again from the present state.
+    """
     is_command: bool = True
-    """Whether the action is a command as well."""
+    """True if the action is also a command."""
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the caller may wait for operations."""
+        """True if the caller may wait for operations."""
         return self.waits or issubclass(self.response, OperationResponse)
 
     @property
     def path_fields(self) -> tuple[str, ...]:
-        """Fields of the request that the path names."""
+        """Fields of the request that are in the path."""
         return tuple(re.findall(r"{(\w+)}", self.path))
 
 
@@ -117,13 +131,15 @@ _TOPIC_ERRORS = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
 
 
 def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
-    """Perform the action. Errors about a topic name the topic: the domain refuses a segment or a range and knows no names."""
+    """Perform the action. Errors about a topic get the topic's name, because the domain refuses segments and
+    ranges without knowing names.
+    """
     try:
         return action.perform(context, request)
     except _TOPIC_ERRORS as error:
         if isinstance(error, NotFound) and issubclass(action.response, OperationResponse):
             earlier = context.earlier_intent()
-            if earlier is not None:  # an earlier attempt with the key has deleted the topic
+            if earlier is not None:  # An earlier attempt with the same key has deleted the topic.
                 return context.respond(action.response, earlier)
         topic = getattr(request, "topic", None)
         if topic is not None and topic not in error.message:
@@ -133,10 +149,12 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
 
 
 def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
-    """Perform an action part by part, until nothing of the request is left, and return the answer about all parts."""
+    """Perform an action part by part, until nothing of the request is left. Return the answer about all
+    parts.
+    """
     part = response = perform(request)
-    while (rest := part.rest_of(request)) is not None:
-        request = rest
+    while (remaining_request := part.rest_of(request)) is not None:
+        request = remaining_request
         part = perform(request)
         response = part.joined(response)
     return response
@@ -144,20 +162,22 @@ def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
 
 @functools.cache
 def actions_of(subject: str) -> tuple[AnyAction, ...]:
-    """Return the actions whose names begin with the subject, in the order of their file; none for another word."""
+    """Return the actions whose names begin with the subject, in the order of their modules; none if it is not
+    a subject.
+    """
     return tuple(
         action for module in MODULES.get(subject, ()) for action in importlib.import_module(module).ACTIONS
     )
 
 
 def all_actions() -> tuple[AnyAction, ...]:
-    """Return every action; loads all subjects."""
+    """Return all actions. Loads all subjects."""
     return tuple(action for subject in MODULES for action in actions_of(subject))
 
 
 def find_action(name: str) -> AnyAction:
-    """Return the action of that name. Raises NotFound."""
+    """Return the action with this name. Raises NotFound."""
     for action in actions_of(name.split(maxsplit=1)[0]):
         if action.name == name:
             return action
-    raise NotFound(f"there is no action {name!r}; `cleave --help` lists the subjects")
+    raise NotFound(f"there is no action {name!r}; list the subjects with `cleave --help`")

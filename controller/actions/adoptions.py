@@ -1,4 +1,6 @@
-"""Topics that existed before Cleave: adopted from plain topics, attached where a broker keeps the layout, and given back to it."""
+"""Actions on topics that existed before Cleave: adopt plain topics, and attach or detach topics whose layout
+a broker keeps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ PLANES = ", ".join(PLANE_NAMES)
 
 
 class AdoptTopic(TopicRequest):
-    """Make a scalable topic of a plain or partitioned topic. The messages that exist are read first."""
+    """Turn a plain or partitioned topic into a scalable topic. Its existing messages are read first."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -42,7 +44,7 @@ class AdoptTopic(TopicRequest):
         Field(
             min_length=1,
             max_length=LONGEST_TOPIC,
-            description="persistent://tenant/namespace/name.",
+            description="Name of the old topic: persistent://tenant/namespace/name.",
             examples=["persistent://acme/shop/orders"],
         ),
     ]
@@ -50,11 +52,11 @@ class AdoptTopic(TopicRequest):
         default="", description="Name of the scalable topic. None: the name of the old topic."
     )
     segments: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
-        None, description="Segments to begin with. None: one segment for each partition."
+        None, description="Number of segments at the beginning. None: one segment for each partition."
     )
     data_plane: str = Field("pulsar", description=f"Data plane of the topic, one of {PLANES}.")
-    cut_off: bool = Field(False, description="Adopt the topic although producers or consumers are connected.")
-    reason: Reason | None = Field(None, description="Why, for the journal.")
+    cut_off: bool = Field(False, description="Adopt the topic even if producers or consumers are connected.")
+    reason: Reason | None = Field(None, description="Reason, for the journal.")
 
     @model_validator(mode="before")
     @classmethod
@@ -65,7 +67,9 @@ class AdoptTopic(TopicRequest):
 
 
 class AttachTopic(TopicRequest):
-    """Decide for a scalable topic of Pulsar 5: mirror its layout and turn the broker's own auto-scaler off for it."""
+    """Let Cleave decide for a scalable topic of Pulsar 5: mirror its layout, and turn off the broker's own
+    auto-scaler for it.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -79,32 +83,31 @@ class AttachTopic(TopicRequest):
 
 
 class DetachTopic(TopicRequest):
-    """Give an attached topic back to its broker's own auto-scaler, set as it was before."""
+    """Return an attached topic to its broker's own auto-scaler, with its earlier settings."""
 
 
 class AdoptionResponse(OperationResponse):
-    """The operation that adopts a topic. The lists describe the old topic as the adoption found it."""
+    """The operation that adopts a topic. The lists describe the old topic before the adoption."""
 
     old: str | None = Field(None, examples=["persistent://acme/shop/orders"])
     closes: list[str] = Field(
         default=[],
-        description="Logs that end, and are read first.",
+        description="Logs that are terminated, and read first.",
         examples=[["persistent://acme/shop/orders"]],
     )
     subscriptions: dict[str, str] = Field(
         default={}, description="Kind of each subscription.", examples=[{"billing": "STREAM"}]
     )
     producers: list[str] = Field(
-        default=[], description="Producers that are connected: stop them first, or cut them off."
+        default=[], description="Connected producers; stop them first, or cut them off."
     )
-    consumers: list[str] = Field(default=[], description="Consumers that are connected.", examples=[["a"]])
+    consumers: list[str] = Field(default=[], description="Connected consumers.", examples=[["a"]])
     unserved: list[str] = Field(
         default=[],
-        description="Subscriptions that no consumer of Cleave could read, with the reason: delete them first.",
+        description="Subscriptions that no consumer of Cleave can read, with the reasons; delete them first.",
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
         if not self.dry_run:
             return super().sentence()
         connected = [*self.producers, *self.consumers]
@@ -117,7 +120,7 @@ class AdoptionResponse(OperationResponse):
 
 
 class SegmentOnBroker(BaseModel):
-    """An active segment as the broker keeps it."""
+    """An active segment in the broker's layout."""
 
     segment_id: int = Field(examples=[1])
     hash_range: str = Field(examples=["0000-7fff"])
@@ -128,18 +131,20 @@ class AttachmentResponse(OperationResponse):
     """The operation that attaches a topic."""
 
     on_broker: list[SegmentOnBroker] | None = Field(
-        None, description="In a dry run, the topic's active segments on the broker; null otherwise."
+        None, description="Active segments of the topic on the broker, in a dry run; null otherwise."
     )
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         if self.on_broker is None:
             return super().rows()
         return [segment.model_dump() for segment in self.on_broker]
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
-    """A dry run names the connected clients and the subscriptions that cannot be served, and does not refuse for them. Raises as `topic_adoption.plan` and `adopt`."""
+    """Adopt the topic. A dry run lists the connected clients and the subscriptions that cannot be served,
+    instead of refusing because of them. Raises the errors of `topic_adoption.plan` and
+    `topic_adoption.adopt`.
+    """
     planes = context.app.planes
     plan = topic_adoption.plan(
         planes, request.old, topic=request.topic, segments=request.segments, data_plane=request.data_plane
@@ -168,7 +173,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
-    """Raises as `topic_admin.attach_topic`."""
+    """Attach the topic. Raises the errors of `topic_admin.attach_topic`."""
     intent = topic_admin.attach_topic(
         context.store,
         context.app.planes,
@@ -195,7 +200,7 @@ def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentO
 
 
 def detach(context: Context, request: DetachTopic) -> OperationResponse:
-    """Raises as `topic_admin.detach_topic`."""
+    """Detach the topic. Raises the errors of `topic_admin.detach_topic`."""
     intent = topic_admin.detach_topic(context.store, request.topic, context.journal_request(request.reason))
     return context.operation_response(intent)
 

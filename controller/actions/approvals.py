@@ -1,4 +1,4 @@
-"""Approvals: a person's answer to what waits, whatever it is about. A client of the REST API answers below the level of the subject."""
+"""Answers to approvals of any subject. A client of the REST API answers below the level of the subject."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from controller.store.approvals import ApprovalRow
 
 
 class AnswerRequest(ActionRequest):
-    """A request to answer approvals alike, all or none of them."""
+    """A request to give several approvals the same answer, all or none of them."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"approvals": [17], "reason": "the sale is over"}]}
@@ -33,7 +33,7 @@ class AnswerRequest(ActionRequest):
         Field(
             min_length=1,
             max_length=1000,
-            description="Ids, as `cleave approvals list` shows them.",
+            description="Ids of the approvals, from `cleave approvals list`.",
             examples=[[17]],
         ),
         FailFast(),
@@ -41,7 +41,7 @@ class AnswerRequest(ActionRequest):
     ]
     level: PolicyLevel | None = Field(
         None,
-        description="A topic, or tenant/namespace for all its topics, or cluster for all levels; an approval of another level is not "
+        description="Level of the approvals: a topic, tenant/namespace for all its topics, or cluster for all levels. An approval of another level is not "
         "answered. Default: any topic; over HTTP the level of the first approval.",
         examples=["acme/shop"],
     )
@@ -49,11 +49,15 @@ class AnswerRequest(ActionRequest):
 
 
 class Approve(AnswerRequest):
-    """Approve what waits. A pass begins an approved operation, if the pass still wants it within the hour."""
+    """Approve what awaits an answer. A pass begins an approved operation if the pass decides on it again
+    within the hour.
+    """
 
 
 class Reject(AnswerRequest):
-    """Reject what waits. An operation is not proposed again for the policy's `approval_hold_seconds`."""
+    """Reject what awaits an answer. An operation is not proposed again for the policy's
+    `approval_hold_seconds`.
+    """
 
 
 _EXAMPLE = {
@@ -88,7 +92,7 @@ _EXAMPLE = {
 
 
 class _WithExample:
-    """Adds the example to the schema of a row, whose class is of the store and has none."""
+    """Adds an example to the schema of a row, whose class belongs to the store and has no example."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -99,12 +103,11 @@ class _WithExample:
 
 
 class AnsweredApprovals(Response):
-    """The approvals after the answer, by id; in a dry run as they would be."""
+    """The approvals after the answer, ordered by id; in a dry run, as they would be."""
 
     approvals: list[Annotated[ApprovalRow, _WithExample()]]
 
     def sentence(self) -> str:
-        """See `Response`."""
         verb = "would be" if self.dry_run else "is"
         return "; ".join(
             f"{row.level}: to {row.action} {verb} {row.state} (approval {row.approval_id})"
@@ -113,7 +116,9 @@ class AnsweredApprovals(Response):
 
 
 def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> AnsweredApprovals:
-    """Raises NotFound for an approval of another level: rights are those on the level. Else as `approvals.answer`."""
+    """Answer the approvals. Raises NotFound for an approval of another level, because rights apply to a
+    level, and the errors of `approvals.answer`.
+    """
     for approval_id in request.approvals:
         row = approvals.find(context.store, approval_id)
         if not _is_of(row.level, request.level):
@@ -130,10 +135,10 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
     return AnsweredApprovals(approvals=rows, dry_run=context.dry_run)
 
 
-def _is_of(level: str, asked: str | None) -> bool:
-    if asked is None:
+def _is_of(level: str, requested_level: str | None) -> bool:
+    if requested_level is None:
         return level != CLUSTER
-    return asked in (CLUSTER, level) or level.startswith(f"topic://{asked}/")
+    return requested_level in (CLUSTER, level) or level.startswith(f"topic://{requested_level}/")
 
 
 ACTIONS = tuple(

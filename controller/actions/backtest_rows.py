@@ -1,4 +1,4 @@
-"""Results of a backtest as rows: one a policy over all loads, and one a load and policy."""
+"""Results of a backtest as rows: one per policy over all loads, and one per load and policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUMMARY = (
 )
 BY_LOAD = ("load", *SUMMARY)
 LOADS_SHOWN = 20
-"""Loads that the terminal shows one by one; of more it shows the sums."""
+"""Maximum number of loads that the terminal shows one by one; of more loads it shows the sums."""
 _SUMS = (
     "segment_hours",
     "over_provisioned_hours",
@@ -41,42 +41,42 @@ _SUMS = (
 
 
 def result_rows(results: Iterable[BacktestResult]) -> list[Row]:
-    """Each result with all its figures, flat; `regret` is None where the least cost is 0."""
+    """Return each result with all its figures as a flat row; `regret` is None if the least cost is 0."""
     return [
         {
-            "load": one.load,
-            "topic_id": one.topic_id,
-            "policy": f"{one.policy} (ideal)" if one.figures.get("is_ideal") else one.policy,
-            "seed": one.seed,
-            "cost": one.cost,
-            "least_cost": one.least_cost,
-            "regret": _ratio(one.cost, one.least_cost),
-            **one.figures,
+            "load": result.load,
+            "topic_id": result.topic_id,
+            "policy": f"{result.policy} (ideal)" if result.figures.get("is_ideal") else result.policy,
+            "seed": result.seed,
+            "cost": result.cost,
+            "least_cost": result.least_cost,
+            "regret": _ratio(result.cost, result.least_cost),
+            **result.figures,
         }
-        for one in results
+        for result in results
     ]
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """One row a policy, the one with the least regret first: sums over loads and seeds, and of the regrets the geometric
-    mean.
+    """Return one row per policy, ordered by regret: sums over loads and seeds, and the geometric mean of the
+    regrets.
     """
     names = list(dict.fromkeys(row["policy"] for row in rows))
     return sorted((_of_policy(name, [r for r in rows if r["policy"] == name]) for name in names), key=_order)
 
 
 def by_load(rows: Sequence[Row]) -> list[Row]:
-    """One row a load and policy, over its seeds."""
-    places = list(dict.fromkeys((row["load"], row["policy"]) for row in rows))
-    found = [
+    """Return one row per load and policy, over its seeds."""
+    keys = list(dict.fromkeys((row["load"], row["policy"]) for row in rows))
+    policy_rows = [
         {"load": load} | _of_policy(policy, [r for r in rows if (r["load"], r["policy"]) == (load, policy)])
-        for load, policy in places
+        for load, policy in keys
     ]
-    return sorted(found, key=lambda row: (row["load"], *_order(row)))
+    return sorted(policy_rows, key=lambda row: (row["load"], *_order(row)))
 
 
 def cells(rows: Iterable[Row]) -> list[Row]:
-    """For a table: regrets with two decimals, durations in words."""
+    """Return the rows for a table: regrets with two decimals, durations in words."""
     return [
         {
             **row,

@@ -1,4 +1,6 @@
-"""Candidates of policy: proposed into shadow, withdrawn, and promoted where the topic's own past says that they cost less."""
+"""Actions on candidates: propose a policy into shadow, withdraw it, and promote it if it would have cost less
+on the topic's own past.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,19 @@ from controller.services import policy_candidates
 from controller.store.decisions.candidates import CandidateRow, CandidateState, parameters_text
 
 MOST_DAYS = 30
-"""Days that a server weighs a candidate on: half a minute of computing, most of it for reading, and no Spark."""
+"""Maximum number of days on which a server compares a candidate: half a minute of computing, mostly for
+reading, without Spark.
+"""
 WEIGHING_SECONDS = 240.0
-"""Time that a server has for the backtest of a candidate."""
+"""Seconds that a server has for the backtest of a candidate."""
 EXIT_NOT_BETTER = 1
 _PATH = "/topics/{topic}/candidate"
 
 
 class ProposeCandidate(ActionRequest):
-    """Put a policy for a topic into shadow: it is evaluated beside the policy in force, and never acts."""
+    """Propose a policy for a topic into shadow: it is evaluated in addition to the policy in force, and never
+    acts.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -42,19 +48,19 @@ class ProposeCandidate(ActionRequest):
     parameters: Annotated[
         PolicyParameters,
         Field(
-            description="Parameters that the candidate sets on top of the policy in force, for instance target_use=0.8.",
+            description="Parameters that the candidate sets on top of the policy in force, for example target_use=0.8.",
             examples=[{"target_use": 0.8}],
         ),
     ]
     reason: Reason | None = Field(
         None,
-        description="Why; the person who promotes the candidate reads the reason.",
+        description="Reason, for the person who promotes the candidate.",
         examples=["fewer segments at night"],
     )
 
 
 class WithdrawCandidate(ActionRequest):
-    """Take a topic's candidate out of shadow; the policy in force stays."""
+    """Withdraw a topic's candidate from shadow. The policy in force stays."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "not before the holidays"}]})
 
@@ -63,7 +69,9 @@ class WithdrawCandidate(ActionRequest):
 
 
 class PromoteCandidate(ActionRequest):
-    """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; else it is refused."""
+    """Compare a topic's candidate with the policy in force on the topic's own past. Put the candidate in
+    force if it would have cost less; otherwise refuse it.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14, "ask": True}]})
 
@@ -72,16 +80,16 @@ class PromoteCandidate(ActionRequest):
         policy_candidates.DAYS,
         ge=policy_candidates.DAYS_NEEDED,
         le=400,
-        description=f"Days of the topic's own past that both policies are weighed on. Default: {policy_candidates.DAYS}.",
+        description=f"Days of the topic's own past on which both policies are compared. Default: {policy_candidates.DAYS}.",
     )
     ask: bool = Field(
         False,
-        description="Have a candidate that would have cost less wait for an approval, a week at most, instead of putting it in force.",
+        description="Request an approval for a candidate that would have cost less, instead of putting it in force. The approval expires after a week.",
     )
 
 
 class CandidateResponse(Response):
-    """A policy that was proposed for a topic, after the action; in a dry run as the candidate would be."""
+    """A candidate after the action; in a dry run, as it would be."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     candidate_id: int | None = Field(description="Null in a dry run of a proposal.", examples=[3])
@@ -94,54 +102,51 @@ class CandidateResponse(Response):
     proposed_by: str = Field(examples=["ada"])
     reason: str = Field(examples=["fewer segments at night"])
     state: CandidateState = Field(examples=["shadow"])
-    run_id: int | None = Field(description="Backtest that is the evidence for the candidate.")
+    run_id: int | None = Field(description="Id of the backtest that is the evidence for the candidate.")
     ended_at: datetime | None
     ended_by: str | None
-    outcome: str | None = Field(description="Why the candidate ended.")
+    outcome: str | None = Field(description="Reason why the candidate ended.")
 
     def sentence(self) -> str:
-        """See `Response`."""
         return f"{self.name} {'would be' if self.dry_run else 'is'} {self.state}"
 
     @property
     def name(self) -> str:
-        """Topic, id and parameters."""
+        """Topic, id and parameters of the candidate, as text."""
         return f"{self.topic}: candidate {self.candidate_id} ({parameters_text(self.override)})"
 
 
 class ProposedCandidate(CandidateResponse):
     """A candidate in shadow."""
 
-    was_there: bool = Field(description="The candidate had been proposed before, with the same parameters.")
+    was_there: bool = Field(description="The candidate was proposed before, with the same parameters.")
 
     def sentence(self) -> str:
-        """See `Response`."""
         if self.dry_run and not self.was_there:
             return f"{self.topic}: a candidate ({parameters_text(self.override)}) would be in shadow"
         return f"{self.name} {'was' if self.was_there else 'is'} in shadow"
 
 
 class WeighedCandidate(CandidateResponse):
-    """A candidate that was weighed. In a dry run the candidate is still in shadow."""
+    """A candidate that was compared with the policy in force. In a dry run the candidate is still in shadow."""
 
     is_better: bool = Field(
         description="The candidate would have cost less, so it is promoted; else it is refused."
     )
     evidence: str = Field(
-        description="Both regrets.",
+        description="Regrets of both policies.",
         examples=["regret 1.120 against 1.310 of the policy in force, on 14.0 recorded days (backtest 7)"],
     )
-    waits: bool = Field(description="The candidate waits for an approval.")
+    waits: bool = Field(description="The candidate awaits approval.")
     had_ended: bool = Field(
-        description="The candidate had ended before the request, so nothing was weighed or changed."
+        description="The candidate had ended before the request, so nothing was compared or changed."
     )
     results: list[dict[str, Any]] = Field(
-        description="One row for each policy: in-force, and candidate.",
+        description="One row for each policy: in-force and candidate.",
         examples=[[{"policy": "in-force", "regret": 1.31}, {"policy": "candidate", "regret": 1.12}]],
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
         verb = "would be" if self.dry_run else "was" if self.had_ended else "is"
         end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
         if self.waits:
@@ -149,22 +154,22 @@ class WeighedCandidate(CandidateResponse):
         return f"{self.name} {verb} {end}: {self.evidence}"
 
     def title(self) -> str:
-        """See `Response`. The rows have the figures of both policies, and not the decision."""
+        """Return the sentence, because the rows have the figures of both policies, but not the decision."""
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         rows = backtest_rows.cells(backtest_rows.summary(self.results))
         return [{column: row[column] for column in backtest_rows.SUMMARY} for row in rows]
 
     @property
     def exit_code(self) -> int:
-        """See `Response`."""
         return 0 if self.is_better else EXIT_NOT_BETTER
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Raises InvalidInput for a parameter that is null; else as `policy_candidates.propose`."""
+    """Propose the candidate. Raises InvalidInput for a parameter that is null, and the errors of
+    `policy_candidates.propose`.
+    """
     for parameter, value in request.parameters.items():
         if value is None:
             raise InvalidInput(f"{parameter}=null: give the value that the candidate sets")
@@ -182,7 +187,7 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
 
 
 def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
-    """Raises as `policy_candidates.withdraw`."""
+    """Withdraw the candidate. Raises the errors of `policy_candidates.withdraw`."""
     candidate = policy_candidates.withdraw(
         context.store,
         request.topic,
@@ -193,10 +198,12 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
-    """Raises InvalidInput for more days than a server weighs; else as `policy_candidates.promote`."""
+    """Promote or refuse the candidate. Raises InvalidInput for more days than a server compares, and the
+    errors of `policy_candidates.promote`.
+    """
     if context.computation is not None and request.days > MOST_DAYS:
         raise InvalidInput(
-            f"days = {request.days}: a server weighs a candidate on {MOST_DAYS} days at most; ask about fewer, or trigger the DAG "
+            f"days must be at most {MOST_DAYS} on a server, not {request.days}; choose fewer days, or trigger the DAG "
             "policy_promote"
         )
     trials = build_trials(replace(context.app, store=context.store), context.computation)

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 OperationResponseT = TypeVar("OperationResponseT", bound=OperationResponse)
 
-COMMAND_REASON = "asked for on the command line"
-REST_REASON = "asked for over HTTP"
-AIRFLOW_REASON = "asked for in Airflow"
+COMMAND_REASON = "requested on the command line"
+REST_REASON = "requested over HTTP"
+AIRFLOW_REASON = "requested in Airflow"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The person or program that calls. Requests with the same `request_key` share one operation."""
+    """The person or program that requests an action. Requests with the same `request_key` share one
+    operation.
+    """
 
     actor: str
     origin: Origin
@@ -41,13 +43,15 @@ class Caller:
 
 
 def command_caller() -> Caller:
-    """Return the user of this process, with a new request key."""
+    """Return a caller for the user of this process, with a new request key."""
     return Caller(user_name(), Origin.MANUAL, COMMAND_REASON, f"cli-{os.urandom(8).hex()}")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an action is performed. `wait_seconds` bounds the wait for an operation; at 0 the action returns once the intent is written."""
+    """Options of an action. `wait_seconds` bounds the wait for an operation; with 0 the action returns once
+    the intent is written.
+    """
 
     dry_run: bool = False
     wait_seconds: float = 0.0
@@ -55,9 +59,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The application, its store (in a dry run a store that rolls back), the caller and the options.
+    """The application, its store (in a dry run, a store that rolls back), the caller and the options.
 
-    `computation`: the turn of a server to compute, for an action that computes; None in a process that serves no others.
+    `computation` is the turn of a server to compute, for an action that computes; None in a process that
+    serves no other requests.
     """
 
     app: Application
@@ -68,7 +73,7 @@ class Context:
 
     @property
     def dry_run(self) -> bool:
-        """Whether the action changes nothing."""
+        """True if the action changes nothing."""
         return self.options.dry_run
 
     def journal_request(self, reason: str | None) -> Request:
@@ -86,7 +91,9 @@ class Context:
         return self.respond(OperationResponse, intent)
 
     def respond(self, kind: type[OperationResponseT], intent: Intent, **more: Any) -> OperationResponseT:
-        """Return a response of the kind about the intended operation, with `more` fields, after the wait that the options allow."""
+        """Return a response of class `kind` about the intended operation, with the `more` fields, after the
+        wait that the options allow.
+        """
         if self.dry_run:
             epoch = self._epoch_of(intent.operation.topic_name)
             fields = operation_fields(intent.operation) | {"operation_id": None, "layout_epoch": epoch}
@@ -95,18 +102,18 @@ class Context:
         return kind(**fields, **more, dry_run=self.dry_run, repeated=intent.repeated)
 
     def earlier_intent(self) -> Intent | None:
-        """Return the operation that the caller's key led to before; None where there is none."""
+        """Return the operation of an earlier request with the caller's key; None if there is none."""
         with self.app.store.transaction() as tx:
             first = operations.find_by_request_key(tx, self.caller.request_key)
         return None if first is None else Intent(first, repeated=True)
 
     def ended(self, operation: Operation) -> Operation:
-        """Return the operation as it is after the wait, ended or not."""
+        """Return the operation as it is after the wait, whether it has ended or not."""
         if self.options.wait_seconds <= 0:
             return operation
         try:
             return run_to_its_end(self.app, operation.operation_id, self.options.wait_seconds)
-        except CleaveError:  # the operation takes longer: its state says how far it is
+        except CleaveError:  # The operation takes longer, and its state says how far it is.
             with self.app.store.transaction() as tx:
                 return operations.get_operation(tx, operation.operation_id)
 
@@ -114,7 +121,7 @@ class Context:
         try:
             with self.store.transaction() as tx:
                 return topics.find_topic(tx, topic).epoch
-        except TopicNotFound:  # the dry run has just created and rolled back the topic
+        except TopicNotFound:  # The dry run has just created the topic and rolled it back.
             return None
 
 

@@ -1,4 +1,4 @@
-"""Dead letters of a subscription: put back into their topic."""
+"""Actions on dead letters: put them back into their topic."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from controller.postgres_source import PostgresSource
 from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
 
 CHUNK = 500
-"""Messages put back before they are acknowledged: so many come twice at most when it is stopped in between."""
-MOST_OF_A_PART = 1000
-"""Messages that one call puts back at most; its caller calls again."""
+"""Messages that are put back before they are acknowledged; the maximum number of duplicates if the process
+stops in between.
+"""
+PART_LIMIT = 1000
+"""Maximum number of messages that one call puts back; the caller repeats the call."""
 
 
 class RedriveDeadLetters(ActionRequest):
@@ -34,48 +36,49 @@ class RedriveDeadLetters(ActionRequest):
     subscription: SubscriptionName
     limit: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
         None,
-        description=f"Messages at most. None: all. One call over HTTP puts back {MOST_OF_A_PART} at most, and says how many are left.",
+        description=f"Maximum number of messages. None: all. One call over HTTP puts back at most {PART_LIMIT}, and returns how many are left.",
         examples=[100],
     )
 
 
 class RedriveResponse(Response):
-    """The number of messages that were put back; in a dry run of those that would be."""
+    """The number of messages that were put back; in a dry run, the number that would be put back."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     subscription: str = Field(examples=["billing"])
     messages: int = Field(examples=[3])
-    left: int = Field(description="Dead letters that stay.", examples=[0])
+    left: int = Field(description="Number of dead letters that remain.", examples=[0])
 
     def sentence(self) -> str:
-        """See `Response`."""
         verb = "would be put back" if self.dry_run else "put back"
         return f"{self.topic}: {self.messages} dead letters of {self.subscription} {verb}, {self.left} left"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         return [self.model_dump(exclude={"dry_run"})]
 
     def rest_of(self, request: RedriveDeadLetters) -> RedriveDeadLetters | None:
-        """See `Response`. Dead letters that are parked after the first part began are not put back."""
+        """Return the request for the remaining messages, or None. Dead letters that are stored after the
+        first part began are not put back.
+        """
         if self.dry_run or not self.messages:
             return None
         due = self.left if request.limit is None else min(self.left, request.limit - self.messages)
         return request.model_copy(update={"limit": due}) if due > 0 else None
 
     def joined(self, earlier: Self) -> Self:
-        """See `Response`."""
         return self.model_copy(update={"messages": earlier.messages + self.messages})
 
 
 def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
-    """Raises TopicNotFound, SubscriptionNotFound; NotFound where there never were any."""
+    """Put dead letters back. Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never
+    had a dead letter.
+    """
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)
     count = logs.count(log)
     messages = count if request.limit is None else min(count, request.limit)
     if messages and not context.dry_run:
-        messages = _put_back(context.app, log, min(messages, MOST_OF_A_PART))
+        messages = _put_back(context.app, log, min(messages, PART_LIMIT))
     return RedriveResponse(
         dry_run=context.dry_run,
         topic=request.topic,
@@ -86,24 +89,24 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
 
 
 def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
-    """Store each in the topic before it is acknowledged here. Return how many were there."""
-    done = 0
+    """Store each message in the topic before it is acknowledged. Return the number of messages."""
+    stored = 0
     with (
         closing(PostgresSource(app.settings.database_url.get_secret_value())) as source,
         closing(app.log_client(log.data_plane)) as logs,
         reading_dead_letters(logs, log.backing_topic) as reader,
         Producer(source, logs, log.topic, name="redrive") as producer,
     ):
-        while done < count:
-            letters = reader.read(min(CHUNK, count - done))
+        while stored < count:
+            letters = reader.read(min(CHUNK, count - stored))
             if not letters:
                 break
             for letter in letters:
                 producer.send(letter.payload, letter.key, letter.message.metadata)
             producer.flush()
             reader.acknowledge(letters[-1])
-            done += len(letters)
-    return done
+            stored += len(letters)
+    return stored
 
 
 ACTIONS = (

@@ -1,8 +1,8 @@
-"""Dry runs: the same code on a store that rolls back every transaction at its end.
+"""Dry runs: the code of the action on a store that rolls back every transaction at its end.
 
-A dry run refuses what the real run would refuse (a busy segment, a name that is taken, a policy that does not fit with the levels
-above), and no other session sees a row of it. A dry run does not show what comes after an intent, which is whether the data plane
-does its part. Sequences move on, as they do for any transaction that is rolled back.
+A dry run refuses what the action would refuse (a busy segment, a name that is taken, a policy that does not
+fit the levels above), and other sessions never see its rows. It does not show what happens after an intent is
+written, such as an error of the data plane. Sequences advance, as in any transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from controller.store.postgres.engine import Store
 
 
 class DryRunStore(Store):
-    """A store whose transactions are checked to the last deferred constraint and then rolled back."""
+    """A store whose transactions are checked up to the last deferred constraint and then rolled back."""
 
     rolls_back = True
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """One transaction that is rolled back at its end. It raises what its commit would have raised."""
+        """Open a transaction that is rolled back at its end. Raises the errors that its commit would have
+        raised.
+        """
         with super().transaction() as tx:
             attempt = tx.begin_nested()
             yield tx
@@ -32,14 +34,14 @@ class DryRunStore(Store):
 
     @contextmanager
     def single_statement(self) -> Iterator[Connection]:
-        """The same for a statement that would be a transaction by itself."""
+        """Open a transaction for a single statement; it is rolled back too."""
         with self.transaction() as tx:
             yield tx
 
 
 @contextmanager
 def store_for(app: Application, dry_run: bool) -> Iterator[Store]:
-    """Open the application's own store, or for a dry run a store that rolls back."""
+    """Open the application's own store, or a store that rolls back for a dry run."""
     if not dry_run:
         yield app.store
         return

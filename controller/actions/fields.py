@@ -1,4 +1,6 @@
-"""Fields that requests share, by the rules of the domain. Every interface accepts the same text for a field."""
+"""Fields that requests share, with the rules of the domain. Every interface accepts the same text for a
+field.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,16 @@ PATH_FORMS: Mapping[str, str] = MappingProxyType(
         "bundle": "{tenant}/{namespace}/bundles/{bundle}",
     }
 )
-"""Fields that have several parts in a path."""
+"""Forms in a path of fields that have several parts."""
 AS_ARGUMENT = object()
 """Marks a field with a default that a command takes as an argument instead of an option."""
 LONGEST_KEEP = timedelta(days=366)
-"""Longest time for which a request keeps merges off the segments that it makes."""
+"""Longest time for which a request prevents merges of the segments that it creates."""
 TOPIC_PATTERN = r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$"
 
 
 def as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
-    """Return the rule with the error that pydantic expects."""
+    """Return the rule with its InvalidInput turned into the ValueError that pydantic expects."""
 
     def checked(value: Any) -> Any:
         try:
@@ -57,7 +59,7 @@ def as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def from_text(rule: Callable[[str], object]) -> BeforeValidator:
-    """Apply the rule to text; other values are for the type to check."""
+    """Apply the rule to text. The type checks other values."""
     checked = as_value_error(rule)
     return BeforeValidator(lambda value: checked(value.strip()) if isinstance(value, str) else value)
 
@@ -67,7 +69,7 @@ def _hash(value: object) -> object:
 
 
 def _keep(text: str) -> str | None:
-    """Return the text of a time to keep; None for an empty text, as a form sends it."""
+    """Return the text of a time to keep; None for an empty text, which a form sends."""
     if not text:
         return None
     if not timedelta(minutes=1) <= parse_duration(text) <= LONGEST_KEEP:
@@ -76,7 +78,9 @@ def _keep(text: str) -> str | None:
 
 
 def split_words(value: object) -> object:
-    """Return the words of a text, or of several, that commas, semicolons, spaces or lines separate; None for an empty text."""
+    """Return the words of a text, or of a list of texts, separated by commas, semicolons, spaces or line
+    breaks; None for an empty text.
+    """
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         value = " ".join(value)
     if not isinstance(value, str):
@@ -85,46 +89,48 @@ def split_words(value: object) -> object:
 
 
 def split_lines(value: object) -> object:
-    """Return the lines of a text, without empty lines; None for an empty text."""
+    """Return the non-empty lines of a text; None if there are none."""
     if not isinstance(value, str):
         return value
     return [line.strip() for line in value.splitlines() if line.strip()] or None
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters of `parameter=value` texts; values are JSON (true, 16, 0.25) or plain text. Raises InvalidInput."""
+    """Return the parameters of `parameter=value` texts. Values are JSON (true, 16, 0.25) or plain text.
+    Raises InvalidInput.
+    """
     parameters: dict[str, Any] = _pairs([*pairs], _json)
     return parameters
 
 
 def _pairs(value: Any, read: Callable[[str], object]) -> Any:
-    """Return the pairs of a list of `key=value`; another value is for the type to check."""
+    """Return the pairs of a list of `key=value` texts. The type checks other values."""
     if not isinstance(value, list):
         return value
     pairs = {}
     for text in value:
-        key, equals, read_from = str(text).partition("=")
+        key, equals, text_of_value = str(text).partition("=")
         if not key or not equals:
-            raise InvalidInput(f"{shown(text)} is not of the form key=value, for instance max_segments=16")
-        pairs[key] = read(read_from)
+            raise InvalidInput(f"{shown(text)} must have the form key=value, for example max_segments=16")
+        pairs[key] = read(text_of_value)
     return pairs
 
 
 def _json(text: str) -> object:
     try:
         return json.loads(text, parse_float=_finite)
-    except (ValueError, RecursionError):  # plain text, or a value that no parameter holds
+    except (ValueError, RecursionError):  # The value is plain text, or a value that no parameter can hold.
         return text
 
 
 def _finite(text: str) -> float | str:
-    """Return text where no float is as large: it would read as infinity."""
+    """Return the number; return the text if it exceeds every float and would be read as infinity."""
     number = float(text)
     return number if math.isfinite(number) else text
 
 
 def name_of(kind: str) -> AfterValidator:
-    """Demand that the text is a name of this kind."""
+    """Return a validator that requires a name of this kind."""
     return AfterValidator(as_value_error(partial(demand_name, kind)))
 
 
@@ -132,7 +138,7 @@ TopicName = Annotated[
     str,
     Field(
         max_length=LONGEST_TOPIC,
-        description="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it; a name alone is in public/default.",
+        description="topic://tenant/namespace/name, tenant/namespace/name, or a name in Pulsar's form; a name alone is in public/default.",
         examples=["topic://acme/shop/orders"],
         json_schema_extra={"pattern": TOPIC_PATTERN},
     ),
@@ -153,13 +159,13 @@ PolicyParameters = Annotated[
     Field(max_length=100),
     BeforeValidator(as_value_error(lambda value: _pairs(value, _json))),
 ]
-"""Parameters of a policy with their values, also as a list of `parameter=value`; null takes a parameter back."""
+"""Parameters of a policy with their values, also as a list of `parameter=value`; null removes a parameter."""
 Hash = Annotated[
     int,
     Field(ge=0, le=0xFFFF, examples=[32768]),
     BeforeValidator(as_value_error(_hash)),
 ]
-"""A point on the ring, as a number or as text (`0x8000`)."""
+"""A point on the hash ring, as a number or as text (`0x8000`)."""
 Keep = Annotated[str | None, Field(max_length=8), from_text(_keep)]
 """A duration, as text in every interface."""
 SegmentId = Annotated[int, Field(ge=0, le=MOST, examples=[0])]
@@ -170,7 +176,7 @@ Reason = Annotated[
 ]
 
 
-REASON = Field(None, description="Why, for the journal.", examples=["before the sale"])
+REASON = Field(None, description="Reason, for the journal.", examples=["before the sale"])
 
 
 class ActionRequest(BaseModel):
@@ -192,9 +198,11 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
-    """Return the request with these values. Raises InvalidInput: one line that names each wrong field and its error."""
+    """Return the request with these values. Raises InvalidInput with one line that names each wrong field and
+    its error.
+    """
     for name, value in values.items():
-        demand_utf8(value, name)  # it could neither be stored nor printed
+        demand_utf8(value, name)  # Such text could be neither stored nor printed.
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -205,7 +213,7 @@ def _sentence(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         fields = ", ".join(field.alias or name for name, field in model.model_fields.items())
-        return f"{name}: there is no such parameter; the form has {fields}"
+        return f"{name}: there is no such parameter; use one of {fields}"
     if problem["type"] == "missing":
         return f"{name}: is missing"
     message = str(problem["msg"]).removeprefix("Value error, ")

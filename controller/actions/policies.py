@@ -1,4 +1,6 @@
-"""Policies of auto-scaling: set and removed at a level, which is the cluster, a namespace or a topic."""
+"""Actions on auto-scaling policies: set and remove parameters at a level, which is the cluster, a namespace
+or a topic.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from controller.services import policy_admin
 Document = dict[str, Any]
 _PATH = "/policies/{level}"
 _NAMED_TOPICS = 5
-"""Topics that a sentence names."""
+"""Maximum number of topics that a sentence names."""
 
 
 class SetPolicy(ActionRequest):
@@ -36,7 +38,7 @@ class SetPolicy(ActionRequest):
     parameters: Annotated[
         PolicyParameters,
         Field(
-            description="Parameters with their values, for instance max_segments=16; null takes a parameter back. The parameters: "
+            description="Parameters with their values, for example max_segments=16; null removes a parameter. The parameters: "
             f"{', '.join(PARAMETERS)}.",
             examples=[{"max_segments": 16, "target_use": None}],
         ),
@@ -45,38 +47,38 @@ class SetPolicy(ActionRequest):
 
 
 class RemovePolicy(ActionRequest):
-    """Remove every parameter that a level sets; the levels above apply again."""
+    """Remove all parameters that a level sets. The levels above apply again."""
 
     level: PolicyLevel
 
 
 class ChangedTopic(BaseModel):
-    """A topic for which another decision would be made at once."""
+    """A topic whose decisions would differ at once."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
-    now: list[str] = Field(description="Acts under the policy in force.", examples=[["split segment 0"]])
-    then: list[str] = Field(description="Acts under the changed policy.", examples=[[]])
+    now: list[str] = Field(description="Actions under the policy in force.", examples=[["split segment 0"]])
+    then: list[str] = Field(description="Actions under the changed policy.", examples=[[]])
 
 
 class Consequences(BaseModel):
-    """The topics for which another decision would be made at once."""
+    """The topics whose decisions would differ at once."""
 
     changed_topics: list[ChangedTopic]
     evaluated: int = Field(description="Topics that were evaluated under both policies.", examples=[12])
     topics: int = Field(description="Topics of the level.", examples=[12])
 
     def sentence(self) -> str:
-        """Return how many topics are concerned, and the first of them."""
+        """Return the number of topics that are concerned, and the first names."""
         number = len(self.changed_topics)
         names = ", ".join(topic.topic for topic in self.changed_topics[:_NAMED_TOPICS])
         named = f": {names}" if names else ""
         if self.evaluated < self.topics:
-            return f"of {self.evaluated} evaluated topics among {self.topics}, {number} would be treated differently at once{named}"
-        return f"{number} of {self.topics} topics would be treated differently at once{named}"
+            return f"of {self.evaluated} evaluated topics among {self.topics}, {number} would have other decisions at once{named}"
+        return f"{number} of {self.topics} topics would have other decisions at once{named}"
 
 
 class PolicyResponse(Response):
-    """A level before and after the change; in a dry run as the level would be."""
+    """A level before and after the change; in a dry run, as the level would be."""
 
     level: str = Field(examples=["namespace"])
     name: str | None = Field(description="Namespace or topic; null for the cluster.", examples=["acme/shop"])
@@ -86,11 +88,10 @@ class PolicyResponse(Response):
     )
     after: Document = Field(examples=[{"max_segments": 16}])
     consequences: Consequences | None = Field(
-        None, description="In a dry run, the topics that the change concerns; null otherwise."
+        None, description="Topics that the change concerns, in a dry run; null otherwise."
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
         level = self.name or CLUSTER
         changes = ", ".join(
             f"{row['parameter']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
@@ -100,11 +101,9 @@ class PolicyResponse(Response):
         return f"{level} would have {changes or 'the same parameters'}; {self.consequences.sentence()}"
 
     def title(self) -> str:
-        """See `Response`."""
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         return [
             {"parameter": parameter, "was": self.before.get(parameter), "value": self.after.get(parameter)}
             for parameter in {**self.before, **self.after}
@@ -119,12 +118,12 @@ def _value(value: object) -> str:
 
 
 def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
-    """Raises as `policy_admin.change`."""
+    """Set parameters at the level. Raises the errors of `policy_admin.change`."""
     return _change(context, request.level, request.parameters, replace=request.replace)
 
 
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
-    """Raises as `policy_admin.change`."""
+    """Remove the parameters of the level. Raises the errors of `policy_admin.change`."""
     return _change(context, request.level, {}, replace=True)
 
 
@@ -133,7 +132,8 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
         return {**({} if replace else before), **parameters}
 
     consequences = None
-    if context.dry_run:  # on a snapshot, so that a dry run waits for no lock and holds none
+    if context.dry_run:
+        # The preview uses a snapshot, so that a dry run neither waits for locks nor holds any.
         preview = policy_admin.preview(context.app.store, context.app.planes, level, merged)
         changed, consequences = preview.changed, _consequences(preview)
     else:

@@ -20,7 +20,7 @@ _INSTANT_ENDINGS = ("_at", "_since", "_until")
 
 
 def read_instants(row: Row) -> dict[str, Any]:
-    """Return the row; a column that is named as an instant and holds text becomes one."""
+    """Return the row with instants: text in a column whose name denotes an instant is parsed."""
     return {
         name: datetime.fromisoformat(value)
         if isinstance(value, str) and (name.endswith(_INSTANT_ENDINGS) or name in _INSTANTS)
@@ -30,7 +30,7 @@ def read_instants(row: Row) -> dict[str, Any]:
 
 
 InstantRow = Annotated[dict[str, Any], AfterValidator(read_instants)]
-"""A row of a view; over HTTP its instants come as text."""
+"""A row of a view. Over HTTP its instants are text."""
 
 
 class Document(BaseModel):
@@ -38,8 +38,10 @@ class Document(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions are done in one part
-        """Return the request for what is left to do, where one call does a part of an action; None where nothing is left."""
+    def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions have one part
+        """Return the request for the remaining part, if one call performs only a part of the action; None if
+        nothing remains.
+        """
         return None
 
     def joined(self, earlier: Self) -> Self:  # noqa: ARG002
@@ -48,21 +50,23 @@ class Document(BaseModel):
 
 
 class Answer(Document, ABC):
-    """The answer of an action that is a command or a form as well. People read a sentence and tables."""
+    """The answer of an action that is also a command or a form. People read its sentence and its tables."""
 
     replaces_log: ClassVar[bool] = False
-    """Whether the answer says everything that the log would warn of, so that a command does not print the log as well."""
+    """True if the answer contains everything that the log would warn about, so that a command does not print
+    the log too.
+    """
 
     @abstractmethod
     def sentence(self) -> str:
-        """Return one sentence for people: a note, a preview, the title of a table."""
+        """Return one sentence for people: a note, a preview, or the title of a table."""
 
     def rows(self) -> Sequence[Row]:
-        """Return the rows of the table that people read; none where the sentence says all of it."""
+        """Return the rows of the table for people; none if the sentence is sufficient."""
         return []
 
     def title(self) -> str | None:
-        """Return the line above the rows; None where the rows need no title."""
+        """Return the line above the rows; None if the rows need no title."""
         return self.sentence()
 
     def tables(self) -> Sequence[tuple[str, Sequence[Row]]]:
@@ -71,11 +75,11 @@ class Answer(Document, ABC):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command; not 0 where the action was performed and its answer is no."""
+        """Exit code of the command; not 0 if the action was performed and its result is negative."""
         return 0
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Terminal or Retryable where the answer shows that the action has failed, or not ended within `wait_seconds`."""
+        """Raise Terminal if the action has failed, Retryable if it has not ended within `wait_seconds`."""
 
 
 class Response(Answer):
@@ -84,12 +88,11 @@ class Response(Answer):
     dry_run: bool = Field(False, description="Nothing was changed.")
 
     def title(self) -> str | None:
-        """See `Answer`."""
         return self.sentence() if self.dry_run or not self.rows() else None
 
 
 def aborted(operation_id: int | None, kind: str, topic: str, why: str | None) -> Terminal:
-    """Return the error about an operation that was given up."""
+    """Return the error about an aborted operation."""
     return Terminal(
         f"operation {operation_id} ({kind} of {topic}) was aborted: {why or 'no reason is recorded'}"
     )
@@ -105,7 +108,7 @@ class CreatedSegment(BaseModel):
 
     @classmethod
     def of(cls, child: ReservedChild) -> Self:
-        """Return the document of a child that an operation reserves."""
+        """Return the document of a child segment that an operation reserves."""
         plan = child.plan
         return cls(
             segment_id=plan.segment_id,
@@ -130,7 +133,7 @@ class OperationDocument(BaseModel):
     actor: str = Field(examples=["ada"])
     reason: str = Field(examples=["before the sale"])
     last_error: str | None = Field(
-        None, description="Why the operation was aborted, or why its last attempt failed."
+        None, description="Reason why the operation was aborted, or its last attempt failed."
     )
     parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
 
@@ -160,15 +163,14 @@ def operation_fields(operation: Operation) -> dict[str, Any]:
 
 
 class OperationResponse(OperationDocument, Response):
-    """The operation that an action led to. In a dry run, the operation that the action would lead to."""
+    """The operation of an action. In a dry run, the operation that the action would create."""
 
-    repeated: bool = Field(False, description="An earlier request with the same key led to the operation.")
+    repeated: bool = Field(False, description="An earlier request with the same key created the operation.")
     layout_epoch: int | None = Field(
         None, description="Epoch of the layout that a dry run planned on; null otherwise.", examples=[7]
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
         if not self.dry_run:
             sealed = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
             return f"operation {self.operation_id}: {self.kind}{sealed} on {self.topic} is {self.state}"
@@ -179,13 +181,12 @@ class OperationResponse(OperationDocument, Response):
         return f"{self.topic}{at}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         if self.dry_run:
             return [segment.model_dump() for segment in self.creates]
         return [self.row()]
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Terminal where the operation was aborted, Retryable where it is still under way."""
+        """Raise Terminal if the operation was aborted, Retryable if it is still in progress."""
         if self.dry_run or wait_seconds <= 0:
             return
         if demand_ended(self, wait_seconds) is OperationState.ABORTED:
@@ -193,12 +194,12 @@ class OperationResponse(OperationDocument, Response):
 
 
 def demand_ended(operation: OperationDocument, wait_seconds: float) -> OperationState:
-    """Return the final state of the operation. Raises Retryable where the operation is still under way."""
+    """Return the final state of the operation. Raises Retryable if the operation is still in progress."""
     state = OperationState(operation.state)
     if state.is_live:
         raise Retryable(
             f"operation {operation.operation_id} ({operation.kind} of {operation.topic}) is {state} after {wait_seconds:g} s; wait "
-            "longer, see that a worker is up, or look at `cleave operations --stuck`"
+            "longer, check that a worker runs, or read `cleave operations --stuck`"
         )
     return state
 
@@ -242,14 +243,16 @@ SEGMENT_COLUMNS = (
     "created_epoch",
     "sealed_epoch",
 )
-"""Fields of a segment that a table has room for."""
+"""Fields of a segment that fit into a table."""
 
 
 def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
     """Return the active segments by range, then the sealed segments by id."""
-    others = [segment for segment in layout.segments.values() if segment not in layout.active]
+    sealed_segments = [segment for segment in layout.segments.values() if segment not in layout.active]
     segments = (
-        [*layout.active, *sorted(others, key=lambda segment: segment.segment_id)] if sealed else layout.active
+        [*layout.active, *sorted(sealed_segments, key=lambda segment: segment.segment_id)]
+        if sealed
+        else layout.active
     )
     return [SegmentDocument.of(segment) for segment in segments]
 
@@ -260,5 +263,5 @@ def segment_rows(layout: SegmentLayout) -> list[dict[str, Any]]:
 
 
 def created(segments: Iterable[CreatedSegment]) -> str:
-    """Return the segments for a cell of a table."""
+    """Return the segments as text for a cell of a table."""
     return ", ".join(f"{segment.segment_id} [{segment.hash_range}]" for segment in segments)

@@ -1,4 +1,4 @@
-"""The rights that calls demand. Roles give them: `controller.web.access`."""
+"""The rights that calls require. `controller.web.access` maps roles to rights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Right(StrEnum):
-    """A right that a route demands."""
+    """A right that a route requires."""
 
     LOOK_UP = "look up"
     CONSUME = "consume"

@@ -20,7 +20,7 @@ CutPoints = Annotated[
     tuple[Hash, ...] | None,
     Field(
         max_length=65_535,
-        description="First hash of each new segment but the first (0x4000 or 16384). None: the midpoint.",
+        description="First hash of each new segment except the first (0x4000 or 16384). None: the midpoint.",
     ),
     FailFast(),
     BeforeValidator(split_words),
@@ -32,7 +32,8 @@ ActiveSegment = Annotated[SegmentId, Field(description="Id of an ACTIVE segment.
 class SplitSegment(TopicRequest):
     """Split a segment: at the midpoint, at cut points, or into parts of equal width.
 
-    Cooldowns and caps of the policy do not bind a person. A segment that is in an operation already is refused.
+    Cooldowns and caps of the policy do not apply to manual splits. A segment that is already in an operation
+    is refused.
     """
 
     model_config = ConfigDict(
@@ -51,8 +52,8 @@ class SplitSegment(TopicRequest):
     )
     keep: Keep = Field(
         None,
-        description="Time from the request for which no policy joins the new segments with others: 90min, 2h, 7d. "
-        "None: a policy may at once.",
+        description="Time after the request in which no policy merges the new segments with others: 90min, 2h, 7d. "
+        "None: a policy may merge them at once.",
         examples=["2h"],
     )
 
@@ -69,7 +70,7 @@ class MergeSegments(TopicRequest):
 
 
 class RebucketSegment(TopicRequest):
-    """Give a segment another number of entry buckets. Its range stays the same."""
+    """Give a segment another number of entry buckets. Its hash range does not change."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -82,7 +83,7 @@ class RebucketSegment(TopicRequest):
 
 
 class RecutSegments(TopicRequest):
-    """Cut neighbouring segments anew at other points. Without a cut point they become one segment."""
+    """Divide neighbouring segments at other cut points. Without a cut point they become one segment."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -110,24 +111,26 @@ def _reshape(
 
 
 def split(context: Context, request: SplitSegment) -> OperationResponse:
-    """Raises InvalidInput for both cut points and parts; else as `segment_admin.submit`."""
+    """Split the segment. Raises InvalidInput for both cut points and parts, and the errors of
+    `segment_admin.submit`.
+    """
     planner = segment_admin.splitting(request.segment_id, at=request.cut_points or (), parts=request.parts)
     return _reshape(context, request, planner, request.keep)
 
 
 def merge(context: Context, request: MergeSegments) -> OperationResponse:
-    """Raises as `segment_admin.submit`."""
+    """Merge the segments. Raises the errors of `segment_admin.submit`."""
     return _reshape(context, request, segment_admin.merging(request.first_id, request.second_id))
 
 
 def rebucket(context: Context, request: RebucketSegment) -> OperationResponse:
-    """Raises as `segment_admin.submit`."""
+    """Rebucket the segment. Raises the errors of `segment_admin.submit`."""
     planner = segment_admin.rebucketing(request.segment_id, request.bucket_count)
     return _reshape(context, request, planner)
 
 
 def recut(context: Context, request: RecutSegments) -> OperationResponse:
-    """Raises as `segment_admin.submit`."""
+    """Recut the segments. Raises the errors of `segment_admin.submit`."""
     planner = segment_admin.recutting(request.segment_ids, request.cut_points or ())
     return _reshape(context, request, planner)
 

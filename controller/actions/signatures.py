@@ -1,4 +1,4 @@
-"""Functions with a signature that a declaration gives: Typer and FastAPI read parameters from it."""
+"""Builds functions whose signatures come from a declaration; Typer and FastAPI read their parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REQUIRED = inspect.Parameter.empty
 
 
 def keyword(name: str, annotation: Any, default: Any = REQUIRED) -> inspect.Parameter:
-    """Return a keyword parameter; without a default it is required."""
+    """Return a keyword parameter, which is required if it has no default."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
@@ -20,9 +20,11 @@ def describe(
     documentation: str | None,
     parameters: Iterable[inspect.Parameter],
 ) -> Any:
-    """Give the function a name, a docstring and keyword parameters, required ones first, and return it."""
+    """Give the function a name, a docstring and keyword parameters, with required parameters first. Return
+    the function.
+    """
     ordered = sorted(parameters, key=lambda parameter: parameter.default is not REQUIRED)
     function.__name__, function.__doc__ = name.replace(" ", "_").replace("-", "_"), documentation
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
-    function.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]  # `inspect.signature` reads it
+    function.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]  # `inspect.signature` reads this attribute
     return function

@@ -1,4 +1,4 @@
-"""Subscriptions: create, delete, share out, seek."""
+"""Actions on subscriptions: create, delete, set sharing, seek."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from controller.store.topics import subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionStart
 
 MOST_CURSORS = 1_000
-"""Cursors that a dry run of a seek lists."""
+"""Maximum number of cursors that a dry run of a seek lists."""
 _PATH = "/topics/{topic}/subscriptions/{subscription}"
 
 
 class SubscriptionRequest(ActionRequest):
     """A request about one subscription."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "nobody reads it"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "no application reads it"}]})
 
     topic: TopicName
     subscription: SubscriptionName
@@ -55,14 +55,14 @@ class CreateSubscription(SubscriptionRequest):
         SubscriptionKind, BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
     ] = Field(
         SubscriptionKind.STREAM,
-        description="stream: in order by assigned consumers; queue: shared; checkpoint: positions kept by the application.",
+        description="stream: each bucket is read in order by one consumer; queue: messages go to any consumer; checkpoint: the application stores positions.",
     )
     start: Annotated[
         SubscriptionStart, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
     ] = Field(
         SubscriptionStart.EARLIEST,
         alias="from",
-        description="earliest: the first message of every segment that still exists; latest: behind everything published so far.",
+        description="earliest: the first message of every segment that still exists; latest: after all messages published so far.",
     )
 
 
@@ -71,7 +71,9 @@ class DeleteSubscription(SubscriptionRequest):
 
 
 class SetSharing(ActionRequest):
-    """Set how the consumers of a stream subscription share its segments. A field that is null keeps its value."""
+    """Set how the consumers of a stream subscription share its segments. A field that is null keeps its
+    value.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parents_block": True, "drain_consumers": 4}]})
 
@@ -79,19 +81,21 @@ class SetSharing(ActionRequest):
     subscription: SubscriptionName
     parents_block: bool | None = Field(
         None,
-        description="Whether a segment waits until its ancestors are read. Without the wait: less lag, and no order over a split.",
+        description="True: a segment waits until its ancestors are drained. False: less lag, but no order across a split.",
         examples=[True],
     )
     drain_consumers: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
-        None, description="Most consumers that share the entry buckets of a sealed segment until it is read."
+        None,
+        description="Maximum number of consumers that share the entry buckets of a sealed segment until it is drained.",
     )
 
 
 class SeekSubscription(SubscriptionRequest):
     """Move a subscription to another position, on every segment and for all its consumers.
 
-    Consumers let go first; acknowledgements of what they had read are refused. Sealed segments with messages from the position on
-    are read again, before what came after them. Of two seeks the later waits for the earlier, and decides.
+    Consumers first release their buckets; acknowledgements of messages that they had read are refused. Sealed
+    segments with messages after the position are read again, before their successors. Of two seeks, the later
+    one waits for the earlier one, and determines the position.
     """
 
     model_config = ConfigDict(
@@ -104,16 +108,19 @@ class SeekSubscription(SubscriptionRequest):
 
     to: str = Field(
         max_length=100,
-        description="earliest, latest (skip everything), an instant such as 2026-11-22T10:00:00Z; of a checkpoint group: kept.",
+        description="Position: earliest, latest (skip all messages), or an instant such as 2026-11-22T10:00:00Z; for a checkpoint group: kept.",
         examples=["earliest", "latest", "2026-11-22T10:00:00Z"],
     )
     release_seconds: Annotated[float, Field(ge=0, le=MOST_RELEASE_SECONDS)] | None = Field(
-        None, description="Time that consumers have to let go. None: the grace period of consumers."
+        None,
+        description="Seconds that consumers have to release their buckets. None: the grace period of consumers.",
     )
 
 
 class CancelSeek(SubscriptionRequest):
-    """Cancel the seeks that wait for consumers, or for logs out of reach. The subscription goes on from where it was."""
+    """Cancel the seeks that wait for consumers or for unreachable logs. The subscription continues at its
+    present position.
+    """
 
 
 class SharingResponse(Response):
@@ -125,11 +132,9 @@ class SharingResponse(Response):
     drain_consumers: int | None = Field(description="Null: not changed.", examples=[4])
 
     def sentence(self) -> str:
-        """See `Response`."""
         return f"{self.topic}: sharing of {self.subscription} {'would be' if self.dry_run else 'is'} set"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         return [self.model_dump(exclude={"dry_run"})]
 
 
@@ -142,7 +147,7 @@ class CursorDocument(BaseModel):
     range_start: int = Field(examples=[32768])
     is_sealed: bool
     is_drained: bool
-    backlog: int | None = Field(description="Messages that are not acknowledged.", examples=[120])
+    backlog: int | None = Field(description="Number of unacknowledged messages.", examples=[120])
     readers: list[str] = Field(examples=[["a"]])
 
 
@@ -150,7 +155,7 @@ class SeekResponse(OperationResponse):
     """The operation that seeks."""
 
     cursors: list[CursorDocument] | None = Field(
-        None, description=f"In a dry run, the first {MOST_CURSORS} cursors that would move; null otherwise."
+        None, description=f"The first {MOST_CURSORS} cursors that would move, in a dry run; null otherwise."
     )
     target: str | None = Field(
         None,
@@ -159,13 +164,11 @@ class SeekResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
         if self.cursors is None:
             return super().sentence()
         return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         if self.cursors is None:
             return super().rows()
         return [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]
@@ -177,23 +180,21 @@ class CancelledSeeks(Response):
     operations: list[OperationDocument]
 
     def sentence(self) -> str:
-        """See `Response`."""
         ids = ", ".join(str(operation.operation_id) for operation in self.operations)
         return f"{'would cancel' if self.dry_run else 'cancelled'} {len(self.operations)} seek(s): {ids}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         return [operation.row() for operation in self.operations]
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Retryable where a seek is still under way."""
+        """Raise Retryable if a seek is still in progress."""
         if not self.dry_run and wait_seconds > 0:
             for operation in self.operations:
                 demand_ended(operation, wait_seconds)
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
-    """Raises as `topic_admin.create_subscription`."""
+    """Create the subscription. Raises the errors of `topic_admin.create_subscription`."""
     intent = topic_admin.create_subscription(
         context.store,
         request.topic,
@@ -206,7 +207,7 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
-    """Raises as `topic_admin.delete_subscription`."""
+    """Delete the subscription. Raises the errors of `topic_admin.delete_subscription`."""
     journal_request = context.journal_request(request.reason)
     intent = topic_admin.delete_subscription(
         context.store, request.topic, request.subscription, journal_request
@@ -215,7 +216,9 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
-    """Raises InvalidInput where there is nothing to set; else as `subscriptions.set_sharing`."""
+    """Set the sharing. Raises InvalidInput if there is nothing to set, and the errors of
+    `subscriptions.set_sharing`.
+    """
     if request.parents_block is None and request.drain_consumers is None:
         raise InvalidInput("nothing to set; give parents_block or drain_consumers")
     with context.store.transaction() as tx:
@@ -230,7 +233,9 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
-    """Raises InvalidInput for another target; else as `topic_admin.seek_subscription`."""
+    """Move the subscription. Raises InvalidInput for an invalid target, and the errors of
+    `topic_admin.seek_subscription`.
+    """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
         release_seconds = context.app.settings.consumer_grace_seconds
@@ -252,7 +257,7 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
-    """Raises Conflict where no seek waits; else as `topic_admin.give_up_seek`."""
+    """Cancel seeks. Raises Conflict if no seek waits, and the errors of `topic_admin.give_up_seek`."""
     journal_request = context.journal_request(request.reason)
     operations = topic_admin.give_up_seek(
         context.store,

@@ -1,4 +1,4 @@
-"""Topics: create, delete, recover."""
+"""Actions on topics: create, delete, recover."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from controller.store.topics import layouts, topics
 
 
 class CreateTopic(TopicRequest):
-    """Create a topic of one or more equal segments. The policy's cap on segments does not bind a creation."""
+    """Create a topic with one or more equal segments. The policy's maximum number of segments does not apply
+    to a creation.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -43,33 +45,37 @@ class CreateTopic(TopicRequest):
         }
     )
 
-    segments: Annotated[int, Field(ge=1, le=65_536, description="Equal segments to begin with.")] = 1
+    segments: Annotated[
+        int, Field(ge=1, le=65_536, description="Number of equal segments at the beginning.")
+    ] = 1
     data_plane: str | None = Field(
         None,
         description=f"Data plane of the logs, one of {', '.join(PLANE_NAMES)}. None: CLEAVE_SERVE_DATA_PLANE.",
     )
-    properties: Properties = Field(default={}, description="Names and texts.", examples=[{"team": "billing"}])
+    properties: Properties = Field(
+        default={}, description="Names and texts of properties.", examples=[{"team": "billing"}]
+    )
     policy: PolicyParameters = Field(
         default={}, description="Parameters that the topic overrides.", examples=[{"max_segments": 16}]
     )
 
 
 class DeleteTopic(TopicRequest):
-    """Delete a topic and every log behind it, unread messages included.
+    """Delete a topic and all its logs, unread messages included.
 
-    From the request on the topic takes no other request; reshapes under way end first.
+    The topic accepts no further request; reshapes in progress end first.
     """
 
 
 class RecoverTopic(ActionRequest):
-    """Compare a topic's logs with the database, and rebuild the layout from the logs where the logs are ahead."""
+    """Compare a topic's logs with the database, and rebuild the layout from the logs if the logs are ahead."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"data_plane": "pulsar"}]})
 
     topic: TopicName
     data_plane: str | None = Field(
         None,
-        description="Data plane with the logs of a topic that the database does not have.",
+        description="Data plane with the logs of a topic that is not in the database.",
         examples=["pulsar"],
     )
 
@@ -78,17 +84,15 @@ class DeletionResponse(OperationResponse):
     """The operation that deletes a topic."""
 
     segments: list[SegmentDocument] | None = Field(
-        None, description="In a dry run, the segments that the topic would lose; null otherwise."
+        None, description="Segments that the topic would lose, in a dry run; null otherwise."
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
         if self.segments is None:
             return super().sentence()
         return f"{self.topic} would lose {len(self.segments)} segments and all their messages"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         if self.segments is None:
             return super().rows()
         return [segment.model_dump(include=set(SEGMENT_COLUMNS)) for segment in self.segments]
@@ -104,32 +108,34 @@ class RecoveryFinding(BaseModel):
     segment_id: int | None
     subscription: str | None
     operation_id: int | None = Field(description="Operation that repairs the difference.")
-    error: str | None = Field(description="Why the difference was not repaired; null if it was.")
+    error: str | None = Field(
+        description="Reason why the difference was not repaired; null if it was repaired."
+    )
     reason: str | None = Field(description="Evidence for the finding.")
 
 
 class RecoveryResponse(Response):
-    """A topic after its recovery, or as a dry run found the topic."""
+    """A topic after its recovery, or as a dry run saw it."""
 
     replaces_log: ClassVar[bool] = True
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
-    epoch: int = Field(description="-1 for a topic that the database does not have.", examples=[12])
-    held_reason: str | None = Field(description="Why nothing acts on the topic; null if it is not held.")
+    epoch: int = Field(description="-1 for a topic that is not in the database.", examples=[12])
+    held_reason: str | None = Field(
+        description="Reason why the topic is held, so that nothing acts on it; null if it is not held."
+    )
     findings: list[RecoveryFinding]
 
     def sentence(self) -> str:
-        """See `Response`."""
         epoch = "not in the database" if self.epoch < 0 else f"epoch {self.epoch}"
         return f"{self.topic}: {epoch}, {len(self.findings)} finding(s)"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
         columns = ("kind", "segment_id", "subscription", "backing_topic", "reason", "error")
         rows = [{name: getattr(finding, name) for name in columns} for finding in self.findings]
         return [row | ({"reason": None} if row["reason"] == row["error"] else {}) for row in rows]
 
-    def demand_done(self, wait_seconds: float) -> None:  # noqa: ARG002 - a recovery is not waited for
+    def demand_done(self, wait_seconds: float) -> None:  # noqa: ARG002 - callers do not wait for a recovery
         """Raise Terminal for a topic that is held, or that the recovery could not repair."""
         errors = [finding.error for finding in self.findings if finding.error is not None]
         reason = next(iter(errors), self.held_reason)
@@ -138,7 +144,7 @@ class RecoveryResponse(Response):
 
 
 def create(context: Context, request: CreateTopic) -> OperationResponse:
-    """Raises as `topic_admin.create_topic`."""
+    """Create the topic. Raises the errors of `topic_admin.create_topic`."""
     intent = topic_admin.create_topic(
         context.store,
         context.app.planes,
@@ -153,7 +159,7 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
-    """Raises TopicNotFound, TopicNotLive."""
+    """Delete the topic. Raises TopicNotFound, TopicNotLive."""
     segments = None
     if context.dry_run:
         with context.store.transaction() as tx:
@@ -164,7 +170,7 @@ def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
 
 
 def recover(context: Context, request: RecoverTopic) -> RecoveryResponse:
-    """Raises as `reconciler.recover`."""
+    """Recover the topic. Raises the errors of `reconciler.recover`."""
     recovery = reconciler.recover(
         context.store,
         context.app.planes,

@@ -1,7 +1,7 @@
-"""The wait for an intended operation: a worker that is up runs the operation, otherwise this process does.
+"""The wait for an intended operation: a running worker runs the operation; without a worker, this process
+runs it.
 
-An intent is durable before the wait starts. A process that dies here leaves work for the next runner, never half an
-operation.
+The intent is durable before the wait starts. If this process dies, the next runner continues the operation.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ from controller.store.journal.request_keys import Intent
 
 
 def worker_is_up(app: Application) -> bool:
-    """Whether any worker holds a live lease."""
+    """Return True if a worker holds a live lease."""
     with app.store.transaction() as tx:
         return bool(leases.live_leases(tx, "worker/"))
 
 
 def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
-    """The operation once it is final. Raises Retryable if it takes longer, Terminal if it was aborted."""
+    """Return the operation once it has ended. Raises Retryable if it takes longer than `timeout_seconds`,
+    Terminal if it was aborted.
+    """
     return demand_done(run_to_its_end(app, intent.operation.operation_id, timeout_seconds))
 
 
 def demand_done(operation: Operation) -> Operation:
-    """The operation, which has ended. Raises Terminal if it was aborted."""
+    """Return the operation, which has ended. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
         raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
     return operation
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
-    """The operation once it is done or aborted. Raises Retryable if it takes longer."""
+    """Return the operation once it is done or aborted. Raises Retryable if it takes longer than
+    `timeout_seconds`.
+    """
     from controller.services.operation_wait import wait_for
 
     if worker_is_up(app):
         return wait_for(app.store, operation_id, timeout_seconds)
-    return _run_here(app, operation_id, timeout_seconds)
+    return _run_in_this_process(app, operation_id, timeout_seconds)
 
 
-def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
+def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
     from controller.services.operation_runner import run_operation
 
     context, deadline = app.runner(), time.monotonic() + timeout_seconds
@@ -59,14 +63,16 @@ def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Op
         if time.monotonic() >= deadline:
             raise Retryable(
                 f"operation {operation_id} ({operation.kind} of {operation.topic_name}) is {operation.state} after "
-                f"{timeout_seconds:g} s; it stays in the journal for the next runner"
+                f"{timeout_seconds:g} s; the next runner will continue it"
             )
         time.sleep(0.1)
 
 
 def user_name() -> str:
-    """Return the name of the person who runs this process: CLEAVE_ACTOR if set, for shells that share a login, else the user's name."""
+    """Return the name of the person who runs this process: `CLEAVE_ACTOR` if it is set, for shells that share a
+    login; otherwise the user's name.
+    """
     try:
         return os.environ.get("CLEAVE_ACTOR", "").strip() or getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not be in any list
+    except (KeyError, OSError):  # the user of a container may not be in the list of users
         return f"uid {os.getuid()}"

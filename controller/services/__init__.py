@@ -1,1 +1,1 @@
-"""One use case a module. None imports another; they share the store."""
+"""Application services, one module for each use case. The services share the store."""

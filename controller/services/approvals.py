@@ -1,8 +1,9 @@
-"""A person's answer to what waits for an approval, and what holds without one.
+"""Applies a person's answer to an approval, and the default where no person answers in time.
 
-An answer is a row. What was approved about an operation goes when the next evaluation still wants it; another subject does what the answer
-means for it in the transaction of the answer. How a person is asked is for the interfaces to say. Defaults are given by the passes of
-Airflow and, where workers are up, beside their loops: a worker's events never wait for that.
+An answer is a row. An approved operation runs when the next evaluation still decides on it. For any other
+subject, the transaction of the answer also carries out the answer. The interfaces decide how approvals
+are presented. Defaults are applied by the passes of Airflow and, where workers run, by a thread of the
+worker: its event loop never waits for a default.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 
-NOBODY = "default"
-"""Stored as who answered, where no person did in time."""
-MOST_SETTLED = 1000
-"""Approvals settled at a time; the next call takes the rest."""
-ASKED_AT_ONCE = 100
-"""Approvals that one run of Airflow asks about; the next run takes the rest."""
+DEFAULT_ACTOR = "default"
+"""Actor that is stored with an approval that no person answered in time."""
+SETTLE_LIMIT = 1000
+"""Maximum number of approvals that one call settles; the next call settles the rest."""
+REQUEST_LIMIT = 100
+"""Maximum number of approvals that one run of Airflow presents to a person; the next run presents the rest.
+"""
 
 
 SUBJECTS: Mapping[str, str] = MappingProxyType(
@@ -40,9 +42,10 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
         Subject.PROMOTION: "controller.services.policy_candidates.promotion",
     }
 )
-"""Modules that know what an answer means for a subject, loaded by the first answer. Each has two functions, called in the transaction of the
-answer: `lock` locks the subject, and `carry_out` does what the answer means; its error takes the answer back. Whoever changes a subject and
-its approval locks the subject first. An answer about an operation is read by the next evaluation, and means nothing more.
+"""Modules that carry out answers, by subject; imported at the first answer. Each module has two functions,
+which are called in the transaction of the answer. `lock` locks the subject. `carry_out` applies the answer;
+if `carry_out` raises, the answer is rolled back. Code that changes a subject and its approval must lock the
+subject first. An answer about an operation has no module: the next evaluation reads the answer.
 """
 
 
@@ -53,15 +56,16 @@ def find(store: Store, approval_id: int) -> ApprovalRow:
 
 
 def ask(store: Store, run: str) -> list[ApprovalRow]:
-    """Return what that run of Airflow, `dag/run`, asks a person about: what no run asks about yet, `ASKED_AT_ONCE` at most. A repeated call
-    returns the same approvals without those that were answered meanwhile.
+    """Return the approvals that the run `run` of Airflow (`dag/run`) presents to a person: at most
+    `REQUEST_LIMIT` that no other run presents. A repeated call returns the same approvals, except those
+    answered in the meantime.
     """
     with store.transaction() as tx:
-        return [row for row in approvals.ask(tx, run, ASKED_AT_ONCE) if row.is_answerable]
+        return [row for row in approvals.ask(tx, run, REQUEST_LIMIT) if row.is_answerable]
 
 
 def some_unasked(store: Store) -> bool:
-    """Return True if something waits for an answer and no run of Airflow asks for it."""
+    """Return True if an approval awaits an answer and no run of Airflow presents it."""
     with store.transaction() as tx:
         return approvals.some_unasked(tx)
 
@@ -69,25 +73,26 @@ def some_unasked(store: Store) -> bool:
 def answer(
     store: Store, approval_ids: Collection[int], *, approve: bool, actor: str, reason: str
 ) -> list[ApprovalRow]:
-    """Approve or reject, all or none, in the order of the ids. The same answer again changes nothing and returns the first.
+    """Approve or reject all of the approvals, or none of them. Return them in the order of their ids.
+    Repeating an answer changes nothing and returns the first answer.
 
-    Raises NotFound; Conflict where an approval was answered otherwise, is over its time, or where its subject is gone; and what the
-    subject raises.
+    Raises NotFound; Conflict if an approval has another answer or has expired, or if its subject is gone; and
+    the errors of the subject.
     """
     state = ApprovalState.APPROVED if approve else ApprovalState.REJECTED
-    rows, first = [], set[int]()
+    rows, answered_ids = [], set[int]()
     with store.transaction() as tx:
         for approval_id in sorted({*approval_ids}):
             row = approvals.get_approval(tx, approval_id)
             if row.state is ApprovalState.PENDING:
                 _demand_answerable(row)
                 if _move(tx, row, state, actor, reason, in_time=True):
-                    first.add(approval_id)
+                    answered_ids.add(approval_id)
                 row = approvals.get_approval(tx, approval_id)
             _demand_answered(row, approve=approve)
             rows.append(row)
     for row in rows:
-        if row.approval_id in first and not store.rolls_back:
+        if row.approval_id in answered_ids and not store.rolls_back:
             log.info(
                 "approval answered",
                 approval_id=row.approval_id,
@@ -100,9 +105,11 @@ def answer(
 
 
 def settle(store: Store) -> Mapping[int, ApprovalState]:
-    """Give what has waited long enough its default, and end what can no longer go. Return the states by id."""
+    """Apply the default to approvals that have expired, and end approvals whose subject is gone. Return the
+    new states by approval id.
+    """
     with store.transaction() as tx:
-        overdue = approvals.overdue(tx, MOST_SETTLED)
+        overdue = approvals.overdue(tx, SETTLE_LIMIT)
     changed = {}
     for row in overdue:
         state, outcome = rules.end_of_wait(
@@ -110,9 +117,11 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
         )
         try:
             with store.transaction() as tx:
-                if not _move(tx, row, state, NOBODY, f"{row.outcome}; {outcome}" if row.outcome else outcome):
+                if not _move(
+                    tx, row, state, DEFAULT_ACTOR, f"{row.outcome}; {outcome}" if row.outcome else outcome
+                ):
                     continue
-        except Terminal as error:  # of its subject; the others are settled
+        except Terminal as error:  # The error concerns this subject only; the other approvals are settled.
             log.warning("approval not settled", approval_id=row.approval_id, why=str(error))
             continue
         changed[row.approval_id] = state
@@ -121,7 +130,9 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
 
 
 class ApprovalClock:
-    """Gives defaults beside a worker's loop, so that approvals end in time where no pass of Airflow runs."""
+    """A background thread of a worker that applies defaults, so that approvals end in time without a pass of
+    Airflow.
+    """
 
     def __init__(self, store: Store, *, interval_seconds: float) -> None:
         self._store, self._interval_seconds = store, interval_seconds
@@ -130,18 +141,20 @@ class ApprovalClock:
     def run(self) -> None:
         """Run until `stop`."""
         repeat_every(
-            self._interval_seconds, lambda: settle(self._store), self._stopping, log, "proposals not settled"
+            self._interval_seconds, lambda: settle(self._store), self._stopping, log, "approvals not settled"
         )
 
     def stop(self) -> None:
-        """Leave after the settling in hand."""
+        """Stop after the current call of `settle`."""
         self._stopping.set()
 
 
 def _move(
     tx: Connection, row: ApprovalRow, state: ApprovalState, by: str, outcome: str, *, in_time: bool = False
 ) -> bool:
-    """Move the approval, and do what an answer means for its subject. Return False if another caller was first."""
+    """Change the state of the approval, and carry out the answer for its subject. Return False if another
+    caller was first.
+    """
     subject = None
     if state in rules.ANSWERS and row.subject in SUBJECTS:
         subject = importlib.import_module(SUBJECTS[row.subject])
@@ -157,30 +170,31 @@ def _move(
 def _demand_answerable(row: ApprovalRow) -> None:
     if row.is_answerable:
         return
-    what = f"{_name(row)} can no longer be answered"
+    refusal = f"{_name(row)} can no longer be answered"
     if row.has_subject:
         raise Conflict(
-            f"{what}: that was possible until {_instant(row.expires_at)}, and what holds without an answer is "
-            f"{row.default_answer}; act by hand if that is wrong"
+            f"{refusal}: the time for an answer ended at {_instant(row.expires_at)}, and the default, "
+            f"{row.default_answer}, applies; make the change by hand if the default is wrong"
         )
     raise Conflict(
-        f"{what}: to {row.action} is no longer possible, since {rules.why_gone(row.subject)}; what is wanted now is proposed anew"
+        f"{refusal}: to {row.action} is no longer possible, since {rules.why_gone(row.subject)}; if it is still needed, a new "
+        "approval will be requested"
     )
 
 
 def _demand_answered(row: ApprovalRow, *, approve: bool) -> None:
-    """Raise Conflict for a second, different answer; the message says who was first."""
-    yes = (ApprovalState.APPROVED, ApprovalState.DONE)
-    if row.state in (yes if approve else (ApprovalState.REJECTED,)):
+    """Raise Conflict if the approval has another answer. The message names the actor of the first answer."""
+    approving_states = (ApprovalState.APPROVED, ApprovalState.DONE)
+    if row.state in (approving_states if approve else (ApprovalState.REJECTED,)):
         return
-    if row.state is ApprovalState.PENDING:  # its time ran out in this very moment
+    if row.state is ApprovalState.PENDING:  # The approval expired after the caller read the row.
         _demand_answerable(row)
     if row.answered_at is None:
         raise Conflict(f"{_name(row)} has expired: {row.outcome}")
-    said = "rejected" if row.state is ApprovalState.REJECTED else "approved"
+    answer = "rejected" if row.state is ApprovalState.REJECTED else "approved"
     raise Conflict(
-        f"{_name(row)} was {said} by {row.answered_by} at {_instant(row.answered_at)} ({row.outcome}) and is "
-        f"{row.state.value}; act by hand if that was wrong"
+        f"{_name(row)} was {answer} by {row.answered_by} at {_instant(row.answered_at)} ({row.outcome}) and is "
+        f"{row.state.value}; make the change by hand if that was wrong"
     )
 
 

@@ -1,9 +1,11 @@
-"""The dead-letter log of a subscription: where messages are put that could not be handled.
+"""The dead-letter log of a subscription, which stores messages that could not be processed.
 
-A log of its own for each (topic, subscription), on the data plane of the topic, made by the worker that leads it when a consumer first
-needs it. On Pulsar it is the plain topic that Pulsar's own clients would name so, `<topic>-<subscription>-DLQ` in the topic's namespace.
-It has one subscription, `redrive`, from its first message on: that keeps what nobody has read yet, and whoever puts the messages
-back into the topic acknowledges there. Deleting the subscription or the topic leaves it: it may hold what nobody has looked at.
+Each (topic, subscription) has a log of its own on the topic's data plane. The worker that leads the
+subscription creates the log when a consumer first needs it. On Pulsar the log is the plain topic that
+Pulsar's own clients would use, `<topic>-<subscription>-DLQ` in the topic's namespace. The log has one
+subscription, `redrive`, from its first message on. `redrive` keeps the messages that no consumer has read; a
+consumer that puts messages back into the topic acknowledges them there. Deleting the subscription or the
+topic keeps the log, because it may hold messages that were never examined.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _TOPIC = "topic://"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLog:
-    """Where a subscription's dead letters are."""
+    """Address of a subscription's dead-letter log."""
 
     topic: str
     data_plane: str
@@ -30,30 +32,34 @@ class DeadLetterLog:
 
 
 class DeadLetterLogs:
-    """For any thread."""
+    """Creates, finds and counts dead-letter logs. Thread-safe."""
 
     def __init__(self, store: Store, planes: Mapping[str, DataPlane]) -> None:
         self._store, self._planes = store, planes
 
     def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """The log, which is there from now on. Raises SubscriptionNotFound, Unsupported and what the data plane refuses with."""
-        found = self._of(topic_id, subscription)
-        self._plane(found).create_segment(found.backing_topic, [REDRIVE])
-        return found
+        """Create the log if it does not exist, and return it. Raises SubscriptionNotFound, Unsupported, and
+        the errors of the data plane.
+        """
+        letters = self._of(topic_id, subscription)
+        self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])
+        return letters
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
-        """The log. Raises TopicNotFound, SubscriptionNotFound; NotFound where nothing was ever put into it."""
+        """Return the log. Raises TopicNotFound, SubscriptionNotFound, or NotFound if no message was ever put
+        into it.
+        """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
-        found = self._of(topic_id, subscription)
-        if self._plane(found).segment_state(found.backing_topic) is LogState.MISSING:
+        letters = self._of(topic_id, subscription)
+        if self._plane(letters).segment_state(letters.backing_topic) is LogState.MISSING:
             raise NotFound(
-                f"{topic}: {subscription} has no dead letters; {found.backing_topic} was never made"
+                f"{topic}: {subscription} has no dead letters; {letters.backing_topic} was never created"
             )
-        return found
+        return letters
 
     def count(self, log: DeadLetterLog) -> int:
-        """Messages that are not put back yet."""
+        """Return the number of messages that were not put back yet."""
         return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
 
     def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
@@ -74,10 +80,10 @@ class DeadLetterLogs:
 
 
 def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:
-    """Name of the log. Raises Unsupported for a data plane on which Cleave makes no logs of its own."""
+    """Return the name of the log. Raises Unsupported for a data plane on which Cleave creates no logs."""
     local = topic.removeprefix(_TOPIC)
     if data_plane == "pulsar":
         return f"persistent://{local}-{subscription}-DLQ"
     if data_plane == "embedded":
         return f"dead-letters://{local}/{subscription}"
-    raise Unsupported(f"{topic} is on data plane {data_plane!r}, where there are no dead-letter logs")
+    raise Unsupported(f"{topic} is on data plane {data_plane!r}, which has no dead-letter logs")

@@ -1,4 +1,6 @@
-"""Counts deliveries over crashes for the consumers that ask: any worker may, since the rows check who owns what."""
+"""Counts deliveries of messages across crashes, for consumers that request it. Any worker can serve the
+requests, because the rows check who owns which bucket.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,20 @@ from controller.store.topics.deliveries import MessageDelivery, Ownership
 
 
 class DeliveryCounts:
-    """For any thread. Each call is one short transaction."""
+    """Records deliveries. Thread-safe. Each call is one short transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def opened(self, ownership: Ownership, position: Sequence[int]) -> tuple[int, list[MessageDelivery]]:
-        """See `deliveries.open_bucket`."""
+        """Begin to count the bucket's deliveries from `position`, as `deliveries.open_bucket` does, and
+        return its result.
+        """
         with self._as_owner(ownership) as tx:
             return deliveries.open_bucket(tx, ownership, position)
 
     def closed(self, ownership: Ownership) -> None:
-        """See `deliveries.close_bucket`."""
+        """End the counting of the bucket's deliveries, as `deliveries.close_bucket` does."""
         with self._as_owner(ownership) as tx:
             deliveries.close_bucket(tx, ownership)
 
@@ -37,13 +41,15 @@ class DeliveryCounts:
         times: int,
         error: str | None,
     ) -> None:
-        """See `deliveries.note`."""
+        """Record an event of a message's delivery, as `deliveries.note` does."""
         with self._as_owner(ownership) as tx:
             deliveries.note(tx, ownership, position, event, times, error)
 
     @contextmanager
     def _as_owner(self, ownership: Ownership) -> Iterator[Connection]:
-        """A transaction. Raises AccessForbidden where another subject's token began the consumer's session."""
+        """Open a transaction. Raises AccessForbidden if the consumer's session was begun with the token of
+        another subject.
+        """
         key = ownership.key
         with self._store.transaction() as tx:
             consumers.demand_owner(tx, key.topic_id, key.name, ownership.consumer, ownership.subject)

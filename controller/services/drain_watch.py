@@ -1,8 +1,10 @@
-"""Drain watch: counts what is left of sealed segments that are read slowly, so that one that does not move is told from a large one.
+"""Drain watch: counts the unread messages of sealed segments that drain slowly, to tell a segment that makes
+no progress from a large one.
 
-A worker counts for the shards it holds, beside its loop. It changes nothing but these counts, which `inspect.buckets` has of what
-waits for such segments, too: what is drained, the readers themselves say. Where a data plane gives no count, `inspect.undrained`
-goes by the age of the seal.
+A worker counts for the shards it holds, in a background thread. The watch changes nothing but these counts,
+which `inspect.buckets` also shows for buckets that wait for such segments. Consumers report by themselves
+what they have drained. Where a data plane gives no count, `inspect.undrained` uses the time since the segment
+was sealed.
 """
 
 from __future__ import annotations
@@ -26,17 +28,21 @@ log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 60.0
 SEALED_FOR_SECONDS = 30.0
-"""Many segments are drained by then, and are never counted."""
+"""Seconds after its seal before a segment is counted. Many segments are drained by then and are never
+counted.
+"""
 FRESH_FOR_SECONDS = 120.0
-"""Most are drained by then: until so long after its seal a segment is counted only where a round has room."""
+"""Seconds after its seal in which a segment is counted only if a round has capacity left. Most segments are
+drained by then.
+"""
 DRAINS_A_ROUND = 100
 ROUND_SECONDS = 20.0
-"""No count begins later in a round."""
+"""Seconds of a round after which no count begins."""
 PARALLEL_CALLS = 4
 
 
 class DrainWatch:
-    """Counts again and again until told to stop."""
+    """A background service that counts in rounds until it is stopped."""
 
     def __init__(
         self,
@@ -52,15 +58,17 @@ class DrainWatch:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Rounds until `stop`."""
+        """Run rounds until `stop`."""
         repeat_every(INTERVAL_SECONDS, self.round, self._stopping, log, "drains not counted")
 
     def stop(self) -> None:
-        """Leave after the counts in hand."""
+        """Stop after the current counts."""
         self._stopping.set()
 
     def round(self) -> int:
-        """Count what is slow now; how many were counted. Raises StoreUnavailable."""
+        """Count the messages of segments that drain slowly. Return the number of counts. Raises
+        StoreUnavailable.
+        """
         shards = self._shards()
         if not shards.held:
             return 0
@@ -75,31 +83,35 @@ class DrainWatch:
             )
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="drain-watch") as calls:
-            left = calls.map(lambda one: self._left(one, give_up_at), slow)
+            backlogs = calls.map(lambda drain: self._backlog(drain, give_up_at), slow)
             counted = {
-                one: messages for one, messages in zip(slow, left, strict=True) if messages is not None
+                drain: messages
+                for drain, messages in zip(slow, backlogs, strict=True)
+                if messages is not None
             }
         with self._store.transaction() as tx:
             drain_backlogs.note(tx, counted, shards)
         return len(counted)
 
-    def _left(self, one: SlowDrain, give_up_at: float) -> int | None:
+    def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None
         try:
-            left = self._planes[one.data_plane].backlog(one.backing_topic, one.subscription)
-            return None if left is None else min(max(left, 0), MOST)
+            backlog = self._planes[drain.data_plane].backlog(drain.backing_topic, drain.subscription)
+            return None if backlog is None else min(max(backlog, 0), MOST)
         except CleaveError as error:
             log.warning(
-                "what is left of a segment not counted",
-                topic_id=one.topic_id,
-                subscription=one.subscription,
-                segment_id=one.segment_id,
+                "unread messages of a segment not counted",
+                topic_id=drain.topic_id,
+                subscription=drain.subscription,
+                segment_id=drain.segment_id,
                 error=str(error),
             )
             return None
-        except Exception:  # the counts of all others would be lost with it
+        except Exception:  # An unexpected error must not lose the counts of all other segments.
             log.exception(
-                "what is left of a segment not counted", topic_id=one.topic_id, segment_id=one.segment_id
+                "unread messages of a segment not counted",
+                topic_id=drain.topic_id,
+                segment_id=drain.segment_id,
             )
             return None

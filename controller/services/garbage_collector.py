@@ -1,9 +1,12 @@
-"""Garbage collection: intends to prune sealed segments that are past their retention and read to their end.
+"""Garbage collection: intends to prune sealed segments that have passed their retention and are read to their
+end.
 
-A segment goes when every subscription has read it to its end: the recorded ones, and those that applications made
-directly on its log. What is marked as drained is drained, whatever a broker that has crashed remembers of acknowledgements.
-And it goes only when each of its children has a position of every subscription, from which that one goes on. Ancestors go first or together with it, so that the order in which consumers are given the rest
-never changes. What is pruned here is deleted later, through tombstones; nothing is deleted in this module.
+A segment is pruned when every subscription has read it to its end: the recorded subscriptions, and those that
+applications created directly on its log. A drained mark counts even if a broker lost acknowledgements in a
+crash. Each child of the segment must also have a position of every subscription, at which the subscription
+continues. Ancestors are pruned before the segment or together with it, so that consumers are assigned the
+remaining segments in the same order. The logs of pruned segments are deleted later, through deletion entries;
+this module deletes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ DEADLINE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment:
-    """A segment past its retention that stays, and why; `segment_id` None: all of the topic's."""
+    """A segment past its retention that is kept, and the reason; `segment_id` None stands for all such
+    segments of the topic.
+    """
 
     topic: str
     segment_id: int | None
@@ -46,13 +51,13 @@ class KeptSegment:
 
 @dataclass(slots=True)
 class CollectionReport:
-    """What one round did. `operation_ids` are the operations that prune `segments`; a dry run has none."""
+    """Result of one round. `operation_ids` are the operations that prune `segments`; a dry run has none."""
 
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     operation_ids: list[int] = field(default_factory=list)
     kept: list[KeptSegment] = field(default_factory=list)
     next_after: int | None = None
-    """Topic id to continue after; None when this round saw the last topic."""
+    """Topic id after which the next round continues; None if this round reached the last topic."""
 
 
 def collect(
@@ -66,10 +71,10 @@ def collect(
     actor: str = "garbage-collector",
     dry_run: bool = False,
 ) -> CollectionReport:
-    """One round over up to `limit` topics with something expired.
+    """Run one round over up to `limit` topics that have segments past their retention.
 
-    `retention_minutes` (negative: for ever) holds where a topic's property of that name says nothing. Raises
-    StoreUnavailable only; whatever else fails keeps the topic's segments for the next round.
+    `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
+    ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round.
     """
     with store.transaction() as tx:
         expired = expired_topics(
@@ -84,7 +89,7 @@ def collect(
             raise
         except CleaveError as error:
             report.kept.append(KeptSegment(topic.name, None, str(error)))
-        except Exception as error:  # one topic's trouble must not keep the garbage of the others
+        except Exception as error:  # An error of one topic must not keep the garbage of the other topics.
             log.exception("garbage of a topic not collected", topic=topic.name)
             unfit.append(
                 SetAside(f"topic {topic.topic_id}", f"no garbage is collected: {error}", topic.topic_id)
@@ -108,19 +113,20 @@ def _collect_topic(
     if plane is None:
         raise Retryable(f"data plane {topic.data_plane!r} is not configured here; collect where it is")
     if isinstance(plane, LayoutKeeper):
-        return  # its broker collects sealed segments by itself, and the mirror follows
-    looking = _look(store, plane, topic)
-    chosen = _choose(looking, topic, report.kept)
+        return  # The topic's broker collects sealed segments itself, and the mirror follows.
+    view = _inspect(store, plane, topic)
+    chosen = _choose(view, topic, report.kept)
     if not chosen:
         return
     report.segments[topic.name] = chosen
     if dry_run:
         return
-    chosen = _confirm(store, topic, chosen, looking)
+    chosen = _confirm(store, topic, chosen, view)
     if not chosen:
         return
-    # Fresh each time: an earlier prune of the same segments may have ended without one, when a mark was taken back. Of two
-    # collectors at once the second is told that the segment is busy.
+    # The key is unique for each attempt: an earlier prune of the same segments may have ended without
+    # pruning, because a drained mark was removed. If two collectors run at once, the second one gets
+    # SegmentBusy.
     key = f"prune/{topic.topic_id}/{chosen[0]}/{secrets.token_hex(8)}"
     request = Request(
         key, Origin.AUTO, actor, "retention passed and drained", deadline_seconds=DEADLINE_SECONDS
@@ -133,10 +139,11 @@ def _collect_topic(
 def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
-    """Intend to prune one sealed segment now, whatever its retention.
+    """Intend to prune one sealed segment, regardless of its retention.
 
-    Raises TopicNotFound, SegmentNotFound, SegmentBusy, Unsupported, or Conflict with the reason for which it stays: it is active,
-    somebody has not read it to its end, or an ancestor is still there.
+    Raises TopicNotFound, SegmentNotFound, SegmentBusy, Unsupported, or Conflict with the reason why the
+    segment is kept: it is active, a subscription has not read it to its end, or one of its ancestors still
+    exists.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -145,116 +152,127 @@ def collect_segment(
     plane = planes.get(row.data_plane)
     if plane is None or isinstance(plane, LayoutKeeper):
         raise Unsupported(
-            f"segments of {topic} are collected by its broker, or where {row.data_plane!r} is configured"
+            f"segments of {topic} are collected by its broker, or by an installation that configures {row.data_plane!r}"
         )
-    one = ExpiredTopic(row.topic_id, row.name, row.data_plane, (segment_id,))
-    looking = _look(store, plane, one)
-    if looking.layout.segment(segment_id).state is SegmentState.ACTIVE:
+    expired = ExpiredTopic(row.topic_id, row.name, row.data_plane, (segment_id,))
+    view = _inspect(store, plane, expired)
+    if view.layout.segment(segment_id).state is SegmentState.ACTIVE:
         raise Conflict(f"segment {segment_id} of topic {topic} is active; split or merge it first")
     kept: list[KeptSegment] = []
-    if not _choose(looking, one, kept) or not _confirm(store, one, [segment_id], looking):
-        why = kept[0].reason if kept else "it is read again"
-        raise Conflict(f"segment {segment_id} of topic {topic} stays: {why}")
+    if not _choose(view, expired, kept) or not _confirm(store, expired, [segment_id], view):
+        reason = kept[0].reason if kept else "a subscription reads it again"
+        raise Conflict(f"segment {segment_id} of topic {topic} is kept: {reason}")
     with store.transaction() as tx:
         return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
 
 
-def _look(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _Looking:
-    """Raises Retryable for a topic that is read by checkpoints, Unsupported, and as the data plane does."""
+def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
+    """Read the topic's metadata and its logs. Raises Retryable for a topic with checkpoint subscriptions,
+    Unsupported, and the errors of the data plane.
+    """
     if not isinstance(plane, SetWiseDataPlane):
-        raise Unsupported(f"data plane {plane.name!r} of {topic.name} takes no calls about several logs")
+        raise Unsupported(
+            f"data plane {plane.name!r} of {topic.name} cannot describe several logs in one call"
+        )
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
         books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
-        done = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
+        drained_ids = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
     if books.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
-    reports = plane.describe_logs([one.backing_topic for one in books.logs])
-    return _Looking(plane, layout, books, done, reports)
+    reports = plane.describe_logs([log.backing_topic for log in books.logs])
+    return _TopicView(plane, layout, books, drained_ids, reports)
 
 
 @dataclass(frozen=True, slots=True)
-class _Looking:
-    """One topic as the collector sees it. `done` has the segments that are marked as drained, by subscription."""
+class _TopicView:
+    """One topic as the collector sees it. `drained_ids` holds the ids of the segments that are marked as
+    drained, by subscription.
+    """
 
     plane: SetWiseDataPlane
     layout: SegmentLayout
     books: Books
-    done: Mapping[str, Collection[int]]
+    drained_ids: Mapping[str, Collection[int]]
     reports: Mapping[str, LogReport]
 
-    def unmarked(self, one: BackingLog) -> list[str]:
-        """Recorded subscriptions for which nobody had marked it as drained."""
-        return [name for name in self.books.expected_on(one) if one.segment_id not in self.done[name]]
+    def unmarked(self, log: BackingLog) -> list[str]:
+        """Return the recorded subscriptions for which the segment is not marked as drained."""
+        return [name for name in self.books.expected_on(log) if log.segment_id not in self.drained_ids[name]]
 
-    def keeps(self, one: BackingLog) -> str:
-        """Why the segment stays; empty when nobody has anything left to read in it and everybody goes on in its children.
-
-        Also empty where its log does not exist any more.
+    def reason_to_keep(self, log: BackingLog) -> str:
+        """Return the reason to keep the segment. Empty if no subscription has unread messages in it and each
+        one has a position in its children. Also empty if its log does not exist.
         """
-        report = self.reports.get(one.backing_topic)
+        report = self.reports.get(log.backing_topic)
         if report is None:
             return "its log did not answer"
-        if report.state is LogState.MISSING:  # checked twice: a log may be on its way to another broker
-            state = self.plane.segment_state(one.backing_topic)
-            return "" if state is LogState.MISSING else "its log was out of sight for a moment"
-        recorded = self.books.expected_on(one)
+        if report.state is LogState.MISSING:
+            # The state is read a second time, because a log may be moving to another broker.
+            state = self.plane.segment_state(log.backing_topic)
+            return "" if state is LogState.MISSING else "its log could not be seen for a moment"
+        recorded = self.books.expected_on(log)
         names = sorted({*recorded, *report.cursors} - self.books.deleting_subscriptions)
         for name in names:
             cursor = report.cursors.get(name)
             if cursor is None:
                 return f"the cursor of subscription {name} is missing, so what it has read is unknown"
-            if cursor.unread > 0 and one.segment_id not in self.done.get(name, ()):
+            if cursor.unread > 0 and log.segment_id not in self.drained_ids.get(name, ()):
                 return f"subscription {name} has {cursor.unread} unread message(s)"
-        return self._without_position(one, names)
+        return self._without_position(log, names)
 
-    def _without_position(self, one: BackingLog, names: Sequence[str]) -> str:
-        """Which child a subscription could not go on in."""
-        logs = {log.segment_id: log.backing_topic for log in self.books.logs}
-        for child_id in self.layout.segment(one.segment_id).child_ids:
+    def _without_position(self, log: BackingLog, names: Sequence[str]) -> str:
+        """Return a message that names a child in which a subscription has no position; empty if there is no
+        such child.
+        """
+        logs = {sibling.segment_id: sibling.backing_topic for sibling in self.books.logs}
+        for child_id in self.layout.segment(log.segment_id).child_ids:
             if child_id in logs:
-                there = self.reports.get(logs[child_id], MISSING_LOG).cursors
-                missing = sorted({*names} - {*there})
+                child_cursors = self.reports.get(logs[child_id], MISSING_LOG).cursors
+                missing = sorted({*names} - {*child_cursors})
                 if missing:
                     return f"subscription {missing[0]} has no position in its child {child_id} yet"
         return ""
 
 
-def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], looking: _Looking) -> tuple[int, ...]:
-    """Mark them drained, then look once more: a seek either shows in this look or takes the mark back. What was marked before is
-    not marked again: a seek that has taken that mark back meanwhile keeps the segment.
+def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _TopicView) -> tuple[int, ...]:
+    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned. A seek
+    is either visible in the second reading, or removes the mark. A segment that was marked before is not
+    marked again: a seek that removed its mark in the meantime keeps the segment.
     """
     logs = sorted(
-        (one for one in looking.books.logs if one.segment_id in chosen), key=lambda one: one.segment_id
+        (log for log in view.books.logs if log.segment_id in chosen), key=lambda log: log.segment_id
     )
     with store.transaction() as tx:
-        for one in logs:
-            for name in looking.unmarked(one):
-                drains.mark_drained(tx, topic.topic_id, name, [one.segment_id])
-    again = replace(looking, reports=looking.plane.describe_logs(list(looking.reports)))
+        for log in logs:
+            for name in view.unmarked(log):
+                drains.mark_drained(tx, topic.topic_id, name, [log.segment_id])
+    second_view = replace(view, reports=view.plane.describe_logs(list(view.reports)))
     confirmed: list[int] = []
-    for one in logs:
-        if again.keeps(one):
+    for log in logs:
+        if second_view.reason_to_keep(log):
             with store.transaction() as tx:
-                for name in looking.unmarked(one):
-                    drains.undrain(tx, topic.topic_id, name, [one.segment_id])
-            break  # its descendants wait for it; the rest for the next round
-        confirmed.append(one.segment_id)
+                for name in view.unmarked(log):
+                    drains.undrain(tx, topic.topic_id, name, [log.segment_id])
+            break  # The descendants of this segment wait for it; the next round looks at them.
+        confirmed.append(log.segment_id)
     return tuple(confirmed)
 
 
-def _choose(looking: _Looking, topic: ExpiredTopic, kept: list[KeptSegment]) -> tuple[int, ...]:
-    """Those of the expired segments that may go now. Ids ascend, so parents are looked at before children."""
+def _choose(view: _TopicView, topic: ExpiredTopic, kept: list[KeptSegment]) -> tuple[int, ...]:
+    """Return the ids of expired segments that may be pruned. Ids ascend, so parents are checked before their
+    children.
+    """
     chosen: set[int] = set()
-    logs = {log.segment_id: log for log in looking.books.logs}
+    logs = {log.segment_id: log for log in view.books.logs}
     for segment_id in topic.segment_ids:
         if segment_id not in logs:
-            continue  # pruned since it was listed
-        waiting_for = looking.layout.ancestors(segment_id) - chosen
+            continue  # The segment was pruned after it was listed.
+        waiting_for = view.layout.ancestors(segment_id) - chosen
         if waiting_for:
-            reason = f"after its ancestor(s) {', '.join(map(str, sorted(waiting_for)))}"
+            reason = f"it waits for its ancestor(s) {', '.join(map(str, sorted(waiting_for)))}"
         else:
-            reason = looking.keeps(logs[segment_id])
+            reason = view.reason_to_keep(logs[segment_id])
         if reason:
             kept.append(KeptSegment(topic.name, segment_id, reason))
         else:

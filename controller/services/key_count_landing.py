@@ -1,7 +1,9 @@
-"""Key count landing: what producers counted of their keys, added up for each segment and landed as one Parquet file now and then.
+"""Key count landing: adds up the key counts that producers report, per segment, and periodically lands them
+as one Parquet file.
 
-Any worker takes counts. Those of the producers that tell one worker are added up here, those of several workers by the
-aggregation, which hands them to decisions. What is not landed when a worker dies is lost: the next counts say the same.
+Any worker accepts counts. This module adds up the counts of the producers that report to its worker. The
+aggregation adds up the counts of several workers, and passes them to decisions. When a worker dies, the
+counts that it has not landed are lost; later counts show the same distribution.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ log = telemetry.get_logger(__name__)
 
 LANDS_EVERY_SECONDS = 10.0
 MOST_SEGMENTS = 2_000
-"""Counts of more are not taken until the next landing: 8 KiB are held for each."""
+"""Maximum number of segments whose counts are held until the next landing, at 8 KiB each. Counts of further
+segments are rejected.
+"""
 
 
 @dataclass(slots=True)
@@ -40,11 +44,11 @@ class _Counted:
 
 
 class KeyCountLanding:
-    """Counts of one worker. `add` is for any thread."""
+    """Key counts of one worker. `add` is thread-safe."""
 
     def __init__(self, store: Store, area: Callable[[], LandingArea], *, worker: str, clock: Clock) -> None:
-        """`worker` stands in file names, and tells the counts of several apart. The `area` is asked for when something is to land:
-        where nobody tells anything, a worker loads no Arrow.
+        """`worker` becomes a part of file names, and distinguishes the counts of several workers. `area` is
+        called only when there are counts to land, so that a worker without counts does not load Arrow.
         """
         self._store, self._area, self._worker, self._clock = store, area, worker, clock
         self._lock = threading.Lock()
@@ -54,29 +58,29 @@ class KeyCountLanding:
         self._stopping = threading.Event()
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add what this producer counted since its last request. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
-        InvalidInput for counts that no producer can have.
+        """Add the counts of this producer since its last request. Raises TopicNotFound, TopicNotLive,
+        StoreUnavailable, and InvalidInput for counts that no producer can have.
         """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
         segments = published.layout.active
-        found = by_segment(segments, counts)
+        counts_by_index = by_segment(segments, counts)
         with self._lock:
             of_topic = self._messages.get(published.topic_id, {})
             messages = demand_possible(topic, producer, counts, of_topic)
             self._messages[published.topic_id] = of_topic
             of_topic[producer] = of_topic.get(producer, 0) + messages
-            for index, some in found.items():
+            for index, segment_counts in counts_by_index.items():
                 key = published.topic_id, segments[index].segment_id
                 if key not in self._counted and len(self._counted) >= MOST_SEGMENTS:
                     log.warning("counts of keys not taken", topic=topic, segments=MOST_SEGMENTS)
                     return
-                self._add(key, segments[index].hash_range, producer, some)
+                self._add(key, segments[index].hash_range, producer, segment_counts)
 
     def _add(
         self, key: tuple[int, int], hash_range: HashRange, producer: str, counts: Sequence[KeyCount]
     ) -> None:
-        """Add counts of one segment. Those of no message leave no trace. The lock is held."""
+        """Add the counts of one segment. Ignore counts without messages. The caller holds the lock."""
         if not any(messages for _, _, messages in counts):
             return
         counted = self._counted.get(key)
@@ -86,7 +90,7 @@ class KeyCountLanding:
         counted.producers.add(producer)
 
     def run(self) -> None:
-        """Land what has come, until `stop`."""
+        """Land the counts periodically until `stop`."""
         repeat_every(
             LANDS_EVERY_SECONDS,
             self.land,
@@ -97,11 +101,13 @@ class KeyCountLanding:
         )
 
     def stop(self) -> None:
-        """Leave after the landing in hand."""
+        """Stop after the current landing."""
         self._stopping.set()
 
     def land(self) -> str | None:
-        """Writes what has come since the last time; where, None where nothing has. Raises OSError when storage is away."""
+        """Write the counts since the last landing. Return the path of the file; None if there were no counts.
+        Raises OSError if storage is unavailable.
+        """
         with self._lock:
             counted, self._counted = self._counted, {}
             self._messages = {}
@@ -118,16 +124,16 @@ class KeyCountLanding:
                 "segment_id": segment_id,
                 "source": self._worker,
                 "instant": instant_ms * 1000,
-                "producers": len(one.producers),
-                "bins": _whole(one.bins),
+                "producers": len(counts.producers),
+                "bins": _whole(counts.bins),
             }
-            for (topic_id, segment_id), one in counted.items()
+            for (topic_id, segment_id), counts in counted.items()
         ]
         columns = {name: [row[name] for row in rows] for name in KEY_COUNT_SCHEMA.names}
         return self._area().append(instant_ms, self._worker, pa.table(columns).cast(KEY_COUNT_SCHEMA))
 
 
 def _whole(bins: Sequence[float]) -> list[int]:
-    """In whole messages, with the same sum: what is left over in one bin goes on to the next."""
+    """Round the bins to whole messages and keep their sum: the remainder of each bin is carried to the next."""
     below = [round(total) for total in accumulate(bins, initial=0.0)]
     return [high - low for low, high in pairwise(below)]

@@ -1,8 +1,9 @@
-"""Key sampler: looks where in a segment's range its load lies, when a split is near.
+"""Key sampler: measures how the load of a segment is distributed over its hash range when a split is near.
 
-Of topics that `adaptive` decides on, segments near their capacity are sampled, and those that a reshape has just made,
-before anybody knows their load: what is hot there is cut again, and that by a sketch of its own. The newest messages of
-the segment's log are counted by their keys; no subscription is moved. One log that does not answer holds up no other.
+The sampler serves topics of the profile `adaptive`. It samples segments near their capacity, and segments
+that a reshape has just created and whose load is not known yet: a hot child is split again, and needs a key
+histogram of its own. The newest messages of the segment's log are counted by their keys; no subscription is
+moved. A log that does not answer does not delay other logs.
 """
 
 from __future__ import annotations
@@ -28,35 +29,41 @@ from controller.store.shards import Shards
 log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 5.0
-LOOK_SHARE = 0.05
-"""Looking for what is due takes at most this part of the time: in a large fleet it is done less often."""
+LISTING_SHARE = 0.05
+"""Largest share of the time that listing the segments to sample may take. In a large fleet the list is read
+less often.
+"""
 LOGS_A_ROUND = 64
 ROUND_SECONDS = 10.0
-"""No sample begins later in a round."""
+"""Seconds of a round after which no sample begins."""
 PARALLEL_SAMPLES = 2
 LEAST_MESSAGES = 100
-"""Fewer say nothing of where the load lies."""
+"""Minimum number of messages in a sample. Fewer messages do not show where the load lies."""
 FEW_AGAIN_SECONDS = 10.0
-"""Where there were too few, a segment is looked at again so soon. Many new and quiet ones must not hold up the others."""
+"""Seconds until a segment with too few messages is sampled again. Many new, quiet segments must not delay the
+others.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySampling:
-    """What is sampled, and how often."""
+    """Settings: which segments are sampled, how often, and with how many messages."""
 
     messages: int
-    """At most so many of a segment's newest messages a sample; 0: none."""
+    """Maximum number of a segment's newest messages per sample; 0 turns sampling off."""
     from_load: float
-    """Share of its capacity from which on a segment is sampled (0..1)."""
+    """Load of a segment, as a share (0..1) of its capacity, from which the segment is sampled."""
     every_seconds: float
-    """A segment is sampled once in so long."""
+    """Seconds between two samples of a segment."""
     fresh_seconds: float
-    """A sketch plays a part in decisions for so long."""
+    """Seconds for which decisions use a key histogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRound:
-    """What one round brought, in logs: with a sketch, without enough messages or any key, without an answer."""
+    """Result of one round in numbers of logs: with a key histogram; without enough messages or keys; without
+    an answer.
+    """
 
     sketched: int = 0
     keyless: int = 0
@@ -64,7 +71,9 @@ class SampleRound:
 
 
 class KeySampler:
-    """Samples what is due in the shards held, beside a worker's loop, until told to stop."""
+    """A background service of a worker that samples due segments of the shards the worker holds, until it is
+    stopped.
+    """
 
     def __init__(
         self,
@@ -82,16 +91,17 @@ class KeySampler:
             if isinstance(plane, SamplesKeys) and not plane.capabilities.midpoint_only
         }
         self._not_before: dict[tuple[int, int], float] = {}
-        """When a segment that was tried a short while ago may be tried again, whatever came of it."""
+        """Monotonic time from which a segment may be sampled again, whether or not its last sample succeeded.
+        """
         self._stopping = threading.Event()
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything here may be sampled, and cut by what is found."""
+        """True if a data plane here can be sampled, and can split at the points that a sample suggests."""
         return self._sampling.messages > 0 and bool(self._planes)
 
     def run(self) -> None:
-        """Rounds until `stop`."""
+        """Run rounds until `stop`."""
         retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
         rounds = Repeating(
             self._paced_round, self._stopping, log, "keys not sampled", retry_seconds=retry_seconds
@@ -99,28 +109,30 @@ class KeySampler:
         rounds.run(first_pause_seconds=INTERVAL_SECONDS)
 
     def _paced_round(self) -> float:
-        """A round; then the seconds until the next one, since looking for what is due takes a small share of the time."""
+        """Run a round. Return the seconds until the next round, so that listing the due segments takes a
+        small share of the time.
+        """
         began = self._clock.monotonic_seconds()
-        found = self._due(self._shards())
+        logs = self._due(self._shards())
         took = self._clock.monotonic_seconds() - began
-        self._sample(found)
-        return max(INTERVAL_SECONDS, took / LOOK_SHARE)
+        self._sample(logs)
+        return max(INTERVAL_SECONDS, took / LISTING_SHARE)
 
     def stop(self) -> None:
-        """Leave after the samples in hand."""
+        """Stop after the current samples."""
         self._stopping.set()
 
     def round(self) -> SampleRound:
-        """Sample what is due now. Raises StoreUnavailable."""
+        """Sample the segments that are due. Raises StoreUnavailable."""
         return self._sample(self._due(self._shards()))
 
     def _due(self, shards: Shards) -> list[LogToSample]:
         now = self._clock.monotonic_seconds()
-        self._not_before = {one: at for one, at in self._not_before.items() if now < at}
+        self._not_before = {key: at for key, at in self._not_before.items() if now < at}
         if not shards.held or not self._planes:
             return []
         with self._store.transaction() as tx:
-            found = sketches.due(
+            candidates = sketches.due(
                 tx,
                 self._planes,
                 shards,
@@ -128,59 +140,66 @@ class KeySampler:
                 older_than_seconds=self._sampling.every_seconds,
                 limit=LOGS_A_ROUND + len(self._not_before),
             )
-        fresh = [one for one in found if (one.topic_id, one.segment_id) not in self._not_before]
-        return fresh[:LOGS_A_ROUND]
+        due = [log for log in candidates if (log.topic_id, log.segment_id) not in self._not_before]
+        return due[:LOGS_A_ROUND]
 
     def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
         if not logs:
             return SampleRound()
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_SAMPLES, thread_name_prefix="key-sample") as pool:
-            samples = list(pool.map(lambda one: self._look(one, give_up_at), logs))
-        found = [(one, sample) for one, sample in zip(logs, samples, strict=True) if sample is not None]
+            samples = list(pool.map(lambda log: self._sample_log(log, give_up_at), logs))
+        sampled = [(log, sample) for log, sample in zip(logs, samples, strict=True) if sample is not None]
         drawn = [
-            Sketch(one.topic_id, one.segment_id, bins)
-            for one, sample in found
-            if (bins := sketch_of(one.hash_range, sample))
+            Sketch(log.topic_id, log.segment_id, bins)
+            for log, sample in sampled
+            if (bins := sketch_of(log.hash_range, sample))
         ]
         with self._store.transaction() as tx:
             sketches.write(tx, drawn, fresh_seconds=self._sampling.fresh_seconds)
-        outcome = SampleRound(len(drawn), len(found) - len(drawn), len(logs) - len(found))
+        outcome = SampleRound(len(drawn), len(sampled) - len(drawn), len(logs) - len(sampled))
         for name in ("sketched", "keyless", "failed"):
             metrics.KEY_SAMPLES.labels(name).inc(getattr(outcome, name))
         return outcome
 
-    def _look(self, one: LogToSample, give_up_at: float) -> KeySample | None:
+    def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
         now = self._clock.monotonic_seconds()
-        plane = self._planes.get(one.data_plane)
+        plane = self._planes.get(log_to_sample.data_plane)
         if plane is None or now >= give_up_at or self._stopping.is_set():
             return None
-        self._not_before[one.topic_id, one.segment_id] = now + self._sampling.every_seconds
+        self._not_before[log_to_sample.topic_id, log_to_sample.segment_id] = (
+            now + self._sampling.every_seconds
+        )
         try:
-            sample = plane.sample_keys(one.backing_topic, most=self._sampling.messages)
+            sample = plane.sample_keys(log_to_sample.backing_topic, most=self._sampling.messages)
         except (SegmentTerminated, SegmentNotFound):
-            return None  # being reshaped
+            return None  # The segment is being reshaped.
         except Unsupported as error:
-            if self._planes.pop(one.data_plane, None) is not None:
-                log.warning("keys are not sampled here", data_plane=one.data_plane, error=str(error))
+            if self._planes.pop(log_to_sample.data_plane, None) is not None:
+                log.warning(
+                    "data plane cannot sample keys", data_plane=log_to_sample.data_plane, error=str(error)
+                )
         except CleaveError as error:
-            log.warning("keys of a log not sampled", backing_topic=one.backing_topic, error=str(error))
-        except Exception:  # the samples of all others would be lost with it
-            log.exception("sampling the keys of a log failed", backing_topic=one.backing_topic)
+            log.warning(
+                "keys of a log not sampled", backing_topic=log_to_sample.backing_topic, error=str(error)
+            )
+        except Exception:  # An unexpected error must not lose the samples of all other logs.
+            log.exception("sampling the keys of a log failed", backing_topic=log_to_sample.backing_topic)
         else:
             if len(sample.hashes) + sample.keyless < LEAST_MESSAGES:
-                self._not_before[one.topic_id, one.segment_id] = now + FEW_AGAIN_SECONDS
+                self._not_before[log_to_sample.topic_id, log_to_sample.segment_id] = now + FEW_AGAIN_SECONDS
             return sample
         return None
 
 
 def sketch_of(hash_range: HashRange, sample: KeySample) -> list[float]:
-    """The sketch of a segment by its sample; empty where that is too small, or no key of it is the segment's.
+    """Return the key histogram of a segment from its sample; empty if the sample is too small or contains no
+    key of the segment.
 
-    Nobody knows where messages without a key would lie after a cut, nor those of producers that go by another rule: they are
-    spread evenly.
+    Messages without a key, and messages of producers with another hashing rule, would lie anywhere after a
+    split. They are spread evenly over the bins.
     """
-    own = [one for one in sample.hashes if hash_range.contains(one)]
+    own = [key_hash for key_hash in sample.hashes if hash_range.contains(key_hash)]
     if not own or len(sample.hashes) + sample.keyless < LEAST_MESSAGES:
         return []
     spread = (len(sample.hashes) - len(own) + sample.keyless) / bin_count(hash_range)

@@ -1,6 +1,6 @@
-"""Lock limiter: has data planes end the transactions of applications that keep logs locked.
+"""Lock limiter: makes data planes end application transactions that hold the lock of a log for too long.
 
-A log's lock is what the fence and each other producer of the log wait for. Any number of limiters may be at work.
+The fence and all other producers of a log wait for the log's lock. Any number of limiters may run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from controller.repeating import Repeating
 log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 2.0
-"""A look costs a millisecond of the server's."""
+"""Seconds between two checks. A check takes about a millisecond of the server's time."""
 AFTER_FAILURE_SECONDS = 60.0
 
 
 class LockLimiter:
-    """Looks again and again in a thread of the worker, until stopped."""
+    """A background service of a worker that checks periodically until it is stopped."""
 
     def __init__(
         self, planes: Mapping[str, DataPlane], *, interval_seconds: float = INTERVAL_SECONDS
@@ -36,20 +36,22 @@ class LockLimiter:
         return bool(self._planes)
 
     def run(self) -> None:
-        """Look until `stop`. After a failure the next look is a minute later."""
+        """Check periodically until `stop`. After a failure, wait `AFTER_FAILURE_SECONDS` before the next
+        check.
+        """
         rounds = Repeating(self._round, self._stopping, log, "long transactions not ended")
         rounds.run(first_pause_seconds=self._interval_seconds)
 
     def stop(self) -> None:
-        """End the loop after the check that is under way."""
+        """Stop after the current check."""
         self._stopping.set()
 
     def _round(self) -> float:
-        """Return the seconds until the next look."""
-        return self._interval_seconds if self._look() else AFTER_FAILURE_SECONDS
+        """Run a check. Return the seconds until the next one."""
+        return self._interval_seconds if self._end_transactions() else AFTER_FAILURE_SECONDS
 
-    def _look(self) -> bool:
-        """Return True if every data plane answered."""
+    def _end_transactions(self) -> bool:
+        """Make every data plane end long transactions. Return True if all of them answered."""
         is_done = True
         for name, plane in self._planes.items():
             try:
@@ -57,7 +59,8 @@ class LockLimiter:
             except CleaveError as error:
                 is_done = False
                 log.warning("long transactions not ended", data_plane=name, error=str(error))
-            except Exception:  # the thread would end unseen, and logs would stay locked
+            except Exception:
+                # An unexpected error would end the thread unnoticed, and logs would stay locked.
                 is_done = False
                 log.exception("ending long transactions failed")
         return is_done

@@ -1,7 +1,8 @@
-"""Log trimmer: has data planes whose messages Cleave keeps delete those that are read by everybody and old enough.
+"""Log trimmer: makes data planes whose messages Cleave stores delete messages that every subscription has
+read and that are old enough.
 
-A broker does that by itself. What may go, the data plane knows; here is only how often and for how long. Any number of
-trimmers may be at work.
+A broker does this by itself. The data plane decides which messages may be deleted; this module decides how
+often trimming runs, and for how long. Any number of trimmers may run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from controller.repeating import repeat_every
 log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 60.0
-"""A look at logs with nothing to trim costs a lookup each, so that tens of thousands are looked at in a second."""
+"""Seconds between two trims. A log without anything to trim costs one lookup, so tens of thousands of logs
+are checked in a second.
+"""
 
 
 def trim(
@@ -28,8 +31,8 @@ def trim(
     budget_seconds: float,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Trim until nothing is left or the time is over, and return how many messages went. A negative retention keeps
-    all for ever. A plane that is away is left for the next time.
+    """Trim until nothing is left or the budget is used up. Return the number of deleted messages. A negative
+    retention keeps all messages. A data plane that is unavailable is trimmed the next time.
     """
     if retention_seconds < 0:
         return 0
@@ -45,13 +48,13 @@ def trim(
                     break
         except CleaveError as error:
             log.warning("logs not trimmed", data_plane=name, error=str(error))
-        except Exception:  # the logs of other data planes would grow
+        except Exception:  # An unexpected error must not let the logs of other data planes grow.
             log.exception("logs not trimmed", data_plane=name)
     return trimmed
 
 
 class LogTrimmer:
-    """Trims again and again, beside a worker's loop, until told to stop."""
+    """A background service of a worker that trims periodically until it is stopped."""
 
     def __init__(
         self,
@@ -66,13 +69,13 @@ class LogTrimmer:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything here may ever be trimmed."""
+        """True if a data plane here can be trimmed, and the retention is not unlimited."""
         return self._retention_seconds >= 0 and any(
             isinstance(plane, TrimmingDataPlane) for plane in self._planes.values()
         )
 
     def run(self) -> None:
-        """Trim until `stop`."""
+        """Trim periodically until `stop`."""
         repeat_every(self._interval_seconds, self._trim, self._stopping, log, "logs not trimmed")
 
     def _trim(self) -> None:
@@ -86,5 +89,5 @@ class LogTrimmer:
             log.info("logs trimmed", messages=trimmed)
 
     def stop(self) -> None:
-        """Leave after the chunk in hand."""
+        """Stop after the current chunk."""
         self._stopping.set()

@@ -1,9 +1,10 @@
-"""Mirror: keeps the rows of a topic whose layout its broker keeps up with that broker, and sees who else acts on it.
+"""Mirror: synchronizes the rows of a topic whose layout its broker keeps with that broker, and detects
+changes that others make to it.
 
-The worker that holds the topic's shard looks at it at an interval. What others did through the broker's admin API
-becomes history here. When the broker's own auto-scaler is on again, Cleave pauses on that topic and records the reason.
-After each change it looks for the logs of the layout, and intends a repair of each segment without one. Nothing is
-changed on the broker here.
+The worker that holds the topic's shard checks the topic at an interval. Changes that others made through the
+broker's admin API are added to the topic's history. If the broker's own auto-scaler is turned on again,
+Cleave pauses on that topic and records the reason. After each change the mirror checks the logs of the
+layout, and intends a repair of each segment without a log. The mirror changes nothing on the broker.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at one topic found: what happened there since the last look, and the reason if Cleave may not act."""
+    """Result of checking one topic: the changes since the last check, and the reason if Cleave must not act
+    on the topic.
+    """
 
     topic_id: int
     steps: tuple[LayoutStep, ...] = ()
@@ -46,9 +49,9 @@ def follow_due(
     limit: int = 100,
     shards: Shards | None = None,
 ) -> list[Look]:
-    """Look at up to `limit` topics not looked at for that long. Raises StoreUnavailable only.
+    """Check up to `limit` topics that were not checked for `interval_seconds`. Raises StoreUnavailable only.
 
-    A topic whose broker does not answer is logged and comes again.
+    If the broker of a topic does not answer, the error is logged and the topic is checked again later.
     """
     keepers = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
     if not keepers:
@@ -57,23 +60,23 @@ def follow_due(
         due = mirrors.due_mirrors(
             tx, keepers, older_than_seconds=interval_seconds, limit=limit, shards=shards
         )
-    looks = []
+    checks = []
     for topic_id in due:
         try:
-            looks.append(follow(store, planes, topic_id))
+            checks.append(follow(store, planes, topic_id))
         except StoreUnavailable:
             raise
         except CleaveError as error:
             log.warning("topic not mirrored", topic_id=topic_id, error=str(error))
-        except Exception:  # the topics after it would never be looked at
+        except Exception:  # An unexpected error must not keep the topics after this one from being checked.
             log.exception("topic not mirrored", topic_id=topic_id)
-    return looks
+    return checks
 
 
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look:
-    """Look at one topic and bring its rows up to date. Idempotent.
+    """Check one topic and update its rows. Idempotent.
 
-    Raises TopicNotFound, Unsupported (its data plane is not configured here or keeps no layouts),
+    Raises TopicNotFound, Unsupported (the topic's data plane is not configured here or keeps no layouts),
     DataPlaneUnavailable, LostRace.
     """
     with store.transaction() as tx:
@@ -81,7 +84,7 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
     keeper = planes.get(topic.data_plane)
     if not isinstance(keeper, LayoutKeeper):
         raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} keeps no layouts here")
-    layout, paused = _look(keeper, topic.name, topic.epoch)
+    layout, paused = _read_broker(keeper, topic.name, topic.epoch)
     check = None
     if mirror is not None and layout is not None and paused is None and layout.epoch > mirror.checked_epoch:
         check = keeper.check_logs(topic.name)
@@ -89,31 +92,33 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
         topic = topics.get_topic(tx, topic_id, lock=True)
         mirror = mirrors.get_mirror(tx, topic_id)
         if mirror is None or topic.state is not topics.TopicState.LIVE:
-            return Look(topic_id)  # being attached or detached: its operation reads for itself
+            # The topic is being attached or detached, and that operation reads the layout itself.
+            return Look(topic_id)
         steps: tuple[LayoutStep, ...] = ()
         if (
             layout is not None and layout.epoch > topic.epoch
-        ):  # else another process has read a later layout meanwhile
+        ):  # Otherwise another process has stored a later layout in the meantime.
             steps = follow_layout(tx, topic, layout)
         mirrors.record_look(tx, mirror, paused)
         if check is not None:
             mirror_repairs.note_check(tx, topic_id, check.epoch, check.missing)
     if paused != mirror.paused_reason:
-        log.warning("whether Cleave acts on a topic changed", topic=topic.name, paused=paused)
+        log.warning("pause of a mirrored topic changed", topic=topic.name, paused=paused)
     return Look(topic_id, steps, paused)
 
 
-def _look(keeper: LayoutKeeper, topic: str, known_epoch: int) -> tuple[SegmentLayout | None, str | None]:
-    """The layout, if it is the successor of the one known, and why Cleave may not act."""
+def _read_broker(
+    keeper: LayoutKeeper, topic: str, known_epoch: int
+) -> tuple[SegmentLayout | None, str | None]:
+    """Return the broker's layout, unless it is unusable, and the reason if Cleave must not act on the topic."""
     try:
         layout, setting = keeper.read_layout(topic), keeper.auto_scaler(topic)
     except TopicNotFound:
         return None, f"{topic} is gone on its broker; detach it"
     if layout.epoch < known_epoch:
         return None, (
-            f"the broker's layout of {topic} is at epoch {layout.epoch}, but epoch {known_epoch} was seen before: "
-            "it was "
-            "made again there; detach it and attach it anew"
+            f"the broker's layout of {topic} is at epoch {layout.epoch}, but epoch {known_epoch} was recorded before: "
+            "the topic was created again there; detach it and attach it again"
         )
     if setting is None or setting.get("enabled") is not False:
         return layout, (
@@ -124,7 +129,9 @@ def _look(keeper: LayoutKeeper, topic: str, known_epoch: int) -> tuple[SegmentLa
 
 
 class MirrorLoop:
-    """Looks at the topics of the shards held, again and again, until told to stop."""
+    """A background service that checks the mirrored topics of the held shards periodically, until it is
+    stopped.
+    """
 
     def __init__(
         self,
@@ -140,12 +147,14 @@ class MirrorLoop:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any data plane here keeps layouts."""
+        """True if a data plane here keeps layouts."""
         return any(isinstance(plane, LayoutKeeper) for plane in self._planes.values())
 
     def run(self) -> None:
-        """Follow until `stop`; a store that is away is waited for."""
-        repeat_every(self._interval_seconds / 2, self._follow, self._stopping, log, "mirror waits")
+        """Follow the layouts periodically until `stop`. Retry while the store is unavailable."""
+        repeat_every(
+            self._interval_seconds / 2, self._follow, self._stopping, log, "mirrored topics not followed"
+        )
 
     def _follow(self) -> None:
         shards = self._shards()
@@ -153,5 +162,5 @@ class MirrorLoop:
             follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
 
     def stop(self) -> None:
-        """Leave after the look in hand."""
+        """Stop after the current check."""
         self._stopping.set()

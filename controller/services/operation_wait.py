@@ -1,6 +1,7 @@
-"""Wait until an operation has ended: for people and tasks that asked for it and want to see the result.
+"""Waits until an operation has ended, for people and tasks that requested it and need its result.
 
-It looks at the journal with growing pauses, whoever runs the operation. Nothing here writes.
+The wait polls the journal with growing pauses, regardless of which process runs the operation. It writes
+nothing.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from controller.store.postgres.engine import Store
 
 
 def wait_for(store: Store, operation_id: int, timeout_seconds: float) -> Operation:
-    """The operation once it is done or aborted (look at its state). Raises Retryable when it takes longer."""
-    look = Retrying(
+    """Return the operation once its state is done or aborted; the caller checks which. Raises Retryable if
+    the operation takes longer than `timeout_seconds`.
+    """
+    poll = Retrying(
         retry=retry_if_result(lambda operation: operation.state.is_live),
         wait=wait_exponential(multiplier=0.01, max=0.5),
         stop=stop_after_delay(timeout_seconds),
     )
     try:
-        return look(_get, store, operation_id)
+        return poll(_get, store, operation_id)
     except RetryError as error:
         operation = error.last_attempt.result()
         raise Retryable(
             f"operation {operation_id} ({operation.kind} of {operation.topic_name}) is {operation.state} after "
-            f"{timeout_seconds:g} s; wait longer, see that a worker is up, or look at inspect.stuck_operations"
+            f"{timeout_seconds:g} s; wait longer, check that a worker runs, or read inspect.stuck_operations"
         ) from error
 
 

@@ -1,5 +1,5 @@
-"""Set and remove what is stored at a level of policy: one document read, changed and written in one transaction. Or only ask
-which topics would be treated differently at once, which writes nothing and holds nobody up.
+"""Sets and removes the policy document of a level, which is read, changed and written in one transaction. A
+preview only reports which topics would be decided differently at once; it writes nothing and takes no locks.
 
 A level is `cluster`, a namespace (`tenant/namespace`), or a topic's full name.
 """
@@ -27,21 +27,25 @@ log = telemetry.get_logger(__name__)
 
 Document = dict[str, Any]
 Merge = Callable[[Document], Mapping[str, Any]]
-"""Returns the document that a level is to have, from the present document."""
+"""Returns the new document of a level, given its present document."""
 MOST_TOPICS = 500
-"""Topics that are asked, of a cluster or namespace that has more: spread evenly over their ids."""
+"""Maximum number of topics that a preview evaluates. If a cluster or namespace has more, the preview takes
+topics that are spread evenly over the ids.
+"""
 _TOPICS = text("""
     WITH numbered AS (
         SELECT topic_id, name, row_number() OVER (ORDER BY topic_id) - 1 AS number, count(*) OVER () AS topics
           FROM cleave.topic WHERE state = 'live' AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace))
     SELECT topic_id, name, topics FROM numbered
-     WHERE number % greatest(1, (topics + :most - 1) / :most) = 0 ORDER BY topic_id
+     WHERE number % greatest(1, (topics + :limit - 1) / :limit) = 0 ORDER BY topic_id
 """)
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was stored at the level, and what is; of the cluster every parameter."""
+    """The documents stored at a level before and after a change. The document of the cluster has every
+    parameter.
+    """
 
     before: Document
     after: Document
@@ -49,7 +53,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class OtherActs:
-    """A topic, what would be done to it now, and what under the changed policy."""
+    """A topic whose decisions differ: `now` under the policy in force, `then` under the changed policy."""
 
     topic: str
     now: tuple[Decision, ...]
@@ -58,7 +62,9 @@ class OtherActs:
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """What the level has and would have, the topics it would make a difference to at once, how many were asked, of how many."""
+    """Result of a preview: the change of the level, the topics whose decisions would differ, and the numbers
+    of evaluated topics (`asked`) and of all topics.
+    """
 
     changed: Changed
     others: tuple[OtherActs, ...]
@@ -67,38 +73,41 @@ class Consequences:
 
 
 def kind_of(level: str) -> PolicyLevel:
-    """Of which kind the level is."""
+    """Return the kind of the level."""
     if level == PolicyLevel.CLUSTER:
         return PolicyLevel.CLUSTER
     return PolicyLevel.TOPIC if "://" in level else PolicyLevel.NAMESPACE
 
 
 def change(store: Store, level: str, changed: Merge, *, actor: str) -> Changed:
-    """Write the level's document anew, as `changed` makes it of the present one; an empty one removes everything.
+    """Replace the document of the level by the result of `changed`, which is called with the present
+    document. An empty result removes all parameters.
 
-    Raises TopicNotFound, TopicNotLive, InvalidPolicy where it does not fit the levels above, LostRace.
+    Raises TopicNotFound, TopicNotLive, InvalidPolicy if the document does not fit the levels above, LostRace.
     """
     with store.transaction() as tx:
-        found = change_in(tx, level, changed, actor=actor)
-    if found.before != found.after and not store.rolls_back:
+        difference = change_in(tx, level, changed, actor=actor)
+    if difference.before != difference.after and not store.rolls_back:
         parameters = sorted(
             parameter
-            for parameter in found.before.keys() | found.after.keys()
-            if found.before.get(parameter) != found.after.get(parameter)
+            for parameter in difference.before.keys() | difference.after.keys()
+            if difference.before.get(parameter) != difference.after.get(parameter)
         )
         log.info("policy set", level=level, actor=actor, parameters=parameters)
-    return found
+    return difference
 
 
 def change_in(tx: Connection, level: str, changed: Merge, *, actor: str) -> Changed:
-    """The same in a transaction that is open."""
+    """Replace the document of the level, as `change` does, in the open transaction `tx`."""
     before = stored(tx, level)
     _write(tx, level, dict(changed(dict(before))), actor)
     return Changed(before, stored(tx, level))
 
 
 def stored(tx: Connection, level: str) -> Document:
-    """What is stored there; as it is where it cannot be read as a policy, so that it can be seen and set right. Raises TopicNotFound."""
+    """Return the document stored at a level. A document that cannot be read as a policy is returned as
+    stored, so that it can be inspected and corrected. Raises TopicNotFound.
+    """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
         document = policies.stored_document(tx)
@@ -136,28 +145,29 @@ def preview(
     level: str,
     changed: Merge,
 ) -> Consequences:
-    """Asks with the changed policy in place of the one in force: the same situations twice, at one instant, so that what differs
-    is the policy's doing alone. Nothing is written or locked. Raises what the change itself would, but LostRace.
+    """Evaluate the topics of the level under the policy in force and under the changed policy. Both
+    evaluations use the same inputs at one instant, so that differences come from the policy alone. The
+    preview writes and locks nothing. Raises the errors of the change itself, except LostRace.
     """
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
     with snapshot(store) as tx:
         before = stored(tx, level)
         after = _demand_valid(tx, level, dict(changed(dict(before))))
-        names, topics_in_all = _topics(tx, level)
-        instead = policies.in_force_with(tx, names, kind_of(level), after)
+        names, topic_count = _topics(tx, level)
+        policies_in_force = policies.in_force_with(tx, names, kind_of(level), after)
         now = situations.load_situations(tx, names, capabilities)
-        then = situations.load_situations(tx, names, capabilities, instead=instead)
+        then = situations.load_situations(tx, names, capabilities, instead=policies_in_force)
     others = []
     for topic_id in sorted(now.keys() & then.keys()):
-        acts = decide(now[topic_id]).decisions
-        instead_of_them = decide(replace(then[topic_id], now=now[topic_id].now)).decisions
-        if acts != instead_of_them:
-            others.append(OtherActs(names[topic_id], acts, instead_of_them))
-    return Consequences(Changed(before, after), tuple(others), len(now), topics_in_all)
+        present_decisions = decide(now[topic_id]).decisions
+        changed_decisions = decide(replace(then[topic_id], now=now[topic_id].now)).decisions
+        if present_decisions != changed_decisions:
+            others.append(OtherActs(names[topic_id], present_decisions, changed_decisions))
+    return Consequences(Changed(before, after), tuple(others), len(now), topic_count)
 
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
-    """The document as it would be stored. Raises InvalidPolicy, TopicNotFound, TopicNotLive."""
+    """Return the document as it would be stored. Raises InvalidPolicy, TopicNotFound, TopicNotLive."""
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
         policy = AutoScalePolicy.from_document(document)
@@ -175,10 +185,10 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
 
 
 def _topics(tx: Connection, level: str) -> tuple[dict[int, str], int]:
-    """Those to be asked by id, and how many the level has."""
+    """Return the names of the topics to evaluate, by id, and the number of topics of the level."""
     kind = kind_of(level)
     if kind is PolicyLevel.TOPIC:
         return {topics.find_topic(tx, level).topic_id: level}, 1
     namespace = level if kind is PolicyLevel.NAMESPACE else None
-    rows = tx.execute(_TOPICS, {"namespace": namespace, "most": MOST_TOPICS}).all()
+    rows = tx.execute(_TOPICS, {"namespace": namespace, "limit": MOST_TOPICS}).all()
     return {row.topic_id: row.name for row in rows}, rows[0].topics if rows else 0

@@ -1,8 +1,9 @@
-"""What policies would have cost on the load that was recorded: gathers it, has it computed, keeps the answer.
+"""Backtests policies on recorded load: collects the load, has the costs computed, and stores the results.
 
-The load is the history of rates that the aggregation keeps, or traces that are read from files. It is computed by
-`spark_jobs.policy_backtest`, on Spark where it can run and is worth its start, else in this process, or a server's child. All give the
-same figures. NumPy and the job are imported for the first backtest: everything else works without them.
+The load is the history of rates that the aggregation keeps, or traces that are read from files.
+`spark_jobs.policy_backtest` computes the costs: on Spark where Spark can run and is worth its start, else in
+this process or in a child process of a server. All engines return the same figures. NumPy and the job are
+imported for the first backtest, so that all other functions work without them.
 """
 
 from __future__ import annotations
@@ -38,15 +39,19 @@ log = telemetry.get_logger(__name__)
 
 SPARK, HERE = "spark", "here"
 SPARK_FROM_DAYS = 500.0
-"""Simulated days from which Spark is worth its start, which takes as long as some hundred of them."""
+"""Simulated days from which Spark is used: Spark takes as long to start as the simulation of some hundred
+days.
+"""
 
 Progress = Callable[[int, int], None]
-"""Told how many simulations are done, and of how many."""
+"""Called with the number of completed simulations and the total number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A load from files: `timestamp,value` lines, summed, scaled to `mean_load` capacities of a segment on average."""
+    """A load from files of `timestamp,value` lines. The values are summed and scaled so that their mean is
+    `mean_load` times the capacity of a segment.
+    """
 
     name: str
     paths: tuple[Path, ...]
@@ -57,7 +62,9 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Which loads: topics by name, those of a namespace, all (None and None), or traces instead of any topic."""
+    """Selects loads: topics by name, the topics of a namespace, all topics (both None), or traces instead of
+    topics.
+    """
 
     since: datetime
     until: datetime
@@ -68,7 +75,9 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class BacktestAnswer:
-    """A run with its results. `pictures` are by load and policy, and `left_out` says why a topic was not asked about."""
+    """A backtest run with its results. `pictures` is keyed by load and policy. `left_out` maps each topic
+    that was not simulated to the reason.
+    """
 
     run_id: int
     engine: str
@@ -79,12 +88,16 @@ class BacktestAnswer:
 
 
 Compute = Callable[[str, int, int, Sequence[str], str, Callable[[int], None]], "pa.Table"]
-"""Computes on the history at a URL between two instants: recordings and question as JSON, and what counts the simulations done."""
+"""Computes costs from the history at a URL between two instants. Takes recordings and question as JSON, and a
+function that counts completed simulations.
+"""
 
 
 @dataclass(frozen=True)
 class PolicyBacktest:
-    """Backtests of one installation. `compute`: without Spark. `parallel`: Spark's tasks side by side."""
+    """Backtests of one installation. `compute` runs simulations without Spark. `parallel` is the number of
+    parallel tasks on Spark.
+    """
 
     store: Store
     history: RateHistory
@@ -104,16 +117,16 @@ class PolicyBacktest:
         progress: Progress = lambda _done, _of: None,
         most_days: float = math.inf,
     ) -> BacktestAnswer:
-        """Ask, compute, keep. `engine`: `spark` or `here`, chosen by the amount of work where None. `most_days`: of simulation, for
-        whoever waits for the answer.
+        """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of
+        work. `most_days` is the maximum number of simulated days, for callers that wait for the result.
 
-        A repeat under the same key gets the results that are there. Raises InvalidInput, NotFound where nothing was
-        recorded, Unsupported without NumPy, and what the engine raises.
+        A repeated call with the same key returns the stored results. Raises InvalidInput, NotFound if no load
+        was recorded, Unsupported without NumPy, and the errors of the engine.
         """
         _demand_numpy()
         begun, request = self._begin(question, loads, asked_by, request_key)
         if begun.is_done:
-            return self._known(begun.run_id)
+            return self._stored(begun.run_id)
         try:
             answer = self._computed(begun.run_id, request, question, loads, engine, progress, most_days)
         except BaseException as error:
@@ -129,10 +142,10 @@ class PolicyBacktest:
         with self.store.transaction() as tx:
             return backtests.begin(tx, request), request
 
-    def _known(self, run_id: int) -> BacktestAnswer:
+    def _stored(self, run_id: int) -> BacktestAnswer:
         with self.store.transaction() as tx:
-            found, engine = backtests.results_of(tx, run_id)
-        return BacktestAnswer(run_id, engine, tuple(found), was_done=True)
+            results, engine = backtests.results_of(tx, run_id)
+        return BacktestAnswer(run_id, engine, tuple(results), was_done=True)
 
     def _computed(
         self,
@@ -144,12 +157,12 @@ class PolicyBacktest:
         progress: Progress,
         most_days: float,
     ) -> BacktestAnswer:
-        recordings, left_out, rates = self._gather(question, loads)
+        recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)
         if days > most_days:
             raise InvalidInput(
-                f"{days:,.0f} days to simulate ({len(recordings)} loads, {len(question.cases)} times each); {most_days:,.0f} at most "
-                "are computed while somebody waits: ask about fewer topics, policies or days, or trigger the DAG policy_backtest"
+                f"the backtest simulates {days:,.0f} days ({len(recordings)} loads, {len(question.cases)} times each), but at most {most_days:,.0f} "
+                "are allowed while a caller waits; choose fewer topics, policies or days, or trigger the DAG policy_backtest"
             )
         engine = engine or self._engine_for(question, recordings)
         log.info("backtest", run=run_id, loads=len(recordings), cases=len(question.cases), engine=engine)
@@ -159,15 +172,19 @@ class PolicyBacktest:
             table = self._here(question, recordings, loads, rates, progress)
         results, pictures, failed = _read(table)
         left_out |= failed
-        answered = {one.load for one in results} | failed.keys()
-        left_out |= {one.name: "no load was recorded" for one in recordings if one.name not in answered}
+        answered = {result.load for result in results} | failed.keys()
+        left_out |= {
+            recording.name: "no load was recorded"
+            for recording in recordings
+            if recording.name not in answered
+        }
         if not results and failed:
             raise InvalidInput(
                 "no load can be simulated: " + "; ".join(f"{name}: {why}" for name, why in failed.items())
             )
         if not results:
             raise NotFound(
-                f"no load was recorded for {_whose(loads)} between {loads.since.isoformat()} and "
+                f"no load was recorded for {_describe_loads(loads)} between {loads.since.isoformat()} and "
                 f"{loads.until.isoformat()} at {self.history.location.url()}; is the aggregation running, and is this the "
                 "history it keeps (CLEAVE_HISTORY_URL)?"
             )
@@ -176,10 +193,12 @@ class PolicyBacktest:
             backtests.finish(tx, run_id, request, engine, results)
         return BacktestAnswer(run_id, engine, tuple(results), left_out, pictures)
 
-    def _gather(
+    def _collect(
         self, question: Question, loads: Loads
     ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
-        """What to ask about, what cannot be asked about, and of traces their rates."""
+        """Return the recordings to simulate, the loads left out with their reasons, and the rates of traces
+        (None for topics).
+        """
         if loads.traces:
             recordings, rates = _traces(loads.traces)
             left_out: dict[str, str] = {}
@@ -203,28 +222,32 @@ class PolicyBacktest:
         from spark_jobs.recorded_load import Recording
 
         with self.store.transaction() as tx:
-            found = backtests.subjects(
+            subjects = backtests.subjects(
                 tx, loads.since, loads.until, names=loads.topics, namespace=loads.namespace
             )
-        missing = set(loads.topics or ()) - {one.name for one in found}
-        if missing or not found:
+        missing = set(loads.topics or ()) - {subject.name for subject in subjects}
+        if missing or not subjects:
             raise NotFound(
-                f"there is no live topic {', '.join(sorted(missing)) or 'of ' + _whose(loads)}; "
-                "`cleave topics list` has their names"
+                f"there is no live topic {', '.join(sorted(missing)) or 'of ' + _describe_loads(loads)}; "
+                "list the names with `cleave topics list`"
             )
-        unreadable = {one.name: one.policy.why for one in found if isinstance(one.policy, UnreadablePolicy)}
+        unreadable = {
+            subject.name: subject.policy.why
+            for subject in subjects
+            if isinstance(subject.policy, UnreadablePolicy)
+        }
         recordings = [
             Recording(
-                key=one.topic_id,
-                name=one.name,
+                key=subject.topic_id,
+                name=subject.name,
                 start_ms=to_ms(loads.since),
                 end_ms=to_ms(loads.until),
-                policy=one.policy.to_document(),
-                segments=one.segments,
-                ranges=one.ranges,
+                policy=subject.policy.to_document(),
+                segments=subject.segments,
+                ranges=subject.ranges,
             )
-            for one in found
-            if one.name not in unreadable
+            for subject in subjects
+            if subject.name not in unreadable
         ]
         return recordings, unreadable
 
@@ -242,16 +265,16 @@ class PolicyBacktest:
     ) -> pa.Table:
         from spark_jobs.policy_backtest import compute_here
 
-        of, done = len(recordings) * len(question.cases), 0
+        total, done = len(recordings) * len(question.cases), 0
 
         def count(more: int) -> None:
             nonlocal done
             done += more
-            progress(done, of)
+            progress(done, total)
 
         if rates is not None:
             return compute_here(rates, recordings, question, count)
-        recorded = [one.to_json() for one in recordings]
+        recorded = [recording.to_json() for recording in recordings]
         return self.compute(
             self.history.location.url(),
             to_ms(loads.since),
@@ -273,16 +296,16 @@ class PolicyBacktest:
 
         since, until = to_ms(loads.since), to_ms(loads.until)
         location = self.history.location
-        there = set(location.directories())
-        days = [location.url(day) for day in day_directories(since, until) if day in there]
+        recorded_days = set(location.directories())
+        days = [location.url(day) for day in day_directories(since, until) if day in recorded_days]
 
         def compute_on(spark: SparkSession) -> pa.Table:
-            found: DataFrame
+            load_rates: DataFrame
             if rates is not None:
-                found = frame_of(spark, rates)
+                load_rates = frame_of(spark, rates)
             else:
-                found = rates_of_history(spark, location.url(), days, since, until)
-            return compute(spark, found, recordings, question, self.parallel)
+                load_rates = rates_of_history(spark, location.url(), days, since, until)
+            return compute(spark, load_rates, recordings, question, self.parallel)
 
         if rates is None and not days:
             return self._here(question, recordings, loads, None, lambda _done, _of: None)
@@ -290,13 +313,17 @@ class PolicyBacktest:
 
 
 def _days_of(question: Question, recordings: Sequence[Recording]) -> float:
-    """That are simulated."""
-    return sum(one.steps * one.step_seconds for one in recordings) / 86_400 * len(question.cases)
+    """Return the number of days that the simulations cover."""
+    return (
+        sum(recording.steps * recording.step_seconds for recording in recordings)
+        / 86_400
+        * len(question.cases)
+    )
 
 
 def code_versions() -> str:
-    """The versions of all rules that may answer."""
-    return ", ".join(sorted(one.code_version for one in PROFILES_BY_NAME.values()))
+    """Return the code versions of all policy profiles, comma-separated."""
+    return ", ".join(sorted(profile.code_version for profile in PROFILES_BY_NAME.values()))
 
 
 def _demand_numpy() -> None:
@@ -311,7 +338,7 @@ def _demand_numpy() -> None:
 
 
 def _traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
-    """Traces as recordings, with keys below 0, under the default policy."""
+    """Read the traces. Return them as recordings with keys below 0 under the default policy, and their rates."""
     import pyarrow as pa
 
     from controller.backtest.load_series import read_csv
@@ -335,7 +362,7 @@ def _traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
             if isinstance(error, CleaveError):
                 raise
             raise InvalidInput(
-                f"trace {trace.name}: {error}; give a file of lines `timestamp,value` with that heading"
+                f"trace {trace.name}: {error}; give a file whose first line is `timestamp,value` and whose other lines follow it"
             ) from error
         end_ms = series.start_ms + series.steps * series.step_seconds * 1000
         recordings.append(
@@ -353,12 +380,14 @@ def _traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
 
 
 def _inputs(question: Question, loads: Loads, recordings: Collection[Recording]) -> dict[str, Any]:
-    """Everything the results follow from but the recorded rates themselves; before these are known, what was asked."""
-    asked = json.loads(question.to_json())
-    asked["policies"] = asked.pop("candidates")
-    del asked["pictures"]
+    """Return all inputs of the results except the recorded rates. Before the recordings are known, pass none;
+    the inputs then hold only the request.
+    """
+    request = json.loads(question.to_json())
+    request["policies"] = request.pop("candidates")
+    del request["pictures"]
     return {
-        **asked,
+        **request,
         "asked": {
             "since": loads.since.isoformat(),
             "until": loads.until.isoformat(),
@@ -368,14 +397,14 @@ def _inputs(question: Question, loads: Loads, recordings: Collection[Recording])
         },
         "loads": [
             {
-                "name": one.name,
-                "topic_id": one.topic_id,
-                "start_ms": one.start_ms,
-                "end_ms": one.end_ms,
-                "segments": one.segments,
-                "policy": dict(one.policy),
+                "name": recording.name,
+                "topic_id": recording.topic_id,
+                "start_ms": recording.start_ms,
+                "end_ms": recording.end_ms,
+                "segments": recording.segments,
+                "policy": dict(recording.policy),
             }
-            for one in recordings
+            for recording in recordings
         ],
     }
 
@@ -393,7 +422,9 @@ def _of_trace(trace: Trace) -> dict[str, Any]:
 def _read(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """The results, the pictures by load and policy, and why a load could not be simulated."""
+    """Return the results, the pictures by load and policy, and the error of each load that could not be
+    simulated.
+    """
     results: list[BacktestResult] = []
     failed: dict[str, str] = {}
     pictures: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -418,7 +449,7 @@ def _read(
     return results, pictures, failed
 
 
-def _whose(loads: Loads) -> str:
+def _describe_loads(loads: Loads) -> str:
     if loads.traces:
         return ", ".join(trace.name for trace in loads.traces)
     if loads.topics:

@@ -1,4 +1,6 @@
-"""Computes a backtest on the recorded load. Light: a process that only computes needs neither the store nor the settings."""
+"""Computes a backtest on recorded load. Imports little, so that a process that only computes loads neither
+the store nor the settings.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ def compute(
     question: str,
     done: Callable[[int], None] = lambda _count: None,
 ) -> pa.Table:
-    """Return the costs, from the history of these topics' rates. Recordings and question are JSON, as for Spark. `done` is called with
-    how many more simulations are done.
+    """Return the costs, computed from the rate history of the topics. Recordings and question are JSON, as
+    for Spark. `done` is called with the number of simulations completed since its last call.
     """
     from controller.landing.history import RateHistory
     from spark_jobs.policy_backtest import Question, compute_here
     from spark_jobs.recorded_load import RATE_COLUMNS, Recording
 
-    recorded = [Recording.from_json(one) for one in recordings]
-    table = RateHistory(history_url).read(since_ms, until_ms, {one.key for one in recorded})
+    recorded = [Recording.from_json(recording) for recording in recordings]
+    table = RateHistory(history_url).read(since_ms, until_ms, {recording.key for recording in recorded})
     rates = table.rename_columns({"topic_id": "key"}).select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
     return compute_here(rates, recorded, Question.from_json(question), done)

@@ -1,9 +1,10 @@
-"""The decisions that were really taken, made again from the recorded history: the loads of each are computed anew from the
-rates that were kept, window by window, and the rest of its situation is the ledger's.
+"""Replays decisions from history: recomputes the loads of each decision from the stored rates, window by
+window, and takes its other inputs from the decision log.
 
-So a difference means that what is kept is not what was decided on: a backtest of this history would not be of this topic.
-Two rules are gone through again, that of load records (`domain.load.next_record`, and of silence) and that of the memory
-of loads (`domain.load_memory`). What was there before the first window is taken from the first decision.
+A difference means that the stored history differs from the inputs of the decision, so that a backtest of this
+history would not represent the topic. Two rules are replayed: that of load records
+(`domain.load.next_record`, and of silence), and that of load memory (`domain.load_memory`). The state before
+the first window is taken from the first decision.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ DEFAULT_WINDOW_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentLife:
-    """A segment and its time; `sealed_at` None while it is active. Instants are milliseconds since the Unix epoch."""
+    """A segment and its lifetime; `sealed_at` is None while it is active. Instants are milliseconds since the
+    Unix epoch.
+    """
 
     hash_range: HashRange
     parent_ids: tuple[int, ...]
@@ -40,13 +43,13 @@ class SegmentLife:
     sealed_at: int | None
 
     def is_active_at(self, instant: int) -> bool:
-        """Whether it was."""
+        """Return True if the segment was active at the instant."""
         return self.created_at <= instant and (self.sealed_at is None or instant < self.sealed_at)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRates:
-    """What one window says of one segment."""
+    """Rates of one segment in one window."""
 
     stats: LoadStats
     observed_at: int
@@ -55,9 +58,9 @@ class SegmentRates:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One run of the aggregation: the rates of the topic's segments, and when each source was last heard of.
+    """One run of the aggregation: the rates of the topic's segments, and when each source was last heard.
 
-    Instants are milliseconds since the Unix epoch; `applied_at` is when the records could be read.
+    Instants are milliseconds since the Unix epoch. `applied_at` is when the records could be read.
     """
 
     end_ms: int
@@ -68,7 +71,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision of the ledger, as it stands there."""
+    """A decision as stored in the decision log."""
 
     decision_id: int
     decided_at: int
@@ -79,7 +82,9 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Retraced:
-    """A decision made again. `differences` name the loads that are not those it was made on; empty where all are."""
+    """A replayed decision. `differences` name the loads that differ from the recorded ones; empty if none
+    differ.
+    """
 
     decided: Decided
     replay: Replay
@@ -87,13 +92,13 @@ class Retraced:
 
     @property
     def is_same(self) -> bool:
-        """The same loads and the same answer."""
+        """True if the loads and the result are the same."""
         return self.replay.is_same and not self.differences
 
 
 @dataclass(slots=True)
 class _Record:
-    """A record as it is stored, with the source that it hangs on."""
+    """A stored load record, with the source of its samples."""
 
     stats: LoadStats
     modified_at: int
@@ -104,21 +109,21 @@ class _Record:
 
 @dataclass
 class _Loads:
-    """What the aggregation would have stored by now."""
+    """The load records that the aggregation would have stored so far."""
 
     window_ms: int
     records: dict[int, _Record] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
 
-    def seen(self, record: _Record) -> LoadRecord:
-        """As a decision reads it."""
+    def as_decision_input(self, record: _Record) -> LoadRecord:
+        """Return the record as a decision reads it."""
         heard = self.sources.get(record.source, record.modified_at)
         observed_at = heard if record.silent_since is None else record.silent_since
         return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
 
     def observe(self, window: Window, policy: AutoScalePolicy) -> None:
-        """One run: new records, silence, and how fresh the sources are."""
-        before = {segment_id: self.seen(record) for segment_id, record in self.records.items()}
+        """Apply one run: new records, silence, and the freshness of the sources."""
+        before = {segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()}
         for segment_id, rates in window.rates.items():
             self._observe(segment_id, rates, before.get(segment_id), policy)
         for segment_id, record in self.records.items():
@@ -141,8 +146,8 @@ class _Loads:
             policy.load_change_threshold,
             strict_pulsar=policy.strict_pulsar,
         )
-        found = update.record
-        self.records[segment_id] = _Record(found.stats, found.modified_at, found.cold_since, rates.source)
+        record = update.record
+        self.records[segment_id] = _Record(record.stats, record.modified_at, record.cold_since, rates.source)
 
 
 def retrace(
@@ -153,11 +158,11 @@ def retrace(
     begins_with_the_topic: bool,
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
-    """Each decision with what the history gives for it; all in the order of time.
+    """Yield each decision with its replay, in the order of time.
 
-    `segments` are all that the topic ever had. Where the history does not begin with the topic (`begins_with_the_topic`),
-    the first decision is where it sets out from and is not judged. Raises InvalidInput where a situation of the ledger
-    cannot be read.
+    `segments` are all segments that the topic ever had. If the history does not begin with the topic
+    (`begins_with_the_topic` is False), the replay starts from the first decision, which is not compared.
+    Raises InvalidInput if the inputs of a decision cannot be read.
     """
     if not decisions:
         return
@@ -169,25 +174,25 @@ def retrace(
             walk.take(window, number)
             window = next(pending, None)
         if number == 0 and not begins_with_the_topic:
-            walk.set_out()
+            walk.start_from_first_decision()
             continue
         yield walk.judge(number)
 
 
 class _Walk:
-    """The state on the way from decision to decision."""
+    """The state of the replay between two decisions."""
 
     def __init__(
         self, decisions: Sequence[Decided], segments: Mapping[int, SegmentLife], window_ms: int
     ) -> None:
         self.decisions = decisions
-        self.situations = [Situation.from_json(one.situation) for one in decisions]
+        self.situations = [Situation.from_json(decision.situation) for decision in decisions]
         self.loads = _Loads(window_ms)
         self.segments, self.origins = segments, origins_of(segments, segments)
         self.memory = LoadMemory()
 
     def take(self, window: Window, number: int) -> None:
-        """One window, under the policy of the decision that comes next."""
+        """Apply one window, under the policy of the next decision."""
         policy = self.situations[number].policy
         self.loads.observe(window, policy)
         if policy.profile == "adaptive":
@@ -199,22 +204,24 @@ class _Walk:
             }
             self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
-    def set_out(self) -> None:
-        """The records of the first decision are where the history goes on from."""
+    def start_from_first_decision(self) -> None:
+        """Set the state to the records of the first decision."""
         for segment_id, record in self.situations[0].loads.items():
             source = f"the source of segment {segment_id}"
-            known = self.loads.records.get(segment_id)
-            source = source if known is None else known.source
+            record_of_history = self.loads.records.get(segment_id)
+            source = source if record_of_history is None else record_of_history.source
             self.loads.records[segment_id] = _Record(
                 record.stats, record.modified_at, record.cold_since, source
             )
             self.loads.sources.setdefault(source, record.observed_at)
 
     def judge(self, number: int) -> Retraced:
-        """The decision again, on the loads that the history gives."""
+        """Replay the decision on the loads that the history gives."""
         decided, situation = self.decisions[number], self.situations[number]
         active = {segment.segment_id for segment in situation.layout.active}
-        loads = {i: self.loads.seen(record) for i, record in self.loads.records.items() if i in active}
+        loads = {
+            i: self.loads.as_decision_input(record) for i, record in self.loads.records.items() if i in active
+        }
         recent = situation.recent_loads
         if situation.policy.profile == "adaptive":
             recent = self.memory.recent_loads(active)
@@ -225,25 +232,29 @@ class _Walk:
 
 
 def _differences(stored: Situation, again: Situation) -> Iterator[str]:
-    """By segment what is not the same. Loads are compared to the last digit; memories, which PostgreSQL adds up in an order
-    of its own, to nine.
+    """Yield a message for each segment that differs. Loads are compared exactly. Load memories are compared
+    to nine digits, because PostgreSQL adds them up in an order of its own.
     """
-    was, now = json.loads(stored.to_json()), json.loads(again.to_json())
+    recorded, recomputed = json.loads(stored.to_json()), json.loads(again.to_json())
     for name, is_same in (("loads", operator.eq), ("recent_loads", _is_nearly_same)):
-        for segment_id in sorted(was[name].keys() | now[name].keys(), key=int):
-            one, other = was[name].get(segment_id), now[name].get(segment_id)
-            if not is_same(one, other):
-                yield f"segment {segment_id}: {_told(name, one)} stored, {_told(name, other)} from the history"
+        for segment_id in sorted(recorded[name].keys() | recomputed[name].keys(), key=int):
+            stored_value, recomputed_value = recorded[name].get(segment_id), recomputed[name].get(segment_id)
+            if not is_same(stored_value, recomputed_value):
+                yield f"segment {segment_id}: {_format_value(name, stored_value)} stored, {_format_value(name, recomputed_value)} from the history"
 
 
-def _is_nearly_same(one: Any, other: Any) -> bool:
-    if one is None or other is None or len(one) != len(other):
-        return one is other
-    pairs = (pair for ticks in zip(one, other, strict=True) for pair in zip(*ticks, strict=True))
+def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
+    if stored_value is None or recomputed_value is None or len(stored_value) != len(recomputed_value):
+        return stored_value is recomputed_value
+    pairs = (
+        pair
+        for ticks in zip(stored_value, recomputed_value, strict=True)
+        for pair in zip(*ticks, strict=True)
+    )
     return all(math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12) for first, second in pairs)
 
 
-def _told(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if value is None:
         return "no load" if name == "loads" else "no memory"
     if name == "loads":
@@ -256,9 +267,10 @@ def _told(name: str, value: Any) -> str:
 def windows_of(
     history: RateHistory, topic_id: int, from_ms: int, to_ms: int, applied_at: Mapping[int, int]
 ) -> Iterator[Window]:
-    """The recorded windows that ended in the inclusive span, one day of files at a time.
+    """Yield the recorded windows that ended in the inclusive span, reading one day of files at a time.
 
-    `applied_at` says by a window's end when its records could be read; one that nobody noted counts from its end.
+    `applied_at` maps a window's end to the time when its records could be read; a window without an entry
+    counts from its end.
     """
     import pyarrow.compute as pc
 
@@ -272,7 +284,7 @@ def windows_of(
         rates: dict[int, dict[int, SegmentRates]] = {end: {} for end in heard}
         for row in table.filter(pc.equal(table.column("topic_id"), topic_id)).to_pylist():
             stats = LoadStats(*(row[metric] for metric in METRICS))
-            found = SegmentRates(stats, row["observed_at_ms"], row["source"])
-            rates[row["window_end_ms"]][row["segment_id"]] = found
+            segment_rates = SegmentRates(stats, row["observed_at_ms"], row["source"])
+            rates[row["window_end_ms"]][row["segment_id"]] = segment_rates
         for end in sorted(heard):
             yield Window(end, applied_at.get(end, end), rates[end], heard[end])

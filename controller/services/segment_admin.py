@@ -1,8 +1,9 @@
-"""Manual split, merge, rebucket and re-cut: what a person asks for becomes an intent in the journal, or a refusal.
+"""Manual split, merge, rebucket and recut: a person's request becomes an intent in the journal, or is
+refused.
 
-Cooldowns and caps do not hold it back (Pulsar's manual operations skip them too), but it starts the cooldowns. A
-segment in a live operation is refused. An act is a `Planner`: `preview` shows what it would do, `submit` writes the
-intent. Running it is the operation runner's.
+Cooldowns and caps do not restrict manual requests (Pulsar's manual operations skip them too), but the
+requests start the cooldowns. A segment in a live operation is refused. A `Planner` describes the action:
+`preview` shows its result, and `submit` writes the intent. The operation runner runs the operation.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
 
 UNLOCKED_ATTEMPTS = 3
-"""How often a request looks again before it locks the topic and waits its turn."""
+"""Number of attempts without a lock. After these, the request locks the topic."""
 
 Planner = Callable[[SegmentLayout, int], Reshape]
-"""Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""
+"""Builds the reshape from the present layout and the policy's maximum number of buckets per segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would be done to the layout of `epoch`; the ids may differ when it is submitted later."""
+    """The reshape that would be applied to the layout of `epoch`. The segment ids may differ if the request
+    is submitted later.
+    """
 
     topic: str
     epoch: int
@@ -41,7 +44,9 @@ class Preview:
 
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
-    """At the midpoint, at cut points (each the first hash of a child), or into `parts` of equal width."""
+    """Return a planner that splits at the midpoint, at cut points (each is the first hash of a child), or
+    into `parts` of equal width.
+    """
     if at and parts is not None:
         raise InvalidInput(f"split of segment {segment_id}: give cut points or a number of parts, not both")
 
@@ -54,27 +59,31 @@ def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = No
 
 
 def merging(a: int, b: int) -> Planner:
-    """Two neighbours into one; parents are recorded and closed in the order given."""
+    """Return a planner that merges two neighbours. Parents are recorded and terminated in the order given."""
     return lambda layout, max_buckets: reshape.plan_merge(layout, a, b, max_buckets)
 
 
 def rebucketing(segment_id: int, bucket_count: int) -> Planner:
-    """The same range with another number of entry buckets."""
+    """Return a planner that keeps the range and changes the number of entry buckets."""
     return lambda layout, max_buckets: reshape.plan_rebucket(layout, segment_id, bucket_count, max_buckets)
 
 
 def replacing(segment_id: int) -> Planner:
-    """Its log is closed, and a successor of the same range and buckets takes over."""
+    """Return a planner that terminates the segment's log and creates a successor with the same range and
+    buckets.
+    """
     return lambda layout, _max_buckets: reshape.plan_heal(layout, segment_id)
 
 
 def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
-    """Neighbours cut anew at other points."""
+    """Return a planner that cuts neighbours again at other points."""
     return lambda layout, max_buckets: reshape.plan_recut(layout, segment_ids, cut_points, max_buckets)
 
 
 def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner) -> Preview:
-    """What `submit` would do now; writes nothing. Raises as `submit` does, except for a busy segment."""
+    """Return the result that `submit` would have. Writes nothing. Raises the errors of `submit`, except for a
+    busy segment.
+    """
     with store.single_statement() as tx:
         view = reshape_intents.look(tx, topic)
     view.demand_current()
@@ -86,11 +95,11 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Look, plan, write; look again if another request was faster. A topic that others change all the time is locked in
-    the end.
+    """Read, plan and write the request. Repeat this if another request was faster, and finally lock a topic
+    that changes all the time.
 
-    The same request key gives the first one's operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
-    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported when the topic's data plane cannot do it.
+    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot do it.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
         with store.single_statement() as tx:
@@ -98,11 +107,12 @@ def submit(
         if view.first_id is not None:
             break
         draft = _draft(store, planes, view, planner, request)
-        draft.demand_possible()  # what comes in between is the constraint's to see, and named under the lock
+        # The database's constraint detects a later change; the reason is determined under the lock.
+        draft.demand_possible()
         try:
             with store.single_statement() as tx:
                 written = reshape_intents.write(tx, [draft]).get(view.topic_id)
-        except Conflict:  # the key, or a segment; told apart below
+        except Conflict:  # of the key or of a segment; determined below
             break
         if written is not None:
             return Intent(written, repeated=False)
@@ -112,7 +122,7 @@ def submit(
 def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Under the topic's lock, so nothing changes in between; others wait."""
+    """Submit the request under the topic's lock, so that nothing changes in between. Other requests wait."""
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
         view = reshape_intents.look(tx, topic, request.request_key)
@@ -133,8 +143,8 @@ def _draft(
 
 
 def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayout, Reshape]:
-    """The plan on the ACTIVE segments. Where it does not fit, it is made on the whole layout, whose
-    refusals say more.
+    """Return the layout and the plan on its ACTIVE segments. If that fails, plan on the whole layout, whose
+    errors are more specific.
     """
     max_buckets = view.cluster_policy.entry_bucket_max_per_segment
     try:
@@ -149,10 +159,10 @@ def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -
     can = plane.capabilities
     if planned.kind is ReshapeKind.HEAL and isinstance(plane, LayoutKeeper):
         raise Unsupported(
-            f"data plane {plane.name!r} makes the layout itself; replace no segment of it from here"
+            f"data plane {plane.name!r} keeps the layout itself, so Cleave cannot replace a segment; replace the segment with the broker's admin client"
         )
     if planned.kind is ReshapeKind.RECUT and not can.recut:
-        raise Unsupported(f"data plane {plane.name!r} cannot re-cut segments; split and merge them instead")
+        raise Unsupported(f"data plane {plane.name!r} cannot recut segments; split and merge them instead")
     if planned.kind is not ReshapeKind.SPLIT:
         return
     if len(planned.children) > can.max_children:

@@ -1,8 +1,8 @@
-"""The log behind one segment, named by its descriptor (`0000-7fff-12`), for whoever speaks Pulsar's API of segments.
+"""The log of one segment, named by its descriptor (`0000-7fff-12`), for clients of Pulsar's segment API.
 
-Layout and cursors belong to the journal, so what changes these is asked of it elsewhere: a log is closed by replacing its segment
-(`segment_admin`), deleted by pruning it (`garbage_collector`). Here is what is left: to see that a log and its cursors are there, and
-how much is unread.
+Layout and cursors belong to the journal, so requests to change them are made elsewhere: a log is terminated
+by replacing its segment (`segment_admin`), and deleted by pruning the segment (`garbage_collector`). This
+module ensures that a log and its cursors exist, and counts unread messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controller.store.topics.subscriptions import SubscriptionState
 
 @dataclass(frozen=True, slots=True)
 class SegmentLog:
-    """A segment that is not pruned, its log, and the subscriptions that its topic has."""
+    """A segment that is not pruned, its log, and the subscriptions of its topic."""
 
     topic: str
     segment: Segment
@@ -32,40 +32,43 @@ class SegmentLog:
     plane: DataPlane
     subscriptions: frozenset[str]
     origin: LogOrigin | None
-    """Creation record to store with the log if it has to be created once more."""
+    """Creation record to store with the log if the log must be created again."""
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nothing is appended any more."""
+        """True if the segment accepts no more appends."""
         return self.segment.state is SegmentState.SEALED
 
     def see_to(self, names: Sequence[str]) -> None:
-        """See that the log is there with the topic's subscriptions and with these, which must be the topic's.
+        """Ensure that the log exists with the subscriptions of the topic. The names must be subscriptions of
+        the topic.
 
-        Raises SubscriptionNotFound, Conflict for a sealed segment, and as the data plane does.
+        Raises SubscriptionNotFound, Conflict for a sealed segment, and the errors of the data plane.
         """
         self._demand(names)
         if self.is_sealed:
             raise Conflict(
-                f"segment {self.segment.segment_id} of {self.topic} is sealed; nothing is made there any more"
+                f"segment {self.segment.segment_id} of {self.topic} is sealed, so its log cannot be created; use an active segment"
             )
         self.plane.create_segment(self.backing_topic, sorted(self.subscriptions), self.origin)
 
     def demand_none(self, name: str) -> None:
-        """Raises Conflict while the topic has the subscription: its segments have a cursor each."""
+        """Raise Conflict if the topic has the subscription, because each of its segments needs the cursor."""
         if name in self.subscriptions:
             raise Conflict(
-                f"subscription {name} is the topic's, and no segment goes without it; delete it from {self.topic}"
+                f"subscription {name} belongs to the topic, so each segment has it; delete it from {self.topic}"
             )
 
     def backlog(self, name: str) -> int:
-        """Unread messages. Raises SubscriptionNotFound, and as the data plane does."""
-        found = self.plane.backlog(self.backing_topic, name)
-        if found is None:
+        """Return the number of unread messages. Raises SubscriptionNotFound, and the errors of the data
+        plane.
+        """
+        unread = self.plane.backlog(self.backing_topic, name)
+        if unread is None:
             raise SubscriptionNotFound(
                 f"segment {self.segment.segment_id} of {self.topic} has no subscription {name}; create it on the topic"
             )
-        return found
+        return unread
 
     def _demand(self, names: Sequence[str]) -> None:
         for name in names:
@@ -76,22 +79,22 @@ class SegmentLog:
 
 
 def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: str) -> SegmentLog:
-    """The segment of that descriptor. Raises InvalidInput for none, TopicNotFound, SegmentNotFound for one that is not in the
-    layout, Unsupported where a broker keeps the layout.
+    """Return the segment with the descriptor. Raises InvalidInput for an invalid descriptor, TopicNotFound,
+    SegmentNotFound if the layout has no such segment, Unsupported if a broker keeps the layout.
     """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     with store.transaction() as tx:
-        found = published_segments(tx, topic)
-        listed = subscriptions.list_subscriptions(tx, found.topic_id)
-        origins = backing_logs.origins(tx, found.backing_topics.values())
-    segment = found.layout.segments.get(segment_id)
+        published = published_segments(tx, topic)
+        rows = subscriptions.list_subscriptions(tx, published.topic_id)
+        origins = backing_logs.origins(tx, published.backing_topics.values())
+    segment = published.layout.segments.get(segment_id)
     if segment is None or segment.hash_range != hash_range:
         raise SegmentNotFound(
-            f"topic {topic} has no segment {descriptor}; segments are made by splitting and merging, not one by one"
+            f"topic {topic} has no segment {descriptor}; create segments by splitting and merging"
         )
-    plane = configured(planes, found.data_plane, topic)
+    plane = configured(planes, published.data_plane, topic)
     if isinstance(plane, LayoutKeeper):
-        raise Unsupported(f"the broker keeps the segments of {topic}; ask there, with its own admin client")
-    names = frozenset(one.name for one in listed if one.state is SubscriptionState.LIVE)
-    log = found.backing_topics[segment_id]
+        raise Unsupported(f"the broker keeps the segments of {topic}; use the broker's own admin client")
+    names = frozenset(row.name for row in rows if row.state is SubscriptionState.LIVE)
+    log = published.backing_topics[segment_id]
     return SegmentLog(topic, segment, log, plane, names, origins.get(log))

@@ -1,8 +1,9 @@
-"""How far behind a subscription is: unacknowledged messages for each bucket of what it has to read, attached to or not.
+"""Lag of a subscription: unacknowledged messages of each bucket that it has to read, whether or not a
+consumer is attached.
 
-The rows say what there is to read and who owns it; the counts come from the data plane, a few calls at a time. A plane that counts
-whole segments only says so by leaving `bucket` out, and so is a queue counted. A segment whose count cannot be had is shown with
-the reason, and keeps none of the others from being shown.
+The rows say which buckets there are and which consumers own them. The counts come from the data plane, a few
+calls at a time. If a data plane counts whole segments only, `bucket` is None; so it is for a queue. A segment
+that cannot be counted is returned with the reason, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from controller.store.topics.subscriptions import SubscriptionKind
 
 PARALLEL_CALLS = 8
 UNREAD_SECONDS = 2.0
-"""Whoever asks why nothing comes is answered while a data plane is away, too."""
+"""Seconds after which `unread` stops waiting. A client that asks why it receives nothing gets an answer even
+while a data plane is unavailable.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLag:
-    """Of one bucket, or of a whole segment where `bucket` is None. Nobody may own it."""
+    """Lag of one bucket, or of a whole segment if `bucket` is None. `owners` may be empty."""
 
     segment_id: int
     hash_range: str
@@ -38,58 +41,66 @@ class BucketLag:
     bucket: str | None
     owners: tuple[str, ...]
     messages: int | None
-    """None where it could not be counted; `error` says why."""
+    """Number of unacknowledged messages; None if it could not be counted, and `error` has the reason."""
     error: str | None = None
 
 
 Unread = Callable[[str, str, Collection[int]], dict[int, int]]
-"""`unread` of segments of a topic's subscription."""
+"""Returns the unacknowledged messages of segments, as `unread` does. Takes topic, subscription and segment
+ids.
+"""
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
-    """By range and bucket. Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
+    """Return the lag of each bucket, ordered by hash range and bucket. Raises TopicNotFound,
+    SubscriptionNotFound, Unsupported.
+    """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
-        found = readable_segments.to_read(tx, row.topic_id, subscription)
+        to_read = readable_segments.to_read(tx, row.topic_id, subscription)
         kind = subscriptions.get_subscription(tx, row.topic_id, subscription).kind
         owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
     plane = configured(planes, row.data_plane, topic)
     owners: dict[int, list[BucketOwner]] = {}
-    for one in owned:
-        owners.setdefault(one.bucket.segment_id, []).append(one)
+    for owner in owned:
+        owners.setdefault(owner.bucket.segment_id, []).append(owner)
     segments = [
         segment
         for segment in sorted(
-            found.layout.segments.values(), key=lambda one: (one.hash_range.start, one.segment_id)
+            to_read.layout.segments.values(),
+            key=lambda segment: (segment.hash_range.start, segment.segment_id),
         )
-        if segment.segment_id not in found.drained
+        if segment.segment_id not in to_read.drained
     ]
 
-    # What a queue's consumers have settled lies anywhere, and belongs to no bucket.
+    # The messages that a queue's consumers have settled can lie anywhere in a segment, so buckets cannot be
+    # counted.
     counts_buckets = isinstance(plane, BucketCountingDataPlane) and kind is not SubscriptionKind.QUEUE
 
     def counted(segment: Segment) -> list[BucketLag]:
-        log, owned_by = found.backing_topics[segment.segment_id], owners.get(segment.segment_id, ())
+        log, owned_by = to_read.backing_topics[segment.segment_id], owners.get(segment.segment_id, ())
         return _of_segment(plane, log, subscription, segment, owned_by, counts_buckets=counts_buckets)
 
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-lag") as calls:
-        return [one for those in calls.map(counted, segments) for one in those]
+        return [lag for lags in calls.map(counted, segments) for lag in lags]
 
 
 def unread(
     store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str, segment_ids: Collection[int]
 ) -> dict[int, int]:
-    """Unacknowledged messages of these segments. What cannot be counted within `UNREAD_SECONDS` is left out. Raises TopicNotFound."""
+    """Return the unacknowledged messages of these segments. Segments that cannot be counted within
+    `UNREAD_SECONDS` are left out. Raises TopicNotFound.
+    """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         logs = readable_segments.to_read(tx, row.topic_id, subscription).backing_topics
     plane = configured(planes, row.data_plane, topic)
     calls = ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-unread")
-    asked = {i: calls.submit(plane.backlog, logs[i], subscription) for i in segment_ids if i in logs}
-    wait(asked.values(), timeout=UNREAD_SECONDS)
+    futures = {i: calls.submit(plane.backlog, logs[i], subscription) for i in segment_ids if i in logs}
+    wait(futures.values(), timeout=UNREAD_SECONDS)
     calls.shutdown(wait=False, cancel_futures=True)
-    ended = {i: call for i, call in asked.items() if call.done() and not call.cancelled()}
-    counts = {i: call.result() for i, call in ended.items() if call.exception() is None}
+    completed = {i: call for i, call in futures.items() if call.done() and not call.cancelled()}
+    counts = {i: call.result() for i, call in completed.items() if call.exception() is None}
     return {i: count for i, count in counts.items() if count is not None}
 
 
@@ -102,23 +113,23 @@ def _of_segment(
     *,
     counts_buckets: bool,
 ) -> list[BucketLag]:
-    where = (segment.segment_id, str(segment.hash_range), segment.state.value)
-    everybody = tuple(sorted({one.consumer for one in owners}))
+    segment_fields = (segment.segment_id, str(segment.hash_range), segment.state.value)
+    segment_owners = tuple(sorted({owner.consumer for owner in owners}))
     ranges = bucket_ranges(segment.bucket_splits)
     try:
         if counts_buckets and isinstance(plane, BucketCountingDataPlane):
             counts: Sequence[int | None] | None = plane.backlog_of_buckets(
-                log, subscription, [one.start for one in ranges]
+                log, subscription, [bucket.start for bucket in ranges]
             )
             return [
-                BucketLag(*where, str(one), _owners_of(one, owners), count)
-                for one, count in zip(ranges, counts or [None] * len(ranges), strict=True)
+                BucketLag(*segment_fields, str(bucket), _owners_of(bucket, owners), count)
+                for bucket, count in zip(ranges, counts or [None] * len(ranges), strict=True)
             ]
-        return [BucketLag(*where, None, everybody, plane.backlog(log, subscription))]
+        return [BucketLag(*segment_fields, None, segment_owners, plane.backlog(log, subscription))]
     except CleaveError as error:
-        return [BucketLag(*where, None, everybody, None, error.message)]
+        return [BucketLag(*segment_fields, None, segment_owners, None, error.message)]
 
 
 def _owners_of(bucket: HashRange, owners: Sequence[BucketOwner]) -> tuple[str, ...]:
-    """Whoever owns it, alone or in a run."""
-    return tuple(one.consumer for one in owners if one.bucket.bucket.contains(bucket.start))
+    """Return the consumers that own the bucket, alone or as a part of a run."""
+    return tuple(owner.consumer for owner in owners if owner.bucket.bucket.contains(bucket.start))

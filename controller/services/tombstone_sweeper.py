@@ -1,10 +1,11 @@
-"""Tombstone sweeper: deletes logs that nobody needs any more, and repeats it until they are gone for good.
+"""Tombstone sweeper: deletes superfluous logs, and repeats a deletion until the log is gone for good.
 
-The only place that deletes a log. Prunes, deletions, aborts and the reconciler decide which logs are superfluous; the
-sweeper demands proof immediately before it deletes: an operation of this journal created the log, and the log is closed
-and empty, or closed and read to its end by every subscription. A log without that proof is kept and listed as foreign. A
-tombstone closes after two absences more than the longest call apart, so that a create call held up on its way cannot
-bring a log back unseen.
+This is the only module that deletes logs. Prunes, deletions, aborted operations and the reconciler decide
+which logs are superfluous. The sweeper demands proof immediately before it deletes: an operation of this
+journal created the log, and the log is terminated and empty, or terminated and read to its end by every
+subscription. A log without this proof is kept and listed as unmanaged. A deletion entry is closed after the
+log was absent twice, with more than the longest call time between the two checks, so that a delayed create
+call cannot restore a log unnoticed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = telemetry.get_logger(__name__)
 BATCH = 16
 CALLS_EACH = 5
 PARALLEL_DELETES = 4
-"""A broker takes most of a deletion's time to write its own metadata."""
+"""Deletions that run in parallel: a broker spends most of a deletion writing its own metadata."""
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
 USED_SIBLING = "another log of the same operation holds messages"
@@ -38,15 +39,16 @@ USED_SIBLING = "another log of the same operation holds messages"
 
 @dataclass(slots=True)
 class SweepReport:
-    """What one sweep did; backing topics of each kind."""
+    """Result of one sweep, as backing topics."""
 
     absent: list[str] = field(default_factory=list)
-    """Found gone, now or already; closed too when this was the second time."""
+    """Logs that are gone. If it is the second absence of a log, the log is in `closed` too."""
     closed: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
-    """Logs that must not be deleted, with the reason; their tombstones are closed."""
+    """Logs that must not be deleted, with the reasons. Their deletion entries are closed."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Still there or not looked at, with the error; tried again later, ever more rarely."""
+    """Logs that still exist or could not be read, with the errors. They are tried again with growing delays.
+    """
 
 
 def sweep(
@@ -56,20 +58,22 @@ def sweep(
     limit: int = 1000,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
-    """Work through up to `limit` tombstones that are due. Several sweepers may run; StoreUnavailable only is raised."""
+    """Process up to `limit` deletion entries that are due. Several sweepers may run at once. Raises
+    StoreUnavailable only.
+    """
     swept = SweepReport()
     longest_call_seconds = max((plane.call_timeout_seconds for plane in planes.values()), default=0.0)
-    left = limit
-    while left > 0 and not should_stop():
-        batch = min(left, BATCH)
+    remaining = limit
+    while remaining > 0 and not should_stop():
+        batch = min(remaining, BATCH)
         with store.single_statement() as tx:
             due = tombstones.claim_due(
                 tx, limit=batch, hold_seconds=(batch * CALLS_EACH + 1) * longest_call_seconds
             )
-        for plane_name in sorted({one.data_plane for one in due}):
-            some = [one for one in due if one.data_plane == plane_name]
-            _sweep(store, planes.get(plane_name), some, longest_call_seconds, swept)
-        left = left - batch if len(due) == batch else 0
+        for plane_name in sorted({entry.data_plane for entry in due}):
+            entries = [entry for entry in due if entry.data_plane == plane_name]
+            _sweep(store, planes.get(plane_name), entries, longest_call_seconds, swept)
+        remaining = remaining - batch if len(due) == batch else 0
     return swept
 
 
@@ -80,29 +84,29 @@ def _sweep(
     apart_seconds: float,
     swept: SweepReport,
 ) -> None:
-    """Delete those logs of one data plane that may be deleted, and record what became of each."""
+    """Delete the logs of one data plane that may be deleted, and record the result for each."""
     try:
         reports = _reports(plane, due)
     except StoreUnavailable:
         raise
     except Exception as error:
         if not isinstance(error, CleaveError):
-            log.exception("logs not looked at", logs=len(due))
+            log.exception("logs not described", logs=len(due))
         if len(due) > 1 and not isinstance(error, CleaveError):
-            for one in due:  # it is one log's trouble
-                _sweep(store, plane, [one], apart_seconds, swept)
+            for entry in due:  # One of the logs causes the error, so each is processed alone.
+                _sweep(store, plane, [entry], apart_seconds, swept)
             return
-        for one in due:
-            _fail(store, one, str(error), swept)
+        for entry in due:
+            _fail(store, entry, str(error), swept)
         return
     deletable = _deletable(store, plane, due, reports, swept)
     if plane is None:
         return
     with ThreadPoolExecutor(PARALLEL_DELETES, thread_name_prefix="sweep") as calls:
         failures = list(calls.map(partial(_delete, plane), deletable))
-    for one, failure in zip(deletable, failures, strict=True):
-        was_there = reports[one.backing_topic].state is not LogState.MISSING
-        _record(store, one, failure, apart_seconds, was_there, swept)
+    for entry, failure in zip(deletable, failures, strict=True):
+        was_there = reports[entry.backing_topic].state is not LogState.MISSING
+        _record(store, entry, failure, apart_seconds, was_there, swept)
 
 
 def _deletable(
@@ -112,44 +116,46 @@ def _deletable(
     reports: Mapping[str, LogReport],
     swept: SweepReport,
 ) -> list[Tombstone]:
-    """Return those whose logs may be deleted; the others are kept, or tried again later."""
+    """Return the entries whose logs may be deleted. The other logs are kept, or tried again later."""
     with store.transaction() as tx:
-        owners = backing_logs.ownership(tx, [one.backing_topic for one in due])
-    unplaced = [one for one in due if not owners[one.backing_topic].was_active and not one.discards_unread]
+        owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due])
+    unplaced = [
+        entry for entry in due if not owners[entry.backing_topic].was_active and not entry.discards_unread
+    ]
     deletable: list[Tombstone] = []
-    for one in due:
+    for entry in due:
         try:
-            kept_because = _judge(plane, one, reports, owners[one.backing_topic])
+            kept_because = _judge(plane, entry, reports, owners[entry.backing_topic])
             if kept_because is not None:
-                _keep(store, one, reports[one.backing_topic], kept_because, swept)
+                _keep(store, entry, reports[entry.backing_topic], kept_because, swept)
                 continue
         except StoreUnavailable:
             raise
         except CleaveError as error:
-            _fail(store, one, str(error), swept)
-        except Exception as error:  # the others of the batch would be left alone with it
-            log.exception("log not judged", backing_topic=one.backing_topic)
-            _fail(store, one, f"{type(error).__name__}: {error}", swept)
+            _fail(store, entry, str(error), swept)
+        except Exception as error:  # An unexpected error must not affect the other logs of the batch.
+            log.exception("log not checked before its deletion", backing_topic=entry.backing_topic)
+            _fail(store, entry, f"{type(error).__name__}: {error}", swept)
         else:
-            deletable.append(one)
+            deletable.append(entry)
     with_used = _with_used_siblings(store, unplaced) if unplaced else []
-    for one in with_used:
-        if one in deletable and reports[one.backing_topic].state is not LogState.MISSING:
-            deletable.remove(one)
-            _keep(store, one, reports[one.backing_topic], USED_SIBLING, swept)
+    for entry in with_used:
+        if entry in deletable and reports[entry.backing_topic].state is not LogState.MISSING:
+            deletable.remove(entry)
+            _keep(store, entry, reports[entry.backing_topic], USED_SIBLING, swept)
     return deletable
 
 
 def _with_used_siblings(store: Store, unplaced: Sequence[Tombstone]) -> list[Tombstone]:
-    """Return the logs of aborted operations of which another log is kept.
+    """Return the entries of aborted operations of which another log is kept.
 
-    Clients append to a child only after the reshape was committed. So the database lost the commit, and the recovery needs
-    all children of the operation.
+    Clients append to a child only after the reshape was committed. So the database lost the commit, and the
+    recovery needs all children of the operation.
     """
     with store.single_statement() as tx:
-        kept = tombstones.reasons_to_keep(tx, [one.operation_id for one in unplaced])
+        kept = tombstones.reasons_to_keep(tx, [entry.operation_id for entry in unplaced])
     used = {operation_id for operation_id, reason in kept if reason != FOREIGN}
-    return [one for one in unplaced if one.operation_id in used]
+    return [entry for entry in unplaced if entry.operation_id in used]
 
 
 def _judge(
@@ -157,20 +163,23 @@ def _judge(
 ) -> str | None:
     report = reports.get(tombstone.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):
-        raise DataPlaneUnavailable(f"{tombstone.backing_topic} did not answer; trying again")
+        raise DataPlaneUnavailable(
+            f"{tombstone.backing_topic} did not answer; the deletion will be tried again"
+        )
     return _reason_to_keep(plane, tombstone, report, owner)
 
 
 def _delete(plane: DataPlane, tombstone: Tombstone) -> str | None:
-    """Delete the log and look at it again. Return what went wrong; None if the log is gone."""
+    """Delete the log and read its state again. Return an error message; None if the log is gone."""
     name = tombstone.backing_topic
     try:
-        plane.delete_segment(name)  # even if gone: a plane may still have parts of it to remove
+        plane.delete_segment(name)  # The data plane may still have parts of a missing log to remove.
         if plane.segment_state(name) is not LogState.MISSING:
-            return f"{name} is there again right after its deletion; trying again"
+            return f"{name} exists again right after its deletion; the deletion will be tried again"
     except CleaveError as error:
         return str(error)
-    except Exception as error:  # what became of the others of the batch would not be recorded
+    except Exception as error:
+        # An unexpected error must not keep the results of the other logs of the batch from being recorded.
         log.exception("log not deleted", backing_topic=name)
         return f"{type(error).__name__}: {error}"
     return None
@@ -182,31 +191,34 @@ def _reports(plane: DataPlane | None, due: Sequence[Tombstone]) -> Mapping[str, 
             f"data plane {due[0].data_plane!r} is not configured here; sweep where it is configured"
         )
     if not isinstance(plane, SetWiseDataPlane):
-        raise CleaveError(f"data plane {plane.name!r} makes no logs for Cleave: its broker deletes them")
-    return plane.describe_logs([one.backing_topic for one in due])
+        raise CleaveError(f"data plane {plane.name!r} creates no logs for Cleave; its broker deletes them")
+    return plane.describe_logs([entry.backing_topic for entry in due])
 
 
 def _reason_to_keep(
     plane: SetWiseDataPlane, tombstone: Tombstone, report: LogReport, owner: Ownership
 ) -> str | None:
-    """Return the reason for which the log must not be deleted; None if it is gone, or closed and superfluous.
+    """Return the reason why the log must not be deleted; None if the log is gone, or terminated and
+    superfluous.
 
-    An open log that was never used is terminated first, and described again: a message that came meanwhile keeps it. A broker
-    that lost acknowledgements of a pruned segment in a crash is given them once more.
+    An open log that was never used is first terminated and described again: a message that arrived in between
+    keeps it. If a broker lost the acknowledgements of a pruned segment in a crash, they are repeated.
     """
     if report.state is LogState.MISSING:
         return None
     if tombstone.discards_unread:
         return None if owner.created(report.origin) else FOREIGN
-    if owner.created(report.origin) and _complete(plane, tombstone, report):
+    if owner.created(report.origin) and _prepare_deletion(plane, tombstone, report):
         described = plane.describe_logs([tombstone.backing_topic]).get(tombstone.backing_topic)
         if described is None or described.state is LogState.OPEN:
-            raise DataPlaneUnavailable(f"{tombstone.backing_topic} is not closed yet; trying again")
+            raise DataPlaneUnavailable(
+                f"{tombstone.backing_topic} is not terminated yet; the deletion will be tried again"
+            )
         report = described
     return reason_to_keep(report, owner)
 
 
-def _complete(plane: DataPlane, tombstone: Tombstone, report: LogReport) -> bool:
+def _prepare_deletion(plane: DataPlane, tombstone: Tombstone, report: LogReport) -> bool:
     """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed."""
     if report.state is LogState.OPEN and report.is_unused:
         plane.terminate_segment(tombstone.backing_topic)
@@ -219,7 +231,9 @@ def _complete(plane: DataPlane, tombstone: Tombstone, report: LogReport) -> bool
 
 
 def _keep(store: Store, tombstone: Tombstone, report: LogReport, reason: str, swept: SweepReport) -> None:
-    """Close the tombstone and list the log. That it has to be kept is evidence that the journal is behind its logs."""
+    """Close the deletion entry and list the log as unmanaged. A log that must be kept is evidence that the
+    journal is behind its logs.
+    """
     name = tombstone.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)
     swept.kept[name] = reason
@@ -248,16 +262,16 @@ def _record(
             if was_there and tombstone.absences > 0:
                 tombstones.record_failure(tx, tombstone.tombstone_id, "it came back", delay_seconds=0.0)
             closed = tombstones.record_absence(tx, tombstone.tombstone_id, apart_seconds=apart_seconds)
-    except NotFound:  # another sweeper closed it
+    except NotFound:  # Another sweeper closed the entry.
         return
     swept.absent.append(tombstone.backing_topic)
     if closed:
         swept.closed.append(tombstone.backing_topic)
 
 
-def _fail(store: Store, tombstone: Tombstone, why: str, swept: SweepReport) -> None:
-    log.warning("log not deleted", backing_topic=tombstone.backing_topic, error=why)
-    swept.failed[tombstone.backing_topic] = why
+def _fail(store: Store, tombstone: Tombstone, reason: str, swept: SweepReport) -> None:
+    log.warning("log not deleted", backing_topic=tombstone.backing_topic, error=reason)
+    swept.failed[tombstone.backing_topic] = reason
     delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(tombstone.attempts, 10), LONGEST_DELAY_SECONDS)
     with store.transaction() as tx:
-        tombstones.record_failure(tx, tombstone.tombstone_id, why, delay_seconds=delay_seconds)
+        tombstones.record_failure(tx, tombstone.tombstone_id, reason, delay_seconds=delay_seconds)

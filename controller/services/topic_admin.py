@@ -1,7 +1,7 @@
-"""Create and delete topics and subscriptions: each request becomes an intent in the journal, or a refusal.
+"""Creates and deletes topics and subscriptions: each request becomes an intent in the journal, or is refused.
 
-Names and properties are checked here and by the database's constraints. The operation runner makes logs and cursors;
-`operation_wait` waits for the result.
+This module and the database's constraints check names and properties. The operation runner creates logs and
+cursors. `operation_wait` waits for the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ MOST_RELEASE_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class CursorToMove:
-    """Where a subscription is on one segment. `backlog` None: there is no such log or cursor. `readers` own buckets of it now."""
+    """Position of a subscription on one segment. `backlog` is None if the log or the cursor does not exist.
+    `readers` are the consumers that own buckets of the segment.
+    """
 
     segment_id: int
     range_start: int
@@ -55,11 +57,11 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Intend a topic (`topic://tenant/namespace/name`) of `segments` equal segments, 1..65536.
+    """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536.
 
-    The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput (an override
-    that does not fit the levels above included), TopicExists, NotFound where the data plane lacks the namespace, or Unsupported for a
-    data plane that is not configured here.
+    The policy's maximum number of segments does not apply: it restricts automatic splits only. Raises
+    InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if the data
+    plane lacks the namespace, or Unsupported for a data plane that is not configured here.
     """
     if data_plane not in planes:
         raise Unsupported(
@@ -68,7 +70,8 @@ def create_topic(
     _check_properties(properties or {})
     _demand_namespace(planes[data_plane], name)
     with store.transaction() as tx:
-        if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
+        if operations.find_by_request_key(tx, request.request_key) is None:
+            # A repeated request returns its first result without a check.
             policies.demand_valid(tx, name, policy)
         if isinstance(planes[data_plane], LayoutKeeper):
             return mirror_intents.intend_attach(
@@ -80,7 +83,8 @@ def create_topic(
                 properties=properties,
                 request=request,
             )
-        buckets = policies.get_cluster(tx).policy  # the bucket parameters hold for a cluster, as in PIP-486
+        # The bucket parameters apply to a whole cluster, as in PIP-486.
+        buckets = policies.get_cluster(tx).policy
         return topic_intents.intend_create(
             tx,
             name,
@@ -98,14 +102,16 @@ def create_topic(
 def attach_topic(
     store: Store, planes: Mapping[str, DataPlane], name: str, request: Request, *, data_plane: str
 ) -> Intent:
-    """Intend to take over a topic whose layout its broker keeps: mirror it, and decide in the broker's place.
+    """Intend to attach a topic whose layout its broker keeps: mirror the layout, and decide in the broker's
+    place.
 
-    The broker's own auto-scaler is turned off for it, and put back by `detach_topic`. Raises InvalidInput,
-    TopicExists, or Unsupported for a data plane that keeps no layouts or is not configured here.
+    The broker's own auto-scaler is turned off for the topic, and restored by `detach_topic`. Raises
+    InvalidInput, TopicExists, or Unsupported for a data plane that keeps no layouts or is not configured
+    here.
     """
     if not isinstance(planes.get(data_plane), LayoutKeeper):
         raise Unsupported(
-            f"data plane {data_plane!r} keeps no layouts here to attach to; set CLEAVE_PULSAR_ADMIN_URL and choose "
+            f"data plane {data_plane!r} has no topics to attach; set CLEAVE_PULSAR_ADMIN_URL and choose "
             "pulsar_scalable, or create the topic"
         )
     with store.transaction() as tx:
@@ -113,21 +119,21 @@ def attach_topic(
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
-    """Intend to give a topic back to its broker's own controller; its data stays as it is.
+    """Intend to return a topic to its broker's own controller. The data of the topic does not change.
 
     Raises TopicNotFound, TopicNotLive, or Conflict for a topic that was not attached.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, name).topic_id
         if mirrors.get_mirror(tx, topic_id) is None:
-            raise Conflict(f"{name} is not attached: Cleave keeps its layout; delete it if it is to go")
+            raise Conflict(f"{name} is not attached, since Cleave keeps its layout; delete the topic instead")
         return mirror_intents.intend_detach(tx, topic_id, request)
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
-    """Intend to delete the topic and every log behind it, unread data included.
+    """Intend to delete the topic and all its logs, unread data included.
 
-    No other intent is accepted from now on; reshapes under way end first. Raises TopicNotFound, TopicNotLive.
+    No further intent is accepted; reshapes in progress end first. Raises TopicNotFound, TopicNotLive.
     """
     with store.transaction() as tx:
         return topic_intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
@@ -142,10 +148,10 @@ def create_subscription(
     kind: SubscriptionKind = SubscriptionKind.STREAM,
     from_latest: bool = False,
 ) -> Intent:
-    """Intend a subscription at the earliest message of every segment that still exists, sealed ones included; with
-    `from_latest` behind everything published so far.
+    """Intend to create a subscription at the earliest message of every segment that still exists, sealed ones
+    included. With `from_latest`, it begins after the messages published so far.
 
-    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict when the name is taken.
+    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -156,7 +162,8 @@ def create_subscription(
 
 
 def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:
-    """Intend to delete the subscription with its consumers and positions on every segment, sealed ones included.
+    """Intend to delete the subscription with its consumers and its positions on all segments, sealed ones
+    included.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound.
     """
@@ -174,15 +181,16 @@ def seek_subscription(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Intend to have the subscription go on from somewhere else, on every segment that has messages.
+    """Intend to move the subscription to another position, on every segment that has messages.
 
-    Its consumers let go of what they read first, for which they have `release_seconds` (0 or more); nothing they had read before
-    counts afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict unless a checkpoint
-    subscription is sought to what is kept and any other is not, Unsupported where a broker keeps the layout.
+    The consumers first release their buckets, within `release_seconds` (0 or more); messages read before do
+    not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict
+    unless a checkpoint subscription is moved to what is kept and any other subscription is not, Unsupported
+    if a broker keeps the layout.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(
-            f"{release_seconds:g} s is no time for consumers to let go in; give 0 to {MOST_RELEASE_SECONDS:g}"
+            f"release_seconds must be between 0 and {MOST_RELEASE_SECONDS:g}, not {release_seconds:g}"
         )
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
@@ -190,9 +198,11 @@ def seek_subscription(
 
 
 def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, reason: str) -> list[Operation]:
-    """Have the subscription's seeks given up that have stopped nobody yet: it goes on from where it was.
+    """Cancel the subscription's seeks that have not stopped a consumer yet, so that it continues at its
+    present position.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict where there is none, or only one that moves cursors already.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if there is no seek, or only one that
+    already moves cursors.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
@@ -208,36 +218,39 @@ def what_a_seek_moves(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[CursorToMove]:
-    """The cursors that a seek of the subscription would move, by range and segment. `limit` of them at most, those behind `after`: the
-    start of a range, and a segment's id. Raises as the data plane does, TopicNotFound, SubscriptionNotFound.
+    """Return the cursors that a seek of the subscription would move, ordered by range and segment: at most
+    `limit`, after `after` (the start of a range, and a segment's id). Raises TopicNotFound,
+    SubscriptionNotFound, and the errors of the data plane.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         key = SubscriptionKey(row.topic_id, subscription)
         subscriptions.get_subscription(tx, row.topic_id, subscription)
-        logs, done = seeks.logs_of(tx, key), drains.drained(tx, row.topic_id, subscription)
+        logs, drained_ids = seeks.logs_of(tx, key), drains.drained(tx, row.topic_id, subscription)
         readers: dict[int, set[str]] = {}
         for owner in bucket_owners.owners(tx, key):
             readers.setdefault(owner.bucket.segment_id, set()).add(owner.consumer)
     plane = planes.get(row.data_plane)
     if plane is None:
         raise Unsupported(f"data plane {row.data_plane!r} of {topic} is not configured here")
-    wanted = [one for one in logs if after is None or (one.range_start, one.segment_id) > after]
+    remaining = [log for log in logs if after is None or (log.range_start, log.segment_id) > after]
     return [
         CursorToMove(
-            one.segment_id,
-            one.range_start,
-            one.is_sealed,
-            one.segment_id in done,
-            plane.backlog(one.backing_topic, subscription),
-            tuple(sorted(readers.get(one.segment_id, ()))),
+            log.segment_id,
+            log.range_start,
+            log.is_sealed,
+            log.segment_id in drained_ids,
+            plane.backlog(log.backing_topic, subscription),
+            tuple(sorted(readers.get(log.segment_id, ()))),
         )
-        for one in wanted[:limit]
+        for log in remaining[:limit]
     ]
 
 
 def _demand_namespace(plane: DataPlane, topic: str) -> None:
-    """Raise NotFound if the data plane lacks the topic's namespace. What it cannot say just now, the operation finds out."""
+    """Raise NotFound if the data plane lacks the topic's namespace. If the data plane cannot answer, the
+    operation detects the missing namespace.
+    """
     if not isinstance(plane, NamespacedDataPlane):
         return
     try:
@@ -249,12 +262,12 @@ def _demand_namespace(plane: DataPlane, topic: str) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    """Refuse text that cannot be stored, and a retention that is no number: it would silently keep everything for
-    ever.
+    """Raise InvalidInput for text that cannot be stored, and for a retention that is not a number, which
+    would silently keep everything for ever.
     """
-    for key, held in properties.items():
+    for key, property_value in properties.items():
         utf8(key, "topic property")
-        utf8(held, f"topic property {key!r} =")
+        utf8(property_value, f"topic property {key!r} =")
     value = properties.get(RETENTION_PROPERTY)
     try:
         is_wrong = value is not None and not math.isfinite(float(value))

@@ -1,7 +1,8 @@
-"""Adopt a topic that exists already: look at it, refuse what would cut somebody off, and intend to take it over.
+"""Adopts an existing topic: inspects it, refuses to disconnect clients, and intends to take the topic over.
 
-The old topic's logs become the sealed first generation of a scalable topic and stay where they are. Until its logs are
-terminated, deleting the new topic undoes everything. Afterwards the broker refuses producers of the old name.
+The old topic's logs become the sealed first generation of a scalable topic and stay where they are. Until
+these logs are terminated, deleting the new topic undoes the adoption. Afterwards the broker refuses producers
+of the old name.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import policies
 from controller.store.topics.subscriptions import SubscriptionKind
 
-_NAMED = 5
-"""How many connections a refusal names; the dry run names all."""
+_NAMED_CONNECTIONS = 5
+"""Maximum number of connections that a refusal names; the dry run names all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What adopting would do. `topic` is the new name."""
+    """Result that adopting a topic would have. `topic` is the new name."""
 
     topic: str
     found: FoundTopic
     segments: int
     unserved: Mapping[str, str]
-    """Subscriptions whose names no consumer of Cleave can give, and why."""
+    """Subscriptions whose names no consumer of Cleave can use, and the reasons."""
 
     @property
     def obstacles(self) -> tuple[str, ...]:
-        """Why it cannot be done now without cutting somebody off, one sentence each."""
+        """Reasons why the topic cannot be adopted without disconnecting clients, one sentence each."""
         live = {"producer": self.found.producers, "consumer": self.found.consumers}
-        return tuple(_sentence(what, who) for what, who in live.items() if who)
+        return tuple(_sentence(kind, names) for kind, names in live.items() if names)
 
 
 def plan(
@@ -52,27 +53,27 @@ def plan(
     segments: int | None = None,
     data_plane: str = "pulsar",
 ) -> Plan:
-    """Look at the old topic and say what would happen; nothing is changed.
+    """Inspect the old topic and return the plan of the adoption. Changes nothing.
 
-    Raises TopicNotFound, InvalidInput, Conflict for a topic that is closed already, Unsupported.
+    Raises TopicNotFound, InvalidInput, Conflict for a topic that is already terminated, Unsupported.
     """
     plane = planes.get(data_plane)
     if not isinstance(plane, Adoptable):
         raise Unsupported(
             f"data plane {data_plane!r} has no topics to adopt here; set CLEAVE_PULSAR_ADMIN_URL and choose pulsar"
         )
-    found = plane.describe_topic(old)
-    if found.terminated:
+    old_topic = plane.describe_topic(old)
+    if old_topic.terminated:
         raise Conflict(
-            f"{found.terminated[0]} is terminated already: nothing can follow it in order; adopt what is open"
+            f"{old_topic.terminated[0]} is already terminated, so no log can follow it in order; adopt an open topic"
         )
     if segments is not None and segments < 1:
-        raise InvalidInput(f"{segments} segments; give at least 1")
+        raise InvalidInput(f"segments must be at least 1, not {segments}")
     return Plan(
-        topic or f"topic://{found.name.removeprefix('persistent://')}",
-        found,
-        segments or len(found.logs),
-        _unserved(found.subscriptions, data_plane),
+        topic or f"topic://{old_topic.name.removeprefix('persistent://')}",
+        old_topic,
+        segments or len(old_topic.logs),
+        _unserved(old_topic.subscriptions, data_plane),
     )
 
 
@@ -86,19 +87,21 @@ def adopt(
     cut_off: bool = False,
     policy: PolicyOverride | None = None,
 ) -> Intent:
-    """Intend what was planned. With `cut_off` the broker tells all who are connected that the topic has ended.
+    """Intend the planned adoption. With `cut_off`, the broker notifies all connected clients that the topic
+    has ended.
 
-    Raises Conflict naming who is connected, TopicExists, InvalidInput. A transaction that is rolled back leaves subscriptions out that cannot
-    be served; otherwise they are refused, since their messages would never be read.
+    Raises Conflict with the names of connected clients, TopicExists, InvalidInput. Subscriptions that cannot
+    be served are refused, because their messages would never be read; a transaction that is rolled back
+    leaves them out instead.
     """
     if planned.unserved and not store.rolls_back:
         raise InvalidInput(
-            f"{planned.found.name} has subscriptions that no consumer of Cleave could read: {'; '.join(planned.unserved.values())}. "
+            f"{planned.found.name} has subscriptions that no consumer of Cleave can read: {'; '.join(planned.unserved.values())}. "
             "Delete them first, or have their applications subscribe under other names"
         )
     if planned.obstacles and not cut_off:
         raise Conflict(
-            f"{planned.found.name} is in use: {'; '.join(planned.obstacles)}. Stop them first, or cut them off"
+            f"{planned.found.name} is in use: {'; '.join(planned.obstacles)}. Stop these clients first, or cut them off"
         )
     kinds = {
         name: SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
@@ -106,7 +109,8 @@ def adopt(
         if name not in planned.unserved
     }
     with store.transaction() as tx:
-        if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
+        if operations.find_by_request_key(tx, request.request_key) is None:
+            # A repeated request returns its first result without a check.
             policies.demand_valid(tx, planned.topic, policy)
         buckets = policies.get_cluster(tx).policy
         adoption = Adoption(
@@ -134,6 +138,6 @@ def _unserved(names: Iterable[str], data_plane: str) -> dict[str, str]:
     return unserved
 
 
-def _sentence(what: str, who: tuple[str, ...]) -> str:
-    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-    return f"{what}{'s' if len(who) > 1 else ''} {', '.join(who[:_NAMED])}{more}"
+def _sentence(kind: str, names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED_CONNECTIONS} more" if len(names) > _NAMED_CONNECTIONS else ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED_CONNECTIONS])}{more}"

@@ -1,4 +1,4 @@
-"""What would be decided for a topic now, and what under another policy: asked, and nothing written."""
+"""Evaluates a topic under the policy in force and under another policy. Writes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from controller.store.topics.topics import TopicRow
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One topic under the policy in force and under another, both of one snapshot and at one instant, and what each says."""
+    """One topic under the policy in force and under another policy, both from one snapshot and at one
+    instant, and the evaluation of each.
+    """
 
     topic: str
     lanes: frozenset[Lane]
@@ -49,21 +51,24 @@ def ask(
     changes: Mapping[str, Any],
     lanes: Collection[Lane] = ALL_LANES,
 ) -> WhatIf:
-    """Ask both. Raises as `situations_of`."""
+    """Evaluate the topic under both policies. Raises the errors of `situations_of`."""
     return compare(topic, *situations_of(store, planes, topic, changes), lanes)
 
 
 def compare(topic: str, now: Situation, then: Situation, lanes: Collection[Lane] = ALL_LANES) -> WhatIf:
-    """What is decided on each."""
-    asked = frozenset(lanes)
-    return WhatIf(topic, asked, now, then, decide(now, asked), decide(then, asked))
+    """Evaluate both inputs."""
+    evaluated_lanes = frozenset(lanes)
+    return WhatIf(
+        topic, evaluated_lanes, now, then, decide(now, evaluated_lanes), decide(then, evaluated_lanes)
+    )
 
 
 def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
 ) -> tuple[Situation, Situation]:
-    """The topic under the policy in force and under the changed one, of one snapshot and at one instant. Raises TopicNotFound,
-    NotFound, InvalidInput for a parameter that is taken back, InvalidPolicy.
+    """Return the topic's inputs under the policy in force and under the changed policy, from one snapshot and
+    at one instant. Raises TopicNotFound, NotFound, InvalidPolicy, and InvalidInput for a parameter that is
+    removed.
     """
     with store.transaction() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -79,31 +84,35 @@ def present_situation(
     planes: Mapping[str, DataPlane],
     instead: AutoScalePolicy | None = None,
 ) -> Situation:
-    """The topic now, with the policy in force or with another `instead`. Raises NotFound where none can be decided on."""
-    found = situations.load_situations(
+    """Return the topic's present inputs, with the policy in force or with the policy `instead`. Raises
+    NotFound if the topic cannot be evaluated.
+    """
+    inputs = situations.load_situations(
         tx,
         [topic.topic_id],
         {name: plane.capabilities for name, plane in planes.items()},
         instead={} if instead is None else {topic.topic_id: instead},
     )
-    if topic.topic_id not in found:
+    if topic.topic_id not in inputs:
         raise NotFound(
             f"topic {topic.name} is {topic.state} on data plane {topic.data_plane!r}; only a live topic on a data plane "
-            "that is configured here has a situation to decide on"
+            "that is configured here can be evaluated"
         )
-    return found[topic.topic_id]
+    return inputs[topic.topic_id]
 
 
 def demand_values(changes: Mapping[str, Any]) -> None:
-    """Refuse a parameter that is taken back: what it would then be is a question of the levels. Raises InvalidInput."""
+    """Raise InvalidInput for a parameter that is removed: the resulting value would depend on the levels of
+    policy.
+    """
     for parameter, value in changes.items():
         if value is None:
             raise InvalidInput(f"{parameter}=null: give the value to ask about")
 
 
 def changed(policy: AutoScalePolicy, changes: Mapping[str, Any]) -> AutoScalePolicy:
-    """The policy with other parameters, checked as a whole. Raises InvalidInput for a parameter that is taken back, InvalidPolicy for
-    the rest.
+    """Return the policy with other parameters, validated as a whole. Raises InvalidInput for a parameter that
+    is removed, InvalidPolicy for other errors.
     """
     if isinstance(policy, UnreadablePolicy):
         raise InvalidPolicy(f"the policy in force cannot be read ({policy.why}); set it right first")

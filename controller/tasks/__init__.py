@@ -1,8 +1,9 @@
-"""The work of Airflow's tasks, one plain function each: what a DAG calls, and what can be called without Airflow.
+"""The work of Airflow's tasks, one plain function each. DAGs call these functions, and they can also be
+called without Airflow.
 
-Every function is told where Cleave is: `dsn`, and `extras` with settings by name and anything else for the connection.
-It returns a document of plain values. Errors are Cleave's own; a repeat with the same `request_key` gets the first
-one's operation. Nothing here imports Airflow.
+Every function takes the address of Cleave: `dsn`, and `extras` with settings by name and other options of the
+connection. It returns a document of plain values. Errors are Cleave's own. A repeated call with the same
+`request_key` gets the operation of the first call. This package does not import Airflow.
 """
 
 from controller.tasks.access import database_url, url_with_options

@@ -1,6 +1,6 @@
-"""An application from a scheduler's connection: a URL and extras, some of which are settings.
+"""Builds an application from a scheduler's connection: a URL and extras, some of which are settings.
 
-A setting that the connection does not name is taken from the environment.
+A setting that the connection does not have is read from the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def database_url(
 ) -> str:
     """Return the libpq URI for the fields of a connection's form, secrets included.
 
-    `hosts` is one host, or several separated by commas; a host with a port of its own keeps it, the others get `port`.
+    `hosts` is one host, or several separated by commas. A host with a port keeps it; the others get `port`.
     """
     login = "" if user is None else quote(user, safe="")
     if password is not None:
@@ -34,9 +34,10 @@ def database_url(
 def cleave_at(
     dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS
 ) -> Iterator[Application]:
-    """An application on the database at `dsn`; extras named like a setting are settings, the rest is libpq's.
+    """Open an application on the database at `dsn`. Extras named like a setting are settings; the others are
+    libpq options.
 
-    Raises InvalidInput for a setting that is wrong.
+    Raises InvalidInput for an invalid setting.
     """
     settings = settings_at(dsn, extras)
     with application(settings, name="cleave-airflow", statement_seconds=statement_seconds) as app:
@@ -44,16 +45,18 @@ def cleave_at(
 
 
 def settings_at(dsn: str, extras: Extras) -> Settings:
-    """The settings of a task: of the environment, with what the connection says on top."""
-    named = {
+    """Return the settings of a task: those of the environment, overridden by those of the connection."""
+    settings_of_connection = {
         str(field.validation_alias or name): extras[name]
         for name, field in Settings.model_fields.items()
         if name in extras
     }
-    return load_settings(**{**named, "database_url": url_with_options(dsn, extras)})
+    return load_settings(**{**settings_of_connection, "database_url": url_with_options(dsn, extras)})
 
 
 def url_with_options(dsn: str, extras: Extras) -> str:
-    """The URL with those of the extras that are no settings, which are libpq's. Raises InvalidInput for others."""
+    """Return the URL with the extras that are not settings as libpq options. Raises InvalidInput for unknown
+    options.
+    """
     options = {name: str(value) for name, value in extras.items() if name not in Settings.model_fields}
     return DatabaseAddress.of(dsn).with_options(options).uri

@@ -1,7 +1,7 @@
 """Actions as tasks: the form of a DAG, and its run. A run stands for one request.
 
-The request key comes with the call. A retry or a cleared task with the same key gets the operation of the first attempt, even if
-that attempt died right after its commit.
+The caller passes the request key. A retried or cleared task with the same key gets the operation of the first
+attempt, even if that attempt died right after its commit.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from controller.terminal import answer_table, emit
 
 
 class Form(BaseModel):
-    """Fields of each form beside those of the request."""
+    """Fields of each form in addition to those of the request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dry_run: bool = Field(False, description="Say in the log what would happen, and change nothing.")
+    dry_run: bool = Field(False, description="Log what would happen, and change nothing.")
 
 
 class OperationForm(Form):
-    """Fields of a form that leads to an operation."""
+    """Fields of a form whose action becomes an operation."""
 
     timeout_seconds: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="How long one attempt waits for the operation. It goes on in any case; a retry waits for the same one.",
+        description="Seconds that one attempt waits for the operation. The operation continues in any case; a retry waits for the same operation.",
     )
 
 
@@ -50,13 +50,14 @@ class ConfirmedForm(OperationForm):
     """Fields of a form whose action cannot be undone."""
 
     confirm: str = Field(
-        "", description="The topic's name once more: there is no way back. Not needed for a dry run."
+        "",
+        description="The topic's name again, because the action cannot be undone. Not needed for a dry run.",
     )
 
 
 @functools.cache
 def form_of(action: AnyAction) -> type[Form]:
-    """Return the form of an action: the fields of its request, and how to perform the action."""
+    """Return the form of an action: the fields of its request, and the options of the action."""
     base = Form
     if action.is_waited_for:
         base = OperationForm if action.confirms is None else ConfirmedForm
@@ -66,8 +67,8 @@ def form_of(action: AnyAction) -> type[Form]:
 def perform(
     name: str, *, dsn: str, extras: Extras, params: Mapping[str, object], request_key: str, actor: str
 ) -> dict[str, Any]:
-    """Perform the action with the values of a form, and return its response. Raises InvalidInput for a wrong value, Conflict where the command
-    would not succeed, either.
+    """Perform the action with the values of a form, and return its response. Raises InvalidInput for an
+    invalid value, Conflict if the command would fail too.
     """
     action = find_action(name)
     form = fill_in(form_of(action), params)
@@ -84,7 +85,7 @@ def perform(
 
 
 def perform_form(app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str) -> Answer:
-    """Perform the action as the form says."""
+    """Perform the action with the options of the form."""
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
     with open_context(app, caller, options) as context:
@@ -98,12 +99,14 @@ def _demand_confirmed(form: Form) -> None:
     topic = getattr(form, "topic", "")
     if topic_name(form.confirm.strip()) != topic:
         raise InvalidInput(
-            f"confirm={shown(form.confirm)} is not the topic {topic}; type its name again to delete it for good"
+            f"confirm={shown(form.confirm)} is not the topic {topic}; enter its name again to delete it for good"
         )
 
 
 def form_fields(name: str) -> dict[str, dict[str, Any]]:
-    """Return the fields of an action's form as JSON schema with a single type each, which Airflow's forms understand."""
+    """Return the fields of an action's form as JSON schema. Each has a single type, because Airflow's forms
+    understand nothing else.
+    """
     action = find_action(name)
     schema = form_of(action).model_json_schema()
     order = [*action.request.model_fields, *Form.model_fields, *OperationForm.model_fields]
@@ -112,7 +115,7 @@ def form_fields(name: str) -> dict[str, dict[str, Any]]:
 
 
 def _flat(field: Mapping[str, Any]) -> dict[str, Any]:
-    """Join the alternatives of a field. A list is one text, whose words the form splits."""
+    """Join the alternatives of a field. A list becomes one text, whose words the form splits."""
     flat = {key: value for key, value in field.items() if key not in ("anyOf", "examples")}
     types = []
     for alternative in field.get("anyOf", [field]):

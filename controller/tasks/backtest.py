@@ -1,4 +1,6 @@
-"""What policies would have cost on the load that was recorded, as a task: asked in a form, kept like any other backtest."""
+"""Backtests of policies on recorded load, as a task: the request comes from a form, and the results are
+stored like those of any backtest.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ from controller.terminal import emit, rows_table
 def policy_backtest(
     *, dsn: str, extras: Extras, request_key: str, actor: str, asked_at: str, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """See `BacktestForm`. A time ago is counted from `asked_at`, so that every attempt asks the same question.
+    """Run the backtest that a `BacktestForm` describes. Relative times count from `asked_at`, so that every
+    attempt makes the same request.
 
-    The answer has one row a policy; the rows of each load are in `inspect.backtest_results`.
+    The result has one row per policy. `inspect.backtest_results` has the rows of each load.
     """
     form = fill_in(BacktestForm, params)
     question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
@@ -35,8 +38,10 @@ def policy_backtest(
     rows = backtest_rows.summary(backtest_rows.result_rows(answer.results))
     title = f"backtest {answer.run_id}, computed {answer.engine}"
     emit(False, None, rows_table(backtest_rows.cells(rows), backtest_rows.SUMMARY, title=title))
-    best = f"; the least regret had {rows[0]['policy']}" if rows else ""
-    dag_runs.note(app.settings, request_key, f"backtest {answer.run_id}, computed {answer.engine}{best}")
+    best_policy = f"; {rows[0]['policy']} had the least regret" if rows else ""
+    dag_runs.note(
+        app.settings, request_key, f"backtest {answer.run_id}, computed {answer.engine}{best_policy}"
+    )
     return {
         "run_id": answer.run_id,
         "engine": answer.engine,
@@ -46,7 +51,7 @@ def policy_backtest(
 
 
 def loads_of(form: BacktestForm, now: datetime) -> Loads:
-    """The recorded load that the form asks about. Raises InvalidInput."""
+    """Return the recorded load that the form selects. Raises InvalidInput."""
     if form.topics and form.namespace:
-        raise InvalidInput("topics and namespace: give one of the two")
+        raise InvalidInput("topics and namespace cannot be combined; give one of the two")
     return Loads(*backtest_requests.past(form.since, form.until, now), form.topics, form.namespace or None)

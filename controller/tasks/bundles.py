@@ -1,7 +1,8 @@
-"""Tasks of bundle balancing: read the brokers, aggregate on Spark, propose, apply, verify; and acts by hand.
+"""Tasks of bundle balancing: read the brokers, aggregate on Spark, propose, apply, verify, and delete old
+data.
 
-Each returns a document of plain values. A repeat under the same id changes nothing: it finds the rows of the run, the
-cycle and each proposal.
+Each returns a document of plain values. A repeated call with the same id changes nothing: it finds the rows
+of the run, the cycle and each proposal.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
-    """Compute the load of the last window on Spark, as the loader."""
+    """Compute the load of the last window on Spark, with the loader's login."""
     with _cluster(dsn, extras) as bundles:
         result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 
 def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
-    """Decide one cycle and record it: proposals, and why there are not more."""
+    """Decide one cycle and record its proposals, and the reasons why there are no more."""
     with _cluster(dsn, extras) as bundles:
         cycle = bundles.propose(request_key, decided_by)
         with bundles.store.transaction() as tx:
@@ -61,23 +62,23 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
 def apply_bundles(
     *, dsn: str, extras: Extras, cycle_id: int | None, claimant: str, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Carry out what is approved, and what the cycle proposed in automatic namespaces."""
+    """Apply approved proposals, and the cycle's proposals in automatic namespaces."""
     with _cluster(dsn, extras) as bundles:
         if dry_run:
             return {"would_apply": [tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
-        return {"applied": [tables.act_row(one) for one in bundles.apply(cycle_id, claimant)]}
+        return {"applied": [tables.act_row(applied) for applied in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
-    """Check whether what was applied holds."""
+    """Check whether applied proposals are still in effect."""
     with _cluster(dsn, extras) as bundles:
-        return {"verified": [tables.act_row(one) for one in bundles.verify(claimant)]}
+        return {"verified": [tables.act_row(verified) for verified in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`.
 
-    What a cycle was decided on goes after `bundle_inputs_keep_days`.
+    The inputs of cycles are deleted after `bundle_inputs_keep_days`.
     """
     with (
         _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles,
@@ -91,11 +92,13 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Plain values for an XCom: the database's decimals become floats, everything else becomes text."""
+    """Return plain values for an XCom: the database's decimals become floats, and all other objects become
+    text.
+    """
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return float(value) if hasattr(value, "as_tuple") else str(value)

@@ -1,6 +1,7 @@
-"""Connections of a scheduler, tried from its form: does what is there answer, and may the login do its work?
+"""Tests a scheduler's connections from their forms: whether the server answers, and whether the login has the
+necessary rights.
 
-What there is of Pulsar in its connection also serves calls of people's own tasks.
+The Pulsar connection also serves admin API calls of users' own tasks.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def check_database(*, dsn: str, extras: Extras) -> str:
-    """What there is to say of it, as `cleave doctor` does. Raises CleaveError where Cleave could not work with it."""
-    found = []
+    """Return a description of the database, as in `cleave doctor`. Raises CleaveError if Cleave could not
+    work with it.
+    """
+    descriptions = []
     with cleave_at(dsn, extras) as app:
         for check in (database.database, database.schema, database.role):
             try:
-                found.append(check(app))
+                descriptions.append(check(app))
             except Note as note:
-                found.append(str(note))
-    server, schema, login = found
+                descriptions.append(str(note))
+    server, schema, login = descriptions
     return f"{server}; the schema is {schema}; {login}"
 
 
 def check_pulsar(*, extras: Extras) -> str:
-    """The broker's version and address. Raises CleaveError where none answers."""
+    """Return the broker's version and address. Raises CleaveError if no broker answers."""
     access, call_timeout_seconds = _pulsar(extras)
     try:
         return pulsar.broker(access, call_timeout_seconds)
@@ -40,12 +43,14 @@ def check_pulsar(*, extras: Extras) -> str:
 
 
 def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -> Any:
-    """A call of the admin API; the path is below `/admin/v2/`. The answer's JSON, None where it is empty. Raises CleaveError."""
+    """Call the admin API at a path below `/admin/v2/`. Return the answer's JSON, or None if the answer is
+    empty. Raises CleaveError.
+    """
     access, call_timeout_seconds = _pulsar(extras)
     calls = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
     try:
-        asked = Ask(method.upper(), path.removeprefix("/"), f"{method.upper()} {path}", body=body)
-        return calls.ask(asked, calls.deadline()).document
+        request = Ask(method.upper(), path.removeprefix("/"), f"{method.upper()} {path}", body=body)
+        return calls.ask(request, calls.deadline()).document
     finally:
         calls.close()
 
@@ -54,5 +59,5 @@ def _pulsar(extras: Extras) -> tuple[PulsarAccess, float]:
     settings = load_settings(**extras)
     access = pulsar_access(settings)
     if access is None:
-        raise InvalidInput("the connection names no host; give the broker's")
+        raise InvalidInput("the connection has no host; enter the broker's host")
     return access, settings.call_timeout_seconds

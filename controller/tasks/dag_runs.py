@@ -1,4 +1,6 @@
-"""The run of a DAG that asked for something: read from the key of its request, and told what came of it."""
+"""The DAG run that made a request: parses the run from the request key, and adds a note with the result to
+the run.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,20 @@ from controller.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class DagRun:
-    """As Airflow names it."""
+    """Identifiers of a DAG run in Airflow."""
 
     dag_id: str
     run_id: str
     task_id: str | None = None
-    """None where only the run is known: a pass writes its run into the ledger, and no task."""
+    """Id of the task; None if only the run is known, because a pass records its run in the decision log, and
+    no task.
+    """
 
 
 def dag_run(request_key: str | None) -> DagRun | None:
-    """From `airflow/<dag>/<run>/<task>/<map index>`; None for what was not asked for by a run."""
+    """Return the run of a request key `airflow/<dag>/<run>/<task>/<map index>`; None if the request did not
+    come from a run.
+    """
     parts = (request_key or "").split("/")
     if len(parts) < 5 or parts[0] != "airflow":
         return None
@@ -31,20 +37,22 @@ def dag_run(request_key: str | None) -> DagRun | None:
 
 
 def deciding_run(decided_by: str) -> DagRun | None:
-    """From `airflow <dag> <run>`, the name under which a pass decides; None for a worker and for people."""
+    """Return the run of `airflow <dag> <run>`, the actor of a pass's decisions; None for a worker or a
+    person.
+    """
     parts = decided_by.split(" ", 2)
     return DagRun(parts[1], parts[2]) if len(parts) == 3 and parts[0] == "airflow" else None
 
 
 def asking_run(asked_in: str | None) -> DagRun | None:
-    """From `<dag>/<run>`, the name under which a run asks people; None where none does."""
+    """Return the run of `<dag>/<run>`, which presents approvals; None if no run presents them."""
     dag_id, _, run_id = (asked_in or "").partition("/")
     return DagRun(dag_id, run_id) if run_id else None
 
 
 def note(settings: Settings, asked_by: str, sentence: str) -> None:
-    """Write the sentence into the note of the run with that request key, or that decides under that name, where the settings say
-    how to reach Airflow. Nothing fails because it could not.
+    """Add the sentence to the note of the run with this request key or actor name, if the settings have
+    Airflow's address. An error is only logged.
     """
     run, airflow = dag_run(asked_by) or deciding_run(asked_by), build_airflow_rest(settings)
     if run is None or airflow is None:
@@ -53,4 +61,6 @@ def note(settings: Settings, asked_by: str, sentence: str) -> None:
         try:
             airflow.note(run.dag_id, run.run_id, in_markdown(sentence))
         except Retryable as error:
-            telemetry.get_logger(__name__).warning("no note on the run", run=run.run_id, why=str(error))
+            telemetry.get_logger(__name__).warning(
+                "note of the run not written", run=run.run_id, why=str(error)
+            )

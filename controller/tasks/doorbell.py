@@ -1,4 +1,6 @@
-"""Whether the split pass should be woken. Read through indexes, so that asking each minute costs a fleet nothing."""
+"""Decides whether the split pass must be started. Reads indexes only, so that a check each minute costs
+almost nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
-    """Whether the load lane has something now; where no worker is up also the consumer lane, or an operation."""
+    """Return True if the load lane has due work. Without a running worker, return True also for due work of
+    the consumer lane and for due operations.
+    """
     with cleave_at(dsn, extras) as app:
         has_worker = worker_is_up(app)
         lanes = {Lane.LOAD} if has_worker else {Lane.LOAD, Lane.CONSUMER}

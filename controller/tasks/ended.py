@@ -1,4 +1,4 @@
-"""Looking whether an operation has ended, whoever asked for it and whoever runs it."""
+"""Reads whether an operation has ended, regardless of its requester and its runner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def ended_operation(*, dsn: str, extras: Extras, operation_id: int | str) -> dict[str, Any] | None:
-    """The operation once it is done; None while it is under way. Raises Terminal if it was aborted, NotFound, InvalidInput."""
+    """Return the operation once it is done; None while it is in progress. Raises Terminal if it was aborted,
+    NotFound, InvalidInput.
+    """
     number = from_digits(str(operation_id).strip())
     if number is None:
-        raise InvalidInput(f"operation_id={operation_id!r} is not an operation's id, which is a whole number")
+        raise InvalidInput(
+            f"operation_id={operation_id!r} must be the id of an operation, which is a whole number"
+        )
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         operation = operations.get_operation(tx, number)
     if operation.state.is_live:

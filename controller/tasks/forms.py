@@ -1,4 +1,6 @@
-"""The forms people fill in, checked again here, since Airflow accepts unknown parameters silently."""
+"""The forms that people fill in. They are validated here, because Airflow accepts unknown parameters
+silently.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from controller.actions.fields import TopicName, split_words
 
 
 class BacktestForm(BaseModel):
-    """Which loads, which policies, from when until when. Neither topics nor a namespace: all topics.
+    """Request of a backtest: loads, policies and time span. Without topics and namespace, it covers all
+    topics.
 
     Topics and policies may each be one text.
     """
@@ -28,7 +31,7 @@ class BacktestForm(BaseModel):
 
 
 class TuningForm(BaseModel):
-    """Which topics, and on how much of their past. No topics: all of them."""
+    """Request of a tuning: topics, and days of their past. Without topics, it covers all topics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

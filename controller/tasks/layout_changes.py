@@ -1,4 +1,4 @@
-"""Following the layout changes of all topics from outside: what a trigger of a scheduler does."""
+"""Follows the layout changes of all topics from outside Cleave, for a trigger of a scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controller.tasks.access import Extras, cleave_at
 
 
 class LayoutChanges:
-    """A context manager for one thread; `interrupt` may come from any."""
+    """Returns layout changes in order. A context manager; not thread-safe, except `interrupt`."""
 
     def __init__(
         self,
@@ -27,21 +27,22 @@ class LayoutChanges:
         topics: Sequence[str] = (),
         kinds: Sequence[str] = (),
     ) -> None:
-        """`since` is what `resume_at` was when somebody followed them before; None: from now on. No topics, no kinds: all.
+        """`since` is the `resume_at` of an earlier follower; None starts with the first `wait`. Empty
+        `topics` or `kinds` stand for all.
 
         Raises InvalidInput.
         """
         self._topics, self._kinds = frozenset(map(topic_name, topics)), frozenset(kinds)
         try:
-            begun = None if since is None else datetime.fromisoformat(since)
+            since_instant = None if since is None else datetime.fromisoformat(since)
         except ValueError as error:
-            raise InvalidInput(f"since={since!r} is no instant as `resume_at` gives it") from error
+            raise InvalidInput(f"since={since!r} is not an instant; give a value of `resume_at`") from error
         with ExitStack() as opened:
             app = opened.enter_context(cleave_at(dsn, extras))
             listener = Listener(
                 app.store.address, asset_events.CHANNELS, application_name="cleave-layout-changes"
             )
-            self._follower = LayoutFollower(app.store, listener, since=begun)
+            self._follower = LayoutFollower(app.store, listener, since=since_instant)
             opened.callback(self._follower.close)
             self._open = opened.pop_all()
 
@@ -52,27 +53,29 @@ class LayoutChanges:
         self.close()
 
     def close(self) -> None:
-        """Give back the connections; to be called where `wait` is."""
+        """Close the connections. Call it in the thread that calls `wait`."""
         self._open.close()
 
     @property
     def resume_at(self) -> str | None:
-        """The instant to go on from another time; None before the first `wait`."""
+        """The instant from which another follower can continue; None before the first `wait`."""
         instant = self._follower.resume_at
         return None if instant is None else instant.isoformat()
 
     def wait(self, timeout_seconds: float) -> list[dict[str, Any]]:
-        """Changes since the last call, oldest first, each as the `extra` of an asset event has it. Raises StoreUnavailable.
+        """Return the changes since the last call, oldest first. Each has the form of the `extra` of an asset
+        event. Raises StoreUnavailable.
 
-        Where nobody followed before, the first call gives `resume_at` and no change: keep it before the next call.
+        If there was no earlier follower, the first call only sets `resume_at` and returns no changes: store
+        `resume_at` before the next call.
         """
         return [
-            asset_events.document(one)
-            for one in self._follower.wait(timeout_seconds)
-            if (not self._topics or one.topic in self._topics)
-            and (not self._kinds or one.kind in self._kinds)
+            asset_events.document(change)
+            for change in self._follower.wait(timeout_seconds)
+            if (not self._topics or change.topic in self._topics)
+            and (not self._kinds or change.kind in self._kinds)
         ]
 
     def interrupt(self) -> None:
-        """Make the present or the next `wait` return at once."""
+        """Make the current or the next `wait` return at once."""
         self._follower.interrupt()

@@ -1,4 +1,4 @@
-"""The minute's aggregation, from landed samples to load records; and the upkeep of the files it leaves."""
+"""The periodic aggregation of landed samples into load records, and the maintenance of its files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from controller.store.postgres.clock import database_now
 from controller.tasks.access import Extras, cleave_at
 
 RUN_IS_OVER_MS = 3_600_000
-"""No run of the aggregation lasts an hour, so files of one that are older are not needed any more."""
+"""Milliseconds after which files of an aggregation run are not needed: no run lasts an hour."""
 
 
 def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:
     """Aggregate the window that ends now, by the database's clock.
 
-    A repeat under the same `run_id` changes nothing once it was merged.
+    A repeated call with the same `run_id` changes nothing after the run was merged.
     """
     with cleave_at(dsn, extras) as app:
         with app.store.transaction() as tx:
@@ -36,8 +36,8 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
 
 
 def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Compact the small files of past hours, finish and clear up after runs that died, and delete days of samples and counts of
-    keys older than `landing_keep_days`, of rates older than `history_keep_days`.
+    """Compact the small files of past hours, and finish or delete the files of runs that died. Delete days of
+    samples and key counts older than `landing_keep_days`, and days of rates older than `history_keep_days`.
     """
     with cleave_at(dsn, extras) as app:
         settings = app.settings
@@ -56,7 +56,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         "compacted": compacted.replaced,
         "written": list(compacted.written),
         "deleted_files": compacted.deleted,
-        "left_out": [one.path for one in (*compacted.rejected, *compacted.unreadable)],
+        "left_out": [file.path for file in (*compacted.rejected, *compacted.unreadable)],
         "published": list(published),
         "swept": swept,
         "expired": [

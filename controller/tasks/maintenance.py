@@ -1,7 +1,8 @@
-"""What has to be done now and then: reconcile, collect garbage, sweep tombstones, trim logs, keep the ledger's days.
+"""Periodic maintenance: reconcile, collect garbage, process deletion entries, trim logs, and keep the
+partitions of the decision log.
 
-Tasks that go through the fleet are divided into shares of bounded size. A fleet that is too large for one round takes
-several. The turn, a number that rises by one each round, says which shares are next, so nothing has to be remembered.
+Tasks that cover the fleet are divided into shares of bounded size. A large fleet takes several rounds. The
+turn, a number that increases by one each round, determines the next shares, so no state is stored.
 """
 
 from __future__ import annotations
@@ -34,40 +35,45 @@ TOPICS_A_SHARE = 2000
 SHARES_A_ROUND = 8
 PAGE_TOPICS = 200
 BUDGET_SECONDS = 240.0
-"""A share stops after this long; its turn comes again."""
+"""Seconds after which a share stops; the next turn of the share continues."""
 SHOWN_AT_MOST = 100
 DAYS_AHEAD = 7
-"""Tables of the ledger made ahead, so that a scheduler that is down for days costs nothing."""
+"""Days for which partitions of the decision log are created ahead, so that they exist even if the scheduler
+is down for days.
+"""
 
 Share = Mapping[str, int]
-"""`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
+"""Topics whose id modulo `of` is `share`: `{"share": 0, "of": 4}`."""
 
 
 def fleet_shares(*, dsn: str, extras: Extras, turn: int) -> list[dict[str, int]]:
-    """This round's shares of the fleet; none when there are no topics."""
+    """Return this round's shares of the fleet; none if there are no topics."""
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         [count] = read_view(tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="count(*) AS topics")
     return shares_of(count["topics"], turn)
 
 
 def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
-    """At most `SHARES_A_ROUND` shares; successive turns go through all of them."""
-    of = ceil(topic_count / TOPICS_A_SHARE)
-    count = min(of, SHARES_A_ROUND)
-    return [{"share": (turn * count + number) % of, "of": of} for number in range(count)]
+    """Return at most `SHARES_A_ROUND` shares; successive turns cover all shares."""
+    share_count = ceil(topic_count / TOPICS_A_SHARE)
+    round_count = min(share_count, SHARES_A_ROUND)
+    return [
+        {"share": (turn * round_count + number) % share_count, "of": share_count}
+        for number in range(round_count)
+    ]
 
 
 def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
-    """Compare books and data plane for the share's topics, and put right what can be."""
+    """Compare metadata and data plane for the share's topics, and repair the differences."""
     findings: list[reconciler.Finding] = []
     after: int | None = 0
     with cleave_at(dsn, extras) as app:
         give_up_at = time.monotonic() + BUDGET_SECONDS
         while after is not None and time.monotonic() < give_up_at:
-            found, after = reconciler.reconcile_topics(
+            page_findings, after = reconciler.reconcile_topics(
                 app.store, app.planes, limit=PAGE_TOPICS, after=after, shards=_shards(share), dry_run=dry_run
             )
-            findings += found
+            findings += page_findings
         run = 0 if dry_run else run_where_no_worker_is(app)
     rows = [{**asdict(finding), "kind": finding.kind.value} for finding in findings[:SHOWN_AT_MOST]]
     if rows:
@@ -76,14 +82,14 @@ def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
 
 
 def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
-    """Intend to prune what is past its retention and read to its end, in the share's topics."""
+    """Intend to prune the share's segments that have passed their retention and are read to their end."""
     pruned: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
     after: int | None = 0
     with cleave_at(dsn, extras) as app:
         give_up_at = time.monotonic() + BUDGET_SECONDS
         while after is not None and time.monotonic() < give_up_at:
-            found = garbage_collector.collect(
+            collected = garbage_collector.collect(
                 app.store,
                 app.planes,
                 retention_minutes=app.settings.retention_minutes,
@@ -92,9 +98,9 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
                 shards=_shards(share),
                 dry_run=dry_run,
             )
-            pruned += [{"topic": topic, "segments": list(ids)} for topic, ids in found.segments.items()]
-            kept += [asdict(one) for one in found.kept]
-            after = found.next_after
+            pruned += [{"topic": topic, "segments": list(ids)} for topic, ids in collected.segments.items()]
+            kept += [asdict(segment) for segment in collected.kept]
+            after = collected.next_after
         run = 0 if dry_run else run_where_no_worker_is(app)
     for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept)):
         if rows:
@@ -110,11 +116,13 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
 
 
 def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Delete the logs nobody needs any more, and what nobody needs of the others; a dry run lists the logs."""
+    """Delete superfluous logs, and trim the messages that all subscriptions of the other logs have read; a
+    dry run lists the logs.
+    """
     with cleave_at(dsn, extras) as app:
         if dry_run:
             with app.store.transaction() as tx:
-                rows = [asdict(one) for one in tombstones.list_open(tx, limit=SHOWN_AT_MOST)]
+                rows = [asdict(entry) for entry in tombstones.list_open(tx, limit=SHOWN_AT_MOST)]
             emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
             return {"open": len(rows)}
         swept = tombstone_sweeper.sweep(app.store, app.planes)
@@ -142,9 +150,9 @@ def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict
 def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
-    """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
-    records and what candidates said in shadow go with them, as do approvals that ended. Backtests go after `backtest_keep_days`,
-    and the audit after `audit_keep_days`.
+    """Create the partitions of the decision log for the coming days, and drop those that ended more than
+    `keep_days` days ago, with the history of load records, shadow decisions and ended approvals. Delete
+    backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
     """
     if dry_run:
         return {"made": [], "dropped": []}
@@ -163,7 +171,7 @@ def keep_partitions(
         with app.store.transaction() as tx:
             audited = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
     log.info(
-        "ledger kept",
+        "partitions of the decision log kept",
         before=(now - timedelta(days=keep_days)).isoformat(),
         made=made,
         dropped=dropped,

@@ -1,7 +1,7 @@
-"""Running operations in a task, where no worker is up to do it.
+"""Runs operations in a task if no worker is running.
 
-An operation is run until it ends or defers itself. The time is only checked between rounds, because after its fence a
-range has no writable log until its operation commits.
+An operation runs until it ends or defers itself. The time is checked only between rounds, because after its
+fence a range has no writable log until the operation commits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from controller.store.postgres.clock import database_now
 
 BUDGET_SECONDS = 40.0
 SOON_SECONDS = 6.0
-"""What is due again within this time is waited for: longer than a runner's longest delay between attempts."""
+"""Operations that are due again within this time are waited for. It is longer than a runner's longest delay
+between attempts.
+"""
 
 
 def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
-    """Verifies topics, and runs due operations of any requester until none is due soon or the time is over; how many runs.
+    """Verify topics, and run due operations of any requester until none is due soon or the time is over.
+    Return the number of runs.
 
-    None at all while a worker is up. What is left stays in the journal for the next pass.
+    Runs nothing while a worker is running. The remaining operations wait for the next pass.
     """
     if worker_is_up(app):
         return 0

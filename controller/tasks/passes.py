@@ -1,8 +1,9 @@
-"""Fleet passes: drain what is dirty or due in some lanes, decide, and run what was decided where no worker is up.
+"""Fleet passes: drain the topics that are dirty or due in some lanes, decide, and run the operations if no
+worker is running.
 
-The table `evaluation` is the one source of work, so a task that is woken drains it, whatever woke it. One task is
-enough for a quiet fleet. Much work is divided into a few shares, each bounded, and what is left waits for the next
-pass.
+The table `evaluation` is the only source of work, so a task drains it regardless of what started the task.
+One task is sufficient for a quiet fleet. Much work is divided into a few bounded shares; the rest waits for
+the next pass.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from controller.terminal import emit, rows_table
 log = telemetry.get_logger(__name__)
 
 BATCHES_ALONE = 10
-"""Batches (`pass_batch_topics` topics each) that one task takes before it asks for more tasks."""
+"""Batches (of `pass_batch_topics` topics each) that one task processes before it requests more tasks."""
 SHARES_AT_MOST = 8
 BATCHES_A_SHARE = 40
 SHOWN_AT_MOST = 50
 
 Share = Mapping[str, int]
-"""`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
+"""Topics whose id modulo `of` is `share`: `{"share": 0, "of": 4}`."""
 
 
 def split_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
-    """The load lane, and the consumer lane too while no worker is there for it; see `_pass`."""
+    """Run a pass over the load lane, and over the consumer lane if no worker is running. Return its summary."""
     with cleave_at(dsn, extras) as app:
         lanes = {Lane.LOAD} if worker_is_up(app) else {Lane.LOAD, Lane.CONSUMER}
         return _pass(app, lanes, decided_by, dry_run, share)
@@ -49,7 +50,7 @@ def split_pass(
 def merge_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
-    """The merge lane; see `_pass`."""
+    """Run a pass over the merge lane. Return its summary."""
     with cleave_at(dsn, extras) as app:
         return _pass(app, {Lane.MERGE}, decided_by, dry_run, share)
 
@@ -57,8 +58,9 @@ def merge_pass(
 def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
-    """Evaluate, print, run; before that, what nobody answered in time gets its default. `shares` in the answer are the tasks to ask
-    for; there are none when nothing is left. `unasked`: something waits for a person, and nobody is asked.
+    """Apply defaults of expired approvals, evaluate, log and run. In the summary, `shares` are the tasks to
+    request, none if nothing is left; `unasked` is True if an approval awaits an answer and no run presents
+    it.
     """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     if not dry_run:
@@ -73,16 +75,16 @@ def _pass(
         batch_topics=app.settings.pass_batch_topics,
         dry_run=dry_run,
     )
-    _tell(app, result)
+    _log_actions(app, result)
     decided = sum(len(outcome.evaluation.decisions) for outcome in result.outcomes)
     if decided:
         operations = ", ".join(map(str, result.intents[:SHOWN_AT_MOST]))
-        did = (
-            f"would decide {decided} acts"
+        result_text = (
+            f"would decide {decided} actions"
             if dry_run
-            else f"decided {decided} acts, in operations {operations}"
+            else f"decided {decided} actions, in operations {operations}"
         )
-        dag_runs.note(app.settings, decided_by, f"looked at {result.evaluated} topics and {did}")
+        dag_runs.note(app.settings, decided_by, f"evaluated {result.evaluated} topics and {result_text}")
     is_full = result.evaluated + len(result.left) >= limit
     return {
         "lanes": sorted(lanes),
@@ -97,7 +99,7 @@ def _pass(
 
 
 def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
-    """As many shares as the remaining topics fill, at most `SHARES_AT_MOST`."""
+    """Return as many shares as the remaining topics fill, at most `SHARES_AT_MOST`."""
     with app.store.transaction() as tx:
         [due] = read_view(
             tx,
@@ -107,20 +109,20 @@ def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
             columns="count(DISTINCT topic_id) AS topics",
             lanes=sorted(lanes),
         )
-    wanted = min(ceil(due["topics"] / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
-    return [{"share": number, "of": wanted} for number in range(wanted)]
+    share_count = min(ceil(due["topics"] / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
+    return [{"share": number, "of": share_count} for number in range(share_count)]
 
 
-def _tell(app: Application, result: PassResult) -> None:
-    """A table of the acts for the log, not longer than a person reads."""
+def _log_actions(app: Application, result: PassResult) -> None:
+    """Log a table of the actions, limited to `SHOWN_AT_MOST` topics."""
     acting = [outcome for outcome in result.outcomes if outcome.evaluation.decisions]
     log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.left))
     if not acting:
         return
     shown = acting[:SHOWN_AT_MOST]
     with app.store.transaction() as tx:
-        found = topics.get_topics(tx, [outcome.topic_id for outcome in shown])
-    names = {row.topic_id: row.name for row in found}
+        topic_rows = topics.get_topics(tx, [outcome.topic_id for outcome in shown])
+    names = {row.topic_id: row.name for row in topic_rows}
     rows = [
         {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **act}
         for outcome in shown

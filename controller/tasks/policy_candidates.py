@@ -1,4 +1,4 @@
-"""Policies that prove themselves, as a task: the nightly search for better ones."""
+"""Tuning as a task: the nightly search for policies that would have cost less."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _COLUMNS = ("topic", "candidate_id", "parameters", "looked_at", "why")
 def tune_policies(
     *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """See `TuningForm`. Each topic has a row: what was looked at, and why something or nothing was proposed.
+    """Tune the topics that a `TuningForm` selects. Each topic has a row with the number of variants that were
+    tried, and the reason why a candidate was or was not proposed.
 
-    The answer has the first hundred; what was proposed comes first.
+    The result has the first hundred rows; topics with a proposed candidate come first.
     """
     form = fill_in(TuningForm, params)
     with cleave_at(dsn, extras) as app:
         request = TuningRequest(form.topics, form.days, actor, request_key)
         tuned = policy_candidates.tune(app.store, build_trials(app), request)
-    tuned = sorted(tuned, key=lambda one: (one.candidate_id is None, one.topic))
-    rows = [{**asdict(one), "run_ids": list(one.run_ids)} for one in tuned[:SHOWN_AT_MOST]]
-    proposed = sum(1 for one in tuned if one.candidate_id is not None)
+    tuned = sorted(tuned, key=lambda topic: (topic.candidate_id is None, topic.topic))
+    rows = [{**asdict(topic), "run_ids": list(topic.run_ids)} for topic in tuned[:SHOWN_AT_MOST]]
+    proposed = sum(1 for topic in tuned if topic.candidate_id is not None)
     emit(
         False, None, rows_table(rows, _COLUMNS, title=f"{len(tuned)} topics, {proposed} candidates proposed")
     )

@@ -1,4 +1,4 @@
-"""The settings in a scheduler's connection to the admin API of a Pulsar cluster. Connects to nothing."""
+"""Reads settings from a scheduler's connection to the admin API of a Pulsar cluster. Makes no connection."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ _EXTRAS = (
     "broker_url",
     "cluster",
 )
-"""Extras that are settings; there they begin with `pulsar_`."""
+"""Extras that are settings; the names of the settings begin with `pulsar_`."""
 
 
 @dataclass(frozen=True)
 class PulsarConnection:
-    """The fields of a connection of type `pulsar_admin`; `scheme` is `http` or `https`."""
+    """The fields of a connection of type `pulsar_admin`. `scheme` is `http` or `https`. The method `settings`
+    reads them.
+    """
 
     conn_id: str
     scheme: str | None = None
@@ -32,28 +34,30 @@ class PulsarConnection:
     extras: Mapping[str, object] = field(default_factory=dict)
 
     def settings(self) -> dict[str, object]:
-        """`pulsar_admin_url` and what else is given. Raises InvalidInput for a field that is none."""
+        """Return `pulsar_admin_url` and the other settings. Raises InvalidInput for an unknown extra."""
         unknown = sorted(set(self.extras) - set(_EXTRAS))
         if unknown:
             raise InvalidInput(
-                f"connection {self.conn_id!r} has extras that are not read: {', '.join(unknown)}; "
-                f"there are {', '.join(_EXTRAS)}"
+                f"connection {self.conn_id!r} has unknown extras: {', '.join(unknown)}; "
+                f"use {', '.join(_EXTRAS)}"
             )
-        found: dict[str, object] = {"pulsar_admin_url": self._admin_url()}
+        settings: dict[str, object] = {"pulsar_admin_url": self._admin_url()}
         if self.token:
-            found["pulsar_token"] = self.token
-        return found | {f"pulsar_{name}": value for name, value in self.extras.items()}
+            settings["pulsar_token"] = self.token
+        return settings | {f"pulsar_{name}": value for name, value in self.extras.items()}
 
     def _admin_url(self) -> str:
-        """A host that is whole stays as it is. Else each of several brokers (`one,two`) gets the port it lacks."""
+        """Return the URL. A host with a scheme is unchanged. Otherwise each of several brokers (`one,two`)
+        without a port gets `port`.
+        """
         if not self.host:
-            raise InvalidInput(f"connection {self.conn_id!r} names no host; give the broker's")
+            raise InvalidInput(f"connection {self.conn_id!r} has no host; enter the broker's host")
         if "://" in self.host:
             return self.host
-        hosts = [one.strip() for one in self.host.split(",")]
+        hosts = [host.strip() for host in self.host.split(",")]
         port = f":{self.port}" if self.port else ""
         has_token = bool(self.token or self.extras.get("token_file"))
-        scheme = self.scheme or ("https" if has_token else "http")  # a token is not shown to whoever listens
+        scheme = self.scheme or ("https" if has_token else "http")  # https keeps the token secret
         return f"{scheme}://" + ",".join(
-            one if ":" in one.rpartition("]")[2] else one + port for one in hosts
+            host if ":" in host.rpartition("]")[2] else host + port for host in hosts
         )

@@ -1,7 +1,7 @@
-"""The settings in a scheduler's Spark connection: the master, and Spark's own settings.
+"""Reads settings from a scheduler's Spark connection: the master, and Spark's own settings.
 
-Host, port and extras are read as Airflow's Spark provider reads them (`SparkSubmitHook`, `SparkConnectHook`), so a
-connection that serves a user's own jobs serves here too. Connects to nothing.
+Host, port and extras are read as in Airflow's Spark provider (`SparkSubmitHook`, `SparkConnectHook`), so a
+connection for a user's own jobs works here too. Makes no connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class SparkConnection:
     extras: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def settings(self) -> dict[str, object]:
-        """`spark_master` and `spark_conf`; raises InvalidInput, with no secret in it, for what cannot serve."""
+        """Return `spark_master` and `spark_conf`. Raises InvalidInput, without secrets in the message, for
+        values that cannot be used.
+        """
         master = self._connect_url() if self.conn_type == CONNECT_TYPE else self._master()
         if not _MASTERS.fullmatch(master):
             raise InvalidInput(f"{self._label} gives the master {master.partition(';')[0]!r}; use {_FORMS}")
@@ -50,7 +52,9 @@ class SparkConnection:
         return f"connection {self.conn_id!r} of type {self.conn_type}"
 
     def _master(self) -> str:
-        """A host that is a whole master, as forms have it, or the scheme that a URI's type keeps."""
+        """Return the master: the host if it is a complete master, as forms have it; otherwise the host with
+        the scheme that a URI's type keeps.
+        """
         host = self.host or ""
         is_whole = self.conn_type == "spark" and host and ("://" in host or not self.port)
         master = host if is_whole else f"{self.conn_type}://{host}"
@@ -66,24 +70,26 @@ class SparkConnection:
             "token": self.password or "",
             "use_ssl": "" if use_ssl is None else str(use_ssl),
         }
-        given = "".join(f";{name}={quote(value)}" for name, value in parameters.items() if value)
-        return f"{url}/{given}" if given else url
+        suffix = "".join(f";{name}={quote(value)}" for name, value in parameters.items() if value)
+        return f"{url}/{suffix}" if suffix else url
 
     def _conf(self) -> dict[str, str]:
-        """Extras named `spark.…` are Spark's settings; of the provider's own, those that mean something here."""
+        """Return the extras named `spark.…`, which are Spark's settings, and those of the provider's own
+        extras that apply here.
+        """
         if self.extras.get("deploy-mode") == "cluster":
             raise InvalidInput(
-                f"{self._label} asks for deploy-mode cluster; the aggregation's driver is the task, use client"
+                f"{self._label} has deploy-mode cluster, but the aggregation's driver is the task; use client"
             )
         if any(self.extras.get(name) for name in _KERBEROS):
             raise InvalidInput(
-                f"{self._label} carries a Kerberos {' or '.join(_KERBEROS)}, which is not read; "
+                f"{self._label} has a Kerberos {' or '.join(_KERBEROS)}, which Cleave does not read; "
                 "give the task's process a ticket cache (KRB5CCNAME)"
             )
         conf = {name: str(value) for name, value in self.extras.items() if name.startswith("spark.")}
-        named = {
+        provider_conf = {
             _AS_SPARK_SETTING[name]: str(self.extras[name])
             for name in _AS_SPARK_SETTING
             if self.extras.get(name)
         }
-        return {**named, **conf}
+        return {**provider_conf, **conf}

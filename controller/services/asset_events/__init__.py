@@ -1,8 +1,9 @@
-"""Asset events: tell Airflow of each layout change, so that people's DAGs can be scheduled by it.
+"""Asset events: report each layout change to Airflow, so that users' DAGs can be scheduled by it.
 
-`poster` follows the notifications of the database on a thread of its own, `airflow` speaks Airflow's REST API. Both are
-best effort: nothing waits for them, what cannot be posted is dropped, and the truth stays in `layout_change`. `follower` is
-for those who come to the database themselves, as Airflow's triggerer does.
+`poster` follows the notifications of the database in a thread of its own; `airflow` calls Airflow's REST API.
+Both are best effort: nothing waits for them, and events that cannot be posted are dropped. The table
+`layout_change` has every change. `follower` serves processes that read the database themselves, such as
+Airflow's triggerer.
 """
 
 from controller.services.asset_events.airflow import LAYOUT_ASSET, AirflowAway, AirflowLogin, AirflowRest

@@ -1,6 +1,7 @@
-"""The few calls of Airflow's REST API that Cleave makes: an asset event, a note on a run. One thread, one connection, short time-outs.
+"""The calls of Airflow's REST API that Cleave makes: post an asset event, and add a note to a run. Uses one
+thread, one connection and short time-outs.
 
-An asset exists in Airflow once a DAG that is parsed there mentions it. Its id is looked up by name and remembered.
+An asset exists in Airflow if a parsed DAG mentions it. Its id is looked up by name and cached.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import requests
 from controller.domain.errors import Retryable
 from controller.domain.proxies import Proxy, through
 
-Told = TypeVar("Told")
+Content = TypeVar("Content")
 LAYOUT_ASSET = "cleave_layout"
-"""Name of the asset; its URI is `cleave://layout`. Partitioned: the key is the topic's name."""
+"""Name of the asset, whose URI is `cleave://layout`. The asset is partitioned: the key is the topic's name.
+"""
 LONGEST_KEY = 250
-"""Characters that Airflow keeps of a partition key."""
+"""Maximum number of characters of a partition key in Airflow."""
 LONGEST_NOTE = 1_000
-"""Characters that Airflow keeps of a note."""
+"""Maximum number of characters of a note in Airflow."""
 UNKNOWN_SECONDS = 60.0
-"""An asset that Airflow does not know is asked for again after this long."""
+"""Seconds until an asset that Airflow does not know is looked up again."""
 _CONNECT_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
 
 
@@ -36,7 +38,9 @@ class AirflowAway(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class AirflowLogin:
-    """A bearer token, or a user and password to get one with; neither for what Airflow tells everybody."""
+    """A bearer token, or a user and password to get a token with. Neither is needed for documents that
+    Airflow serves without a login.
+    """
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -51,19 +55,20 @@ class AirflowLogin:
 
 
 class AirflowRest:
-    """Tells one Airflow of layouts and of what its runs did; connects with the first call."""
+    """Client of one Airflow installation. Connects with the first call."""
 
     def __init__(self, login: AirflowLogin, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
         self._login, self._answer_seconds = login, answer_seconds
         self._url = login.url.rstrip("/")
         self._token = login.token
         self._asset_id: int | None = None
-        self._ask_again_at = 0.0
+        self._next_lookup_at = 0.0
         self._proxy = None if login.proxy is None else Proxy.of(login.proxy)
         self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
-        """Post one event; False where Airflow knows no such asset, so nobody waits for it.
+        """Post one event. Return False if Airflow does not know the asset, so that no DAG waits for the
+        event.
 
         Raises AirflowAway.
         """
@@ -72,7 +77,8 @@ class AirflowRest:
         body = {"asset_id": self._asset_id, "extra": dict(extra)}
         answer = self._send("POST", "/assets/events", json={**body, "partition_key": partition_key})
         if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and "partition_key" in answer.text:
-            answer = self._send("POST", "/assets/events", json=body)  # before 3.2 events have no partitions
+            # Before Airflow 3.2, events have no partitions.
+            answer = self._send("POST", "/assets/events", json=body)
         if answer.status_code == HTTPStatus.NOT_FOUND:
             self._asset_id = None
             return False
@@ -80,33 +86,37 @@ class AirflowRest:
         return True
 
     def note(self, dag_id: str, run_id: str, sentence: str) -> None:
-        """Add a sentence to the run's note, below what people wrote there; once, however often it is said. Raises AirflowAway."""
+        """Append a sentence to the run's note, unless the note already contains it. Text that people wrote is
+        kept. Raises AirflowAway.
+        """
         path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-        written = self._told(self._send("GET", path), lambda run: str(run["note"] or ""))
-        if sentence not in written:
-            note = f"{written}\n\n{sentence}".strip()[:LONGEST_NOTE]
+        previous_note = self._content(self._send("GET", path), lambda run: str(run["note"] or ""))
+        if sentence not in previous_note:
+            note = f"{previous_note}\n\n{sentence}".strip()[:LONGEST_NOTE]
             self._demand(self._send("PATCH", path, params={"update_mask": "note"}, json={"note": note}))
 
-    def read(self, path: str, read: Callable[[Any], Told]) -> Told:
-        """Return what `read` finds in the document at the path below `/api/v2`. Raises AirflowAway."""
-        return self._told(self._send("GET", path), read)
+    def read(self, path: str, read: Callable[[Any], Content]) -> Content:
+        """Return the result of `read` for the document at the path below `/api/v2`. Raises AirflowAway."""
+        return self._content(self._send("GET", path), read)
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Close the connection."""
         self._http.close()
 
     def _find_asset(self) -> int | None:
-        if self._asset_id is None and time.monotonic() >= self._ask_again_at:
+        if self._asset_id is None and time.monotonic() >= self._next_lookup_at:
             answer = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
-            found = self._told(
-                answer, lambda listed: {one["name"]: int(one["id"]) for one in listed["assets"]}
+            ids_by_name = self._content(
+                answer, lambda listing: {asset["name"]: int(asset["id"]) for asset in listing["assets"]}
             )
-            self._asset_id = found.get(LAYOUT_ASSET)
-            self._ask_again_at = time.monotonic() + UNKNOWN_SECONDS
+            self._asset_id = ids_by_name.get(LAYOUT_ASSET)
+            self._next_lookup_at = time.monotonic() + UNKNOWN_SECONDS
         return self._asset_id
 
     def _send(self, method: str, path: str, **content: Any) -> requests.Response:
-        """The answer; a token that is no longer good is replaced once, where there is a password for it."""
+        """Send the request and return the answer. If the token was rejected and there is a password, repeat
+        the request once with a new token.
+        """
         answer = self._once(method, f"/api/v2{path}", **content)
         if answer.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
             self._token = None
@@ -122,7 +132,7 @@ class AirflowRest:
     def _new_token(self) -> str:
         body = {"username": self._login.username, "password": self._login.password}
         answer = self._request("POST", "/auth/token", json=body)
-        return self._told(answer, lambda given: str(given["access_token"]))
+        return self._content(answer, lambda document: str(document["access_token"]))
 
     def _request(self, method: str, path: str, **content: Any) -> requests.Response:
         try:
@@ -138,15 +148,17 @@ class AirflowRest:
                 f"Airflow at {self._url}{through(self._proxy)} does not answer ({type(error).__name__})", 5.0
             ) from error
 
-    def _told(self, answer: requests.Response, read: Callable[[Any], Told]) -> Told:
-        """What `read` finds in the answer's document. Where it finds nothing, something in between has answered."""
+    def _content(self, answer: requests.Response, read: Callable[[Any], Content]) -> Content:
+        """Return the result of `read` for the answer's document. Raises AirflowAway if the document is not
+        Airflow's, for example because a proxy has answered.
+        """
         self._demand(answer)
         try:
             return read(answer.json())
         except (ValueError, LookupError, TypeError) as error:
             raise AirflowAway(
-                f"{self._url} gave no answer of Airflow's to {answer.request.method} "
-                f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, and what stands in between",
+                f"{self._url} did not answer like Airflow to {answer.request.method} "
+                f"{answer.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, and the proxies in between",
                 30.0,
             ) from error
 
@@ -155,14 +167,16 @@ class AirflowRest:
             return answer
         raise AirflowAway(
             f"Airflow at {self._url}{through(self._proxy)} answered {answer.status_code} to {answer.request.method} "
-            f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, CLEAVE_AIRFLOW_TOKEN or "
+            f"{answer.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, CLEAVE_AIRFLOW_TOKEN or "
             "CLEAVE_AIRFLOW_USERNAME and CLEAVE_AIRFLOW_PASSWORD, and the rights of that user",
             30.0,
         )
 
 
 def _session(proxy: Proxy | None) -> requests.Session:
-    """Nothing of the environment but its certificates: neither its proxies nor the passwords of ~/.netrc, which would replace the token."""
+    """Return a session that takes only certificates from the environment. Proxies of the environment and
+    passwords of ~/.netrc are ignored, because they would replace the token.
+    """
     session = requests.Session()
     session.trust_env = False
     session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True

@@ -1,8 +1,9 @@
-"""Follows the layout changes of all topics for somebody elsewhere, who remembers how far it got.
+"""Follows the layout changes of all topics for a process elsewhere, which stores how far it got.
 
-The poster tells what happens while it listens. A follower also tells what happened while nobody did: when its connection
-begins anew it reads on from where it was. Each change is told at least once, those of the last `OVERLAP` perhaps again
-after a restart; topic and epoch say which change it is.
+The poster reports changes only while it listens. A follower also reports the changes that were made while no
+process listened: when its connection is reopened, it continues where it stopped. Each change is returned at
+least once. Changes of the last `OVERLAP` may be returned again after a restart; topic and epoch identify a
+change.
 """
 
 from __future__ import annotations
@@ -17,87 +18,98 @@ from controller.store.topics import layout_changes
 from controller.store.topics.layout_changes import LayoutEvent, Place
 
 OVERLAP = timedelta(minutes=1)
-"""Read again when a connection begins: a change is stamped before it is committed, and what was told may have been lost."""
+"""Span that is read again when a connection begins. A change is stamped before it is committed, and changes
+that were already returned may have been lost.
+"""
 PAGE = 500
-"""Changes read at once of those that were missed."""
+"""Number of missed changes read at once."""
 
 
 class LayoutFollower:
-    """For one thread; `interrupt` may come from any."""
+    """Returns layout changes in order. Not thread-safe, except `interrupt`."""
 
     def __init__(self, store: Store, listener: Listener, *, since: datetime | None = None) -> None:
-        """`listener` listens on `CHANNELS` and is used by this follower alone. `since` is what `resume_at` was when somebody
-        followed before; None: from the first `wait` on.
+        """`listener` listens on `CHANNELS` and is used by this follower alone. `since` is the `resume_at` of
+        an earlier follower; None starts with the first `wait`.
         """
         self._store, self._listener = store, listener
-        self._floor = self._newest = since
+        self._begins_at = self._newest = since
         self._missed: Place | None = None
-        """From where changes are to be read that nobody was told of; None while notifications name them all."""
-        self._told: dict[tuple[int, int], datetime] = {}
+        """Position from which changes without notifications must be read; None while notifications name all
+        changes.
+        """
+        self._returned: dict[tuple[int, int], datetime] = {}
 
     @property
     def resume_at(self) -> datetime | None:
-        """The instant to go on from elsewhere; None before the first `wait`."""
-        if self._floor is None or self._newest is None:
+        """The instant from which another follower can continue; None before the first `wait`."""
+        if self._begins_at is None or self._newest is None:
             return None
         unread = self._newest if self._missed is None else min(self._newest, self._missed[0])
-        return max(self._floor, unread - OVERLAP)
+        return max(self._begins_at, unread - OVERLAP)
 
     def wait(self, timeout_seconds: float) -> list[LayoutEvent]:
-        """Changes that were not told before, oldest first; none after the time-out or an interrupt. Raises StoreUnavailable.
+        """Return the changes that were not returned before, oldest first; none after the time-out or an
+        interrupt. Raises StoreUnavailable.
 
-        Where nobody followed before, the first call does nothing but give `resume_at`. Whoever keeps it before the next call,
-        which is the first to listen, misses nothing from that instant on, whatever happens to him.
+        If there was no earlier follower, the first call only sets `resume_at`, and the second call begins to
+        listen. A caller that stores `resume_at` between the two misses no change from that instant on, even
+        if the caller dies.
         """
         if self.resume_at is None:
             self._begin()
             return []
-        heard = self._listener.wait(0.0 if self._missed else timeout_seconds)
-        if any(one.is_resync for one in heard):
-            self._missed = self._from_where_it_was()
-        named = _named(heard)
+        notifications = self._listener.wait(0.0 if self._missed else timeout_seconds)
+        if any(notification.is_resync for notification in notifications):
+            self._missed = self._resume_position()
+        named = _named(notifications)
         if not (named or self._missed):
             return []
-        place = self._missed
-        self._missed = self._missed or self._from_where_it_was()  # should the database go away now
+        position = self._missed
+        # The position is set first, in case the next statement loses the database.
+        self._missed = self._missed or self._resume_position()
         with self._store.transaction() as tx:
-            page = layout_changes.since(tx, place, PAGE) if place else []
-            found = page + layout_changes.events(tx, named)
+            page = layout_changes.since(tx, position, PAGE) if position else []
+            changes = page + layout_changes.events(tx, named)
         last = page[-1] if len(page) == PAGE else None
         self._missed = (last.committed_at, last.topic_id, last.epoch) if last else None
-        return self._fresh(found)
+        return self._unreturned(changes)
 
     def interrupt(self) -> None:
-        """Make the present or the next `wait` return."""
+        """Make the current or the next `wait` return."""
         self._listener.interrupt()
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Close the connection."""
         self._listener.close()
 
     def _begin(self) -> datetime:
         with self._store.transaction() as tx:
-            self._floor = self._newest = now = database_now(tx)
+            self._begins_at = self._newest = now = database_now(tx)
         return now
 
-    def _from_where_it_was(self) -> Place:
+    def _resume_position(self) -> Place:
         return self.resume_at or self._begin(), 0, 0
 
-    def _fresh(self, found: list[LayoutEvent]) -> list[LayoutEvent]:
+    def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
         fresh = {
-            (one.topic_id, one.epoch): one for one in found if (one.topic_id, one.epoch) not in self._told
+            (change.topic_id, change.epoch): change
+            for change in changes
+            if (change.topic_id, change.epoch) not in self._returned
         }
-        self._told |= {key: one.committed_at for key, one in fresh.items()}
+        self._returned |= {key: change.committed_at for key, change in fresh.items()}
         if fresh:
-            instants = [one.committed_at for one in fresh.values()]
-            # One may be stamped before the beginning and committed after it.
-            self._floor = min(instants) if self._floor is None else min(self._floor, *instants)
+            instants = [change.committed_at for change in fresh.values()]
+            # A change may be stamped before the beginning and committed after it.
+            self._begins_at = min(instants) if self._begins_at is None else min(self._begins_at, *instants)
             self._newest = max(instants) if self._newest is None else max(self._newest, *instants)
-            self._told = {key: at for key, at in self._told.items() if at >= self._newest - 2 * OVERLAP}
-        return sorted(fresh.values(), key=lambda one: (one.committed_at, one.topic_id, one.epoch))
+            self._returned = {
+                key: at for key, at in self._returned.items() if at >= self._newest - 2 * OVERLAP
+            }
+        return sorted(fresh.values(), key=lambda change: (change.committed_at, change.topic_id, change.epoch))
 
 
-def _named(heard: list[Notification]) -> list[tuple[int, int]]:
-    """The changes that notifications name, by topic id and epoch."""
-    named = (one.ids for one in heard)
+def _named(notifications: list[Notification]) -> list[tuple[int, int]]:
+    """Return the topic ids and epochs of the changes that notifications name."""
+    named = (notification.ids for notification in notifications)
     return [(ids[0], ids[1]) for ids in named if len(ids) == 2]

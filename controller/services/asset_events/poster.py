@@ -1,8 +1,10 @@
-"""Follows the layout changes of the worker's topics and posts an asset event for each, on a thread of its own.
+"""Follows the layout changes of the worker's topics and posts an asset event for each, in a thread of its
+own.
 
-Nothing of the worker waits for it or depends on it. It has its own connection to listen on and a bounded queue, and
-writes nothing down. While Airflow is away the youngest `PENDING_AT_MOST` changes are kept. What changed while nobody
-listened is not posted at all. `inspect.layout_changes` has every change.
+No part of the worker waits for the poster or depends on it. It has its own listening connection and a bounded
+queue, and writes nothing to the database. While Airflow is unavailable, the poster keeps the newest
+`PENDING_AT_MOST` changes. Changes made while the poster did not listen are not posted.
+`inspect.layout_changes` has every change.
 """
 
 from __future__ import annotations
@@ -30,30 +32,32 @@ log = telemetry.get_logger(__name__)
 
 
 class Assets(Protocol):
-    """Where events are posted: `AirflowRest`, or in tests one that fails."""
+    """Destination of events: `AirflowRest`."""
 
     def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
 
 
 class AssetEventPoster:
-    """One for a worker; `run` blocks until `stop`."""
+    """Poster of one worker. `run` blocks until `stop`."""
 
     def __init__(
         self, store: Store, listener: Listener, assets: Assets, *, shards: Callable[[], Shards]
     ) -> None:
-        """`listener` listens on `CHANNELS` and is used by this poster alone; topics of `shards` are posted."""
+        """`listener` listens on `CHANNELS` and is used by this poster alone. Only changes of topics in
+        `shards` are posted.
+        """
         self._store, self._listener, self._assets, self._shards = store, listener, assets, shards
-        self._pending: dict[tuple[int, int], None] = {}  # in the order of arrival
+        self._pending: dict[tuple[int, int], None] = {}  # The keys are in the order of arrival.
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Post until `stop`. Raises nothing: what goes wrong is logged and tried again or dropped."""
+        """Post until `stop`. Raises nothing: errors are logged, and the events are tried again or dropped."""
         try:
             Repeating(
                 self._round,
                 self._stopping,
                 log,
-                "asset events wait",
+                "asset events not posted",
                 retry_seconds=(0.0, IDLE_SECONDS),
                 longest_pause_seconds=IDLE_SECONDS,
                 on_error=self._drop_unpostable,
@@ -63,23 +67,25 @@ class AssetEventPoster:
             self._listener.close()
 
     def _round(self) -> float:
-        """Wait for changes, and post some; the next round comes at once."""
-        self._hear(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
-        self._post_some()
+        """Wait for changes, and post a batch; the next round begins at once."""
+        self._enqueue(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
+        self._post_batch()
         return 0.0
 
     def _drop_unpostable(self, error: Exception) -> None:
-        """Drop all changes after an unexpected error: the change at fault would raise it again, and hold up the changes behind it."""
+        """Drop all changes after an unexpected error: the change that caused the error would raise it again,
+        and block the changes after it.
+        """
         if not isinstance(error, CleaveError):
             self._pending.clear()
 
     def stop(self) -> None:
-        """Leave after the call in hand. Safe to call from a signal handler."""
+        """Stop after the current call. May be called from a signal handler."""
         self._stopping.set()
         self._listener.interrupt()
 
-    def _hear(self, notifications: list[Notification]) -> None:
-        """Remember the changes of our shards, up to the bound. The oldest are dropped first."""
+    def _enqueue(self, notifications: list[Notification]) -> None:
+        """Queue the changes of held shards. If there are more than `PENDING_AT_MOST`, drop the oldest."""
         shards = self._shards()
         for notification in notifications:
             match notification.ids:
@@ -89,17 +95,17 @@ class AssetEventPoster:
             del self._pending[next(iter(self._pending))]
             metrics.ASSET_EVENTS.labels(outcome="dropped").inc()
 
-    def _post_some(self) -> None:
-        """A batch, in the order of commits. One whose answer is lost is posted again, later."""
+    def _post_batch(self) -> None:
+        """Post a batch in the order of commits. An event whose answer is lost is posted again later."""
         batch = list(self._pending)[:BATCH]
         if not batch:
             return
         with self._store.transaction() as tx:
-            found = layout_events.events(tx, batch)
-        gone = set(batch) - {(event.topic_id, event.epoch) for event in found}
+            events = layout_events.events(tx, batch)
+        gone = set(batch) - {(event.topic_id, event.epoch) for event in events}
         for key in gone:
             del self._pending[key]
-        for event in found:
+        for event in events:
             if self._stopping.is_set():
                 return
             is_known = self._assets.post(event.topic, document(event))
@@ -108,7 +114,7 @@ class AssetEventPoster:
 
 
 def document(event: LayoutEvent) -> dict[str, Any]:
-    """The event's `extra`: what a DAG reads of it."""
+    """Return the event's `extra`, which DAGs read."""
     return {
         "topic": event.topic,
         "epoch": event.epoch,

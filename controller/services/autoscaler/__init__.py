@@ -1,10 +1,12 @@
-"""The autoscaler: drains topics whose answer may have changed, decides, and writes intents and the ledger.
+"""The autoscaler: drains topics whose evaluation may have changed, decides, and writes intents and the
+decision log.
 
-Airflow's split and merge passes and the worker's loop call `run_pass`, each with its lanes. It never touches a data
-plane: what it decides becomes a row of the journal, which an operation runner carries out. A batch of topics is one
-transaction. In it the drained rows are held, so that no input changes under a decision; before it acts on a topic it
-takes that topic's row if nobody else has it, and decides again if something was committed or intended in between.
-So a decision, its ledger row and its operations stand or fall together.
+Airflow's split and merge passes and the worker's loop call `run_pass`, each with its lanes. The autoscaler
+never calls a data plane: its decisions become rows of the journal, which an operation runner carries out. A
+batch of topics is one transaction. The transaction locks the drained rows, so that no input changes during a
+decision. Before it acts on a topic, it locks the topic's row unless another transaction holds it, and decides
+again if another transaction changed the topic in between. So a decision, its row in the decision log and its
+operations are committed or rolled back together.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ from controller.store.shards import Shards
 __all__ = ["PassResult", "TopicOutcome", "run_pass"]
 
 BATCH_TOPICS = 500
-"""Topics in one transaction. A change to one of them meanwhile (a consumer registers) waits for its end."""
+"""Maximum number of topics in one transaction. A change to one of these topics, such as a new consumer, waits
+for the end of the transaction.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a pass did. `left` are topics that stay dirty: another process was at work on them, or they are paused."""
+    """Result of a pass. `left` are topics that stay dirty, because another process was working on them or
+    because they are paused.
+    """
 
     evaluated: int
     outcomes: tuple[TopicOutcome, ...]
@@ -39,7 +45,7 @@ class PassResult:
 
     @property
     def intents(self) -> tuple[int, ...]:
-        """The operations intended."""
+        """Ids of the intended operations."""
         return tuple(operation_id for outcome in self.outcomes for operation_id in outcome.operation_ids)
 
 
@@ -58,27 +64,27 @@ def run_pass(
 ) -> PassResult:
     """Evaluate up to `limit` topics that are dirty or due for the lanes.
 
-    `fence` is called first in each transaction and raises when this process may no longer act. A dry run writes
-    nothing, and looks at the topics named whether they are dirty or not. Raises Retryable when PostgreSQL is away
-    or a batch met a deadlock; batches before it have been committed.
+    `fence` is called first in each transaction, and raises if this process must not act. A dry run writes
+    nothing, and evaluates the topics of `topic_ids` even if they are not dirty. Raises Retryable if
+    PostgreSQL is unavailable or a batch met a deadlock; earlier batches stay committed.
     """
-    evaluated, outcomes, left, passed = 0, list[TopicOutcome](), list[int](), list[int]()
+    evaluated, outcomes, left, passed_ids = 0, list[TopicOutcome](), list[int](), list[int]()
     size = batch_topics
-    while len(passed) < limit:
-        wanted = min(size, limit - len(passed))
+    while len(passed_ids) < limit:
+        batch_limit = min(size, limit - len(passed_ids))
         with store.transaction() as tx:
             if fence is not None:
                 fence(tx)
             if dry_run and topic_ids is not None:
-                pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in passed]
+                pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in passed_ids]
             else:
                 pending = evaluations.drain(
                     tx,
                     lanes=lanes,
-                    limit=wanted,
+                    limit=batch_limit,
                     shards=shards,
                     topic_ids=topic_ids,
-                    skip=passed if dry_run else left,
+                    skip=passed_ids if dry_run else left,
                 )
             batch = Batch(tx, planes, frozenset(lanes), decided_by, pending)
             batch.evaluate(batch.topics)
@@ -87,14 +93,14 @@ def run_pass(
         if not dry_run:
             batch.log_outcomes()
         postponed = batch.on_course(Course.POSTPONED)
-        passed += batch.topics.keys() - set(postponed)
+        passed_ids += batch.topics.keys() - set(postponed)
         left += batch.on_course(Course.LEFT, Course.PAUSED)
-        # Where many act, a full batch would be read again and again for the few it may act on.
+        # If many topics act, a full batch would be read repeatedly for the few topics it may act on.
         size = min(batch_topics, 2 * ACTING_TOPICS) if postponed else batch_topics
         evaluated += sum(topic.evaluation is not None for topic in batch.topics.values())
         outcomes += [topic.outcome() for topic in batch.new_topics()]
-        if len(pending) < wanted and not postponed:
-            break  # that was all there is
+        if len(pending) < batch_limit and not postponed:
+            break  # No further topics are pending.
     _count(outcomes)
     return PassResult(evaluated, tuple(outcomes), tuple(left))
 

@@ -1,4 +1,4 @@
-"""One batch of a pass: some drained topics, evaluated and acted on within one transaction."""
+"""One batch of a pass: drained topics that are evaluated and acted on within one transaction."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 log = telemetry.get_logger(__name__)
 
 PAUSE_SECONDS = 60.0
-"""How long a topic that cannot be decided or acted on here is left alone."""
+"""Seconds for which a topic that cannot be decided or acted on is not evaluated."""
 
 ACTING_TOPICS = 100
-"""Topics acted on in one transaction: their intents take tens of milliseconds, and the batch's rows are
-held meanwhile.
+"""Maximum number of topics acted on in one transaction. Their intents take tens of milliseconds, during which
+the rows of the batch are locked.
 """
 
 
 class Batch:
-    """Some drained topics within one transaction."""
+    """Drained topics within one transaction."""
 
     def __init__(
         self,
@@ -56,40 +56,38 @@ class Batch:
         self.topics = {p.topic_id: BatchTopic(p, lanes, decided_by) for p in pending}
 
     def on_course(self, *courses: Course) -> list[int]:
-        """The ids of the topics on one of these courses."""
+        """Return the ids of the topics on one of these courses."""
         return [topic.topic_id for topic in self.topics.values() if topic.course in courses]
 
     def new_topics(self) -> list[BatchTopic]:
-        """The topics that act, propose, or refuse something new, by id."""
+        """Return the topics that act, propose, or have a new refusal, ordered by id."""
         return [topic for _, topic in sorted(self.topics.items()) if topic.is_new]
 
     def evaluate(self, topic_ids: Collection[int]) -> None:
-        """Decide about these topics, for the first time or again."""
+        """Evaluate these topics, for the first time or again."""
         if not topic_ids:
             return
-        found, unreadable = situations.load_readable(self._tx, topic_ids, self._capabilities)
+        readable, unreadable = situations.load_readable(self._tx, topic_ids, self._capabilities)
         for topic_id, error in unreadable.items():
             self.topics[topic_id].put_aside("its rows cannot be read", error)
-        for topic_id, situation in found.items():
+        for topic_id, situation in readable.items():
             topic = self.topics[topic_id]
             try:
                 evaluation = decide(situation, self._lanes)
-            except Exception as error:  # one topic's trouble must not stop the fleet
-                log.exception("a topic could not be decided", topic_id=topic_id)
-                topic.put_aside("it cannot be decided on", error)
+            except Exception as error:  # An error of one topic must not stop the others.
+                log.exception("topic not evaluated", topic_id=topic_id)
+                topic.put_aside("it cannot be evaluated", error)
             else:
                 topic.decided(situation, evaluation)
-        missing = set(topic_ids) - found.keys() - unreadable.keys()
+        missing = set(topic_ids) - readable.keys() - unreadable.keys()
         for topic_id, plane in (
             situations.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
         ):
-            log.warning(
-                "a topic is on a data plane that is not configured here", topic_id=topic_id, plane=plane
-            )
+            log.warning("data plane of a topic not configured here", topic_id=topic_id, plane=plane)
             self.topics[topic_id].drop(Course.PAUSED)
 
     def act(self) -> None:
-        """Write intents for what was decided, ledger rows for what is new, and the evaluations as made."""
+        """Write the intents of the decisions, the new rows of the decision log, and the finished evaluations."""
         self._lock_moving()
         shadows = self._shadows()
         self._record_decisions()
@@ -100,7 +98,7 @@ class Batch:
         approvals.mark_done(self._tx, [act for topic in topics for act in topic.begun_acts()])
         self._record_shadows(shadows)
         spendings = [topic.spending() for topic in topics if topic.operation_ids]
-        reconnections.spend(self._tx, [one for one in spendings if one.reconnections])
+        reconnections.spend(self._tx, [spending for spending in spendings if spending.reconnections])
         finished = [topic.finished() for topic in topics if topic.course is Course.FINISHED]
         evaluations.finish(self._tx, self._lanes, finished)
         evaluations.defer(self._tx, self.on_course(Course.PAUSED), PAUSE_SECONDS)
@@ -108,7 +106,7 @@ class Batch:
         set_aside.note(self._tx, set_aside.Batch.EVALUATION, unfit)
 
     def log_outcomes(self) -> None:
-        """Log each act that was decided or proposed. To be called after the commit."""
+        """Log each action that was decided or proposed. Call it after the commit."""
         for topic in self.new_topics():
             topic.log_outcome()
 
@@ -117,7 +115,9 @@ class Batch:
         return {name: plane.capabilities for name, plane in self._planes.items()}
 
     def _lock_moving(self) -> None:
-        """Take the rows of the topics to act on, as many as one transaction may, and decide again about those that have changed."""
+        """Lock the rows of the topics to act on, up to `ACTING_TOPICS`, and evaluate those that have changed
+        again.
+        """
         moving = [topic for _, topic in sorted(self.topics.items()) if topic.is_moving]
         for topic in moving[ACTING_TOPICS:]:
             topic.drop(Course.POSTPONED)
@@ -133,7 +133,9 @@ class Batch:
         self.evaluate(changed)
 
     def _shadows(self) -> list[Shadow]:
-        """What candidates decide, asked before an intent is written: on the inputs that the live policy was asked on."""
+        """Return the evaluations of candidates, made before any intent is written: on the inputs of the live
+        evaluation.
+        """
         live = {t: topic.situation for t, topic in self.topics.items() if topic.evaluation is not None}
         return shadow.ask(self._tx, live, self._capabilities, self._lanes) if live else []
 
@@ -143,7 +145,7 @@ class Batch:
         shadow.record(self._tx, shadows, live, ids, lanes=self._lanes, decided_by=self._decided_by)
 
     def _record_decisions(self) -> None:
-        """Write the intents, and the ledger rows of the topics whose intents were not refused."""
+        """Write the intents, and the decision log's rows of topics whose intents were not refused."""
         new = self.new_topics()
         for topic, decision_id in zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True):
             topic.decision_id = decision_id
@@ -152,18 +154,22 @@ class Batch:
         ledger.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
     def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, LedgerRow]]:
-        """The rows of these topics, before any intent: a decision whose inputs cannot be kept is not carried out."""
+        """Return the decision log's rows of these topics, built before any intent: a decision whose inputs
+        cannot be stored is not carried out.
+        """
         rows = []
         for topic in topics:
             try:
                 rows.append((topic, topic.ledger_row()))
             except Exception as error:
-                log.exception("the inputs of a decision cannot be kept", topic_id=topic.topic_id)
-                topic.put_aside("its inputs cannot be kept", error)
+                log.exception("inputs of a decision not stored", topic_id=topic.topic_id)
+                topic.put_aside("its inputs cannot be stored", error)
         return rows
 
     def _intend(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents: of topics with one act all at once; several of one topic stand or fall together."""
+        """Write the intents: all topics with one action together; several actions of one topic succeed or
+        fail together.
+        """
         self._intend_one_each([topic for topic in acting if len(topic.acts) == 1])
         for topic in acting:
             if len(topic.acts) < 2:
@@ -177,7 +183,9 @@ class Batch:
                 topic.operation_ids = tuple(operation.operation_id for operation in written)
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
-        """Two statements for all of them; where the second fails as a whole, each by itself."""
+        """Write the intents of these topics in two statements. If the second fails as a whole, write each
+        intent separately.
+        """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
             self._tx, [topic.topic_id for topic in acting], [request.request_key for request in requests]
@@ -193,7 +201,7 @@ class Batch:
             with self._tx.begin_nested():
                 written = reshape_intents.write(self._tx, [draft for _, draft in drafts])
         except IntegrityError:
-            log.warning("intents of a batch are written one by one", topics=len(drafts))
+            log.warning("intents of a batch written one by one", topics=len(drafts))
         for topic, draft in drafts:
             try:
                 operation = written.get(topic.topic_id) or reshape_intents.intend(self._tx, draft).operation
@@ -203,7 +211,9 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """One act of several: each is planned on what the one before has left."""
+        """Write the intent of one of several actions. Each action is planned on the result of the previous
+        one.
+        """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
         return reshape_intents.intend(self._tx, self._draft(topic, view, request, ordinal)).operation
@@ -211,13 +221,15 @@ class Batch:
     def _draft(
         self, topic: BatchTopic, view: TopicView | None, request: Request, ordinal: int
     ) -> ReshapeDraft:
-        """The act as a plan on the layout of the moment. Raises LostRace when that is not what was decided on."""
+        """Return the action as a plan on the present layout. Raises LostRace if the layout is not the one
+        that was decided on.
+        """
         situation = topic.situation
         if view is None or topic.locked is None:
             raise TopicNotFound(
-                f"topic {topic.locked.topic if topic.locked else topic.topic_id} is gone; nothing is left to do"
+                f"topic {topic.locked.topic if topic.locked else topic.topic_id} is gone; its decision is dropped"
             )
-        input_version = topic.pending.input_version  # asked here and compared again by `write`
+        input_version = topic.pending.input_version  # The version is checked here, and again by `write`.
         view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
         planned = plan(
             topic.acts[ordinal], view.layout, max_buckets=situation.policy.entry_bucket_max_per_segment
@@ -228,17 +240,17 @@ class Batch:
         return draft
 
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
-        """The intent was refused. The topic is decided again soon where another process was faster, else later."""
+        """Handle a refused intent. The topic is evaluated again soon if another process was faster, else
+        later.
+        """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()
             log.info(
-                "a topic moved while it was decided; left for the next pass",
+                "topic changed during its evaluation; it is left to the next pass",
                 topic_id=topic.topic_id,
                 error=str(error),
             )
             topic.drop(Course.LEFT)
         else:
-            log.error(
-                "a decision could not be written as an intent", topic_id=topic.topic_id, error=str(error)
-            )
+            log.error("intent of a decision not written", topic_id=topic.topic_id, error=str(error))
             topic.drop(Course.PAUSED)

@@ -1,4 +1,4 @@
-"""One topic of a batch: what the batch has read, decided and written of it so far."""
+"""One topic of a batch: its inputs, evaluation and results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """A topic that decided, or refused something it had not refused before. Without ids if nothing was written. `topic` is the name of
-    a topic that was to act.
+    """A topic that decided or has a new refusal. Has no ids if nothing was written. `topic` is the topic's
+    name if the topic was to act, else empty.
     """
 
     topic_id: int
@@ -38,21 +38,23 @@ class TopicOutcome:
 
 
 class Course(Enum):
-    """What the batch does with a drained topic."""
+    """Treatment of a drained topic by the batch."""
 
     FINISHED = auto()
-    """Its evaluation is recorded as made."""
+    """The evaluation of the topic is recorded as made."""
     POSTPONED = auto()
-    """The next batch of the pass takes it. It stays dirty."""
+    """The next batch of the pass takes the topic, which stays dirty."""
     LEFT = auto()
-    """Another process is at work on it. It stays dirty."""
+    """Another process is working on the topic, which stays dirty."""
     PAUSED = auto()
-    """It cannot be decided or acted on here. It stays dirty and is not evaluated for a while."""
+    """The topic cannot be decided or acted on here. It stays dirty, and is not evaluated for a while."""
 
 
 @dataclass(slots=True)
 class BatchTopic:
-    """A drained topic. `evaluation` is None until the topic is evaluated, and again once the topic is not to be finished."""
+    """A drained topic. `evaluation` is None until the topic is evaluated, and again once the topic will not
+    be finished.
+    """
 
     pending: PendingEvaluation
     lanes: frozenset[Lane]
@@ -72,49 +74,51 @@ class BatchTopic:
 
     @property
     def situation(self) -> Situation:
-        """The inputs of the latest evaluation. Raises InvariantViolated before the first."""
+        """The inputs of the latest evaluation. Raises InvariantViolated before the first evaluation."""
         if self._situation is None:
             raise InvariantViolated(f"topic {self.topic_id} has no situation yet; evaluate it first")
         return self._situation
 
     @property
     def acts(self) -> tuple[Decision, ...]:
-        """The acts to carry out; none unless the topic is to be finished."""
+        """The actions to carry out; empty unless the topic will be finished."""
         return self.evaluation.decisions if self.evaluation else ()
 
     @property
     def proposals(self) -> tuple[Decision, ...]:
-        """The acts that await approval; none unless the topic is to be finished."""
+        """The actions that await approval; empty unless the topic will be finished."""
         return self.evaluation.proposals if self.evaluation else ()
 
     @property
     def is_moving(self) -> bool:
-        """True if an act is decided or proposed. Both depend on the layout, which must stay as it was read."""
+        """True if an action is decided or proposed. Both depend on the layout, which must stay as it was
+        read.
+        """
         return bool(self.acts or self.proposals)
 
     @property
     def is_new(self) -> bool:
-        """True if the evaluation acts, proposes, or refuses something that the previous one did not."""
+        """True if the evaluation acts, proposes, or refuses something that the previous evaluation did not."""
         return self.is_moving or (self.evaluation is not None and self.digest != self.pending.outcome_digest)
 
     def decided(self, situation: Situation, evaluation: Evaluation) -> None:
-        """Keep an evaluation, the first or a later one."""
+        """Store an evaluation, the first or a later one."""
         self._situation, self.evaluation = situation, evaluation
         self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
 
     def drop(self, course: Course) -> None:
-        """Take the topic out of the batch. It stays dirty."""
+        """Remove the topic from the batch. It stays dirty."""
         self.course, self.evaluation = course, None
 
     def put_aside(self, why: str, error: Exception) -> None:
-        """Pause the topic, and keep the reason for `inspect.set_aside`."""
+        """Pause the topic, and store the reason for `inspect.set_aside`."""
         self.set_aside = SetAside(
             f"topic {self.topic_id}", f"{why}: {type(error).__name__}: {error}", self.topic_id
         )
         self.drop(Course.PAUSED)
 
     def request(self, ordinal: int) -> Request:
-        """The request of the operation that carries out an act."""
+        """Return the request of the operation that carries out an action."""
         return Request(
             request_key=f"decision-{self.decision_id}-{ordinal}",
             origin=Origin.AUTO,
@@ -124,7 +128,7 @@ class BatchTopic:
         )
 
     def ledger_row(self) -> LedgerRow:
-        """The row of the decision. Raises what the inputs raise if JSON cannot hold them."""
+        """Return the row of the decision log. Raises an error if JSON cannot represent the inputs."""
         situation = self.situation
         return LedgerRow(
             decision_id=self._reserved_id(),
@@ -140,7 +144,7 @@ class BatchTopic:
         )
 
     def new_approvals(self) -> list[NewApproval]:
-        """The acts for which approval is requested."""
+        """Return the actions for which approval is requested."""
         policy = self.situation.policy
         return [
             NewApproval(
@@ -159,14 +163,16 @@ class BatchTopic:
         ]
 
     def begun_acts(self) -> list[BegunAct]:
-        """The approved acts that became operations. Empty for a topic without approvals."""
+        """Return the approved actions that became operations. Empty for a topic without approvals."""
         if not self.operation_ids or not self.situation.approvals:
             return []
         operations = zip(self.acts, self.operation_ids, strict=True)
         return [BegunAct(self.topic_id, act, operation_id) for act, operation_id in operations]
 
     def spending(self) -> Spending:
-        """The reconnections that the acts cause: each client of a sealed segment connects to its successors."""
+        """Return the reconnections that the actions cause: each client of a sealed segment connects to its
+        successors.
+        """
         sealed = sum(len(sealed_by(act)) for act in self.acts)
         policy = self.situation.policy
         return Spending(
@@ -177,14 +183,16 @@ class BatchTopic:
         )
 
     def finished(self) -> FinishedEvaluation:
-        """The evaluation as made. A topic that is not live has none, and the commit of its creation makes the topic dirty."""
+        """Return the evaluation as made. A topic that is not live has no evaluation; the commit of its
+        creation makes the topic dirty.
+        """
         evaluation = self.evaluation or Evaluation()
         return FinishedEvaluation(
             self.topic_id, self.pending.input_version, evaluation.valid_until, self.digest
         )
 
     def outcome(self) -> TopicOutcome:
-        """The result for the caller of the pass."""
+        """Return the result for the caller of the pass."""
         return TopicOutcome(
             self.topic_id,
             self.evaluation or Evaluation(),
@@ -194,7 +202,7 @@ class BatchTopic:
         )
 
     def log_outcome(self) -> None:
-        """Log each act that was decided and each that awaits approval. To be called after the commit."""
+        """Log each action that was decided and each that awaits approval. Call it after the commit."""
         if self.decision_id is None:
             return
         ids = {
@@ -215,7 +223,7 @@ class BatchTopic:
 
 
 def _fields(act: Decision) -> dict[str, object]:
-    """An act as fields of a log line."""
+    """Return an action as fields of a log line."""
     return {
         "lane": lane_of(act).value,
         "kind": kind_of(act),

@@ -1,7 +1,8 @@
-"""Candidates in shadow: asked beside the live policy, in the same batch and on the same inputs, and never acted on.
+"""Shadow evaluations: candidates are evaluated in the batch of the live policy and on the same inputs, and
+never acted on.
 
-All that comes out is rows of `shadow_decision`. The live decision does not wait for a candidate and knows nothing of it:
-whatever goes wrong here is taken back to a savepoint and logged.
+The only results are rows of `shadow_decision`. The live decision neither waits for a candidate nor depends on
+it: after an error here, the transaction returns to a savepoint and the error is logged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """What a candidate said about a topic, on which situation."""
+    """The evaluation of a candidate for a topic, and its inputs."""
 
     candidate: InShadow
     situation: Situation
@@ -42,16 +43,16 @@ def ask(
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """The candidates of these topics that have something new to say; to be called before the live policy acts. Raises
-    nothing but the loss of the connection.
+    """Return the shadow evaluations of these topics that differ from the previous ones. Call it before the
+    live policy acts. Raises only if the connection is lost.
     """
     try:
         with tx.begin_nested():
-            return _asked(tx, live, capabilities, lanes)
-    except Exception as error:  # what is in shadow must not stop what is live
+            return _evaluate(tx, live, capabilities, lanes)
+    except Exception as error:  # An error of a candidate must not stop the live policy.
         if _is_connection_lost(error):
             raise
-        log.exception("candidates in shadow could not be asked", topics=len(live))
+        log.exception("shadow evaluations not made", topics=len(live))
         return []
 
 
@@ -64,24 +65,24 @@ def record(
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> None:
-    """Writes down what was said about the topics that have a live verdict, beside it. Raises nothing but the loss of
-    the connection.
+    """Store the shadow evaluations of topics that have a live evaluation. Raises only if the connection is
+    lost.
     """
-    said = [shadow for shadow in shadows if shadow.candidate.topic_id in live]
-    if not said:
+    recorded = [shadow for shadow in shadows if shadow.candidate.topic_id in live]
+    if not recorded:
         return
     try:
         with tx.begin_nested():
-            rows = [_row(one, live, decision_ids, lanes, decided_by) for one in said]
+            rows = [_row(shadow, live, decision_ids, lanes, decided_by) for shadow in recorded]
             shadow_decisions.record(tx, [row for row in rows if row is not None])
-    except Exception as error:  # what is in shadow must not stop what is live
+    except Exception as error:  # An error of a candidate must not stop the live policy.
         if _is_connection_lost(error):
             raise
-        log.exception("decisions in shadow could not be written", rows=len(said))
+        log.exception("shadow evaluations not stored", rows=len(recorded))
 
 
 def _is_connection_lost(error: Exception) -> bool:
-    """Return True if what is live cannot be written either. The store says so, in one line."""
+    """Return True if the live decisions cannot be written either. The store reports the loss in one line."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
@@ -92,12 +93,12 @@ def _row(
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> ShadowRow | None:
-    """Return the row; None, after a line in the log, if JSON cannot hold the inputs."""
+    """Return the row. If JSON cannot represent the inputs, log an error and return None."""
     topic_id, situation = shadow.candidate.topic_id, shadow.situation
     try:
-        kept = situation.to_json()
+        inputs = situation.to_json()
     except ValueError:
-        log.exception("a candidate's inputs cannot be kept", topic_id=topic_id)
+        log.exception("inputs of a candidate not stored", topic_id=topic_id)
         return None
     return ShadowRow(
         candidate_id=shadow.candidate.candidate_id,
@@ -111,47 +112,51 @@ def _row(
         live=live[topic_id],
         decision_id=decision_ids.get(topic_id),
         outcome_digest=shadow.outcome_digest,
-        situation=kept,
+        situation=inputs,
     )
 
 
-def _asked(
+def _evaluate(
     tx: Connection,
     live: Mapping[int, Situation],
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    found = {one.topic_id: one for one in candidates.in_shadow(tx, live.keys())}
-    if not found:
+    in_shadow = {candidate.topic_id: candidate for candidate in candidates.in_shadow(tx, live.keys())}
+    if not in_shadow:
         return []
-    policies = {topic_id: _policy(live[topic_id].policy, one) for topic_id, one in found.items()}
-    asked, unreadable = situations.load_readable(tx, found.keys(), capabilities, instead=policies)
+    policies = {
+        topic_id: _policy(live[topic_id].policy, candidate) for topic_id, candidate in in_shadow.items()
+    }
+    readable, unreadable = situations.load_readable(tx, in_shadow.keys(), capabilities, instead=policies)
     for topic_id, error in unreadable.items():
         log.error("cannot evaluate a candidate", topic_id=topic_id, exc_info=error)
     shadows = []
-    for topic_id, situation in asked.items():
+    for topic_id, situation in readable.items():
         try:
-            shadow = _said(found[topic_id], replace(situation, now=live[topic_id].now), lanes)
+            shadow = _shadow(in_shadow[topic_id], replace(situation, now=live[topic_id].now), lanes)
         except Exception:
             log.exception(
                 "cannot evaluate a candidate",
                 topic_id=topic_id,
-                candidate_id=found[topic_id].candidate_id,
+                candidate_id=in_shadow[topic_id].candidate_id,
             )
         else:
-            if shadow.outcome_digest != found[topic_id].outcome_digest:
+            if shadow.outcome_digest != in_shadow[topic_id].outcome_digest:
                 shadows.append(shadow)
     return shadows
 
 
-def _said(candidate: InShadow, situation: Situation, lanes: frozenset[Lane]) -> Shadow:
+def _shadow(candidate: InShadow, situation: Situation, lanes: frozenset[Lane]) -> Shadow:
     evaluation = decide(situation, lanes)
-    said = shadow_digest(evaluation, lanes, candidate.outcome_digest)
-    return Shadow(candidate, situation, evaluation, said)
+    outcome_digest = shadow_digest(evaluation, lanes, candidate.outcome_digest)
+    return Shadow(candidate, situation, evaluation, outcome_digest)
 
 
 def _policy(live: AutoScalePolicy, candidate: InShadow) -> AutoScalePolicy:
-    """What would be in force with the candidate's parameters; refused as a whole where they cannot be read."""
+    """Return the policy that would be in force with the candidate's parameters. If they cannot be read,
+    return a policy that refuses everything.
+    """
     try:
         return resolve(live, PolicyOverride.from_document(candidate.override))
     except InvalidInput as error:

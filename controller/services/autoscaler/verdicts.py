@@ -1,4 +1,4 @@
-"""What a verdict means outside the domain: whether it says anything new."""
+"""Digests of evaluations, which show whether an evaluation differs from the previous one."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from controller.domain.decision import Decision, Evaluation, Lane, Refusal, Refu
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
-    """One word for each lane that refuses something. The words of lanes that were not asked stay as they were. None if
-    no lane refuses.
+    """Return a digest with one word for each lane that refuses something. The words of lanes that were not
+    evaluated are copied from `previous`. None if no lane refuses.
 
-    Measured values are left out: the same refusal at another rate is not a new one. What is weighed anew at each tick
-    counts once, whichever segments it names.
+    Measured values are left out: the same refusal at another rate is not new. Refusals that are weighed at
+    each tick count once, whichever segments they name.
     """
-    told = {lane: [_without_value(r) for r in refusals if r.lane in (lane, None)] for lane in lanes}
-    return _words(told, previous)
+    documents_by_lane = {
+        lane: [_without_value(r) for r in refusals if r.lane in (lane, None)] for lane in lanes
+    }
+    return _words(documents_by_lane, previous)
 
 
 def shadow_digest(evaluation: Evaluation, lanes: Collection[Lane], previous: str | None) -> str | None:
-    """The same of a verdict that nobody carries out, so that its acts come again and again: they count too.
+    """Return a digest of a shadow evaluation, as `digest` does. Its actions are never carried out and so
+    repeat; they are part of the digest too.
 
-    Figures, cuts and instants are left out, since those follow the load: what counts is what would be done to which
-    segments, and what is refused for which reason.
+    Figures, cut points and instants are left out, because they follow the load. The digest covers which
+    action would be performed on which segments, and which refusals have which reasons.
     """
-    told = {
+    documents_by_lane = {
         lane: [_without_figures(r) for r in evaluation.refusals if r.lane in (lane, None)]
         + [_without_cuts(act) for act in evaluation.decisions if lane_of(act) is lane]
         for lane in lanes
     }
-    return _words(told, previous)
+    return _words(documents_by_lane, previous)
 
 
-def _words(told: Mapping[Lane, Sequence[dict[str, object]]], previous: str | None) -> str | None:
+def _words(documents_by_lane: Mapping[Lane, Sequence[dict[str, object]]], previous: str | None) -> str | None:
     words = dict(word.split("=") for word in (previous or "").split())
-    for lane, documents in told.items():
-        texts = sorted({dumps(one, sort_keys=True) for one in documents})
+    for lane, documents in documents_by_lane.items():
+        texts = sorted({dumps(document, sort_keys=True) for document in documents})
         if texts:
             words[lane.value] = blake2s("\n".join(texts).encode(), digest_size=8).hexdigest()
         else:
@@ -51,14 +54,14 @@ _WEIGHED = frozenset({RefusalReason.SAVING_BELOW_PRICE, RefusalReason.TOLERATED_
 def _without_value(refusal: Refusal) -> dict[str, object]:
     if refusal.reason in _WEIGHED:
         return {"reason": refusal.reason.value}
-    return {name: held for name, held in refusal.to_document().items() if name != "value"}
+    return {name: value for name, value in refusal.to_document().items() if name != "value"}
 
 
 _FIGURES = ("value", "needed", "not_before")
 
 
 def _without_figures(refusal: Refusal) -> dict[str, object]:
-    return {name: held for name, held in _without_value(refusal).items() if name not in _FIGURES}
+    return {name: value for name, value in _without_value(refusal).items() if name not in _FIGURES}
 
 
 def _without_cuts(act: Decision) -> dict[str, object]:

@@ -1,9 +1,11 @@
-"""Consumer watch: who consumes from each topic, as its brokers list it, for applications that never register.
+"""Consumer watch: reads from the brokers which consumers each topic has, for applications that do not
+register consumers with Cleave.
 
-It runs beside the load collector and more often, since the worker is to react to a consumer within seconds. Each round
-asks about one topic after the other until the interval is over. The next round goes on where it stopped, so all topics
-of a large fleet have their turn. A count is not lowered while a segment of the topic is silent, since silence is not
-zero. The store notifies the worker of a change.
+The watch runs next to the load collector, and more often, because the worker must react to a consumer within
+seconds. Each round reads one batch of topics after another until the interval is over. The next round
+continues after the last batch, so that all topics of a large fleet are read in turn. A consumer count is not
+lowered while a segment of the topic does not answer, because no answer does not mean no consumers. The store
+notifies the worker of a change.
 """
 
 from __future__ import annotations
@@ -28,14 +30,20 @@ from controller.store.topics.observed_consumers import Observation
 log = telemetry.get_logger(__name__)
 
 CALL_TOPICS = 32
-"""Topics asked about in one call and written in one transaction. When either fails, only these are lost."""
+"""Number of topics that are read in one call and written in one transaction. A failure loses only these
+topics.
+"""
 LIST_SHARE = 0.05
-"""The list of topics is read anew each round, unless that took more than this share of the time since."""
+"""Largest share of the time that listing the topics may take: the list is reloaded each round, unless loading
+it took more than this share of the time since.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round brought: topics asked about, those with a silent segment, those something was written about."""
+    """Result of one round: numbers of topics read and of topics with a segment that did not answer, and the
+    ids of changed topics.
+    """
 
     topics: int
     silent: int
@@ -43,7 +51,9 @@ class Round:
 
 
 class ConsumerWatch:
-    """Looks at the topics whose names begin with `prefix`, on those of the planes that see consumers."""
+    """Reads the consumers of the topics whose names begin with `prefix`, on those data planes that can list
+    consumers.
+    """
 
     def __init__(
         self,
@@ -56,9 +66,13 @@ class ConsumerWatch:
         prefix: str = "",
         has_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`run` skips a round if `has_turn` returns False, because another process observes. Consumers on logs sealed longer ago than `sealed_for_seconds` are not looked at."""
+        """`run` skips a round if `has_turn` returns False, because another process observes. Consumers of logs
+        that were sealed more than `sealed_for_seconds` ago are ignored.
+        """
         if interval_seconds <= 0:
-            raise InvalidInput(f"a consumer watch's interval of {interval_seconds:g} s is not longer than 0")
+            raise InvalidInput(
+                f"the interval of a consumer watch must be longer than 0 s, not {interval_seconds:g}"
+            )
         self._store, self._clock, self._prefix = store, clock, prefix
         self._has_turn = has_turn
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, ObservesConsumers)}
@@ -70,15 +84,17 @@ class ConsumerWatch:
 
     @property
     def sees_anything(self) -> bool:
-        """Whether a configured data plane sees consumers at all."""
+        """True if a configured data plane can list consumers."""
         return bool(self._planes)
 
     def stop(self) -> None:
-        """Finish the call in hand and leave; safe in a signal handler."""
+        """Stop after the current call. May be called from a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """One round an interval until `stop`. A round that fails is logged; the next one comes."""
+        """Run one round per interval until `stop`. If a round fails, log the error and continue with the next
+        round.
+        """
         retry_seconds = (self._interval_seconds, self._interval_seconds)
         Repeating(
             self._counted_round, self._stopping, log, "round of consumers failed", retry_seconds=retry_seconds
@@ -96,27 +112,27 @@ class ConsumerWatch:
         return max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:
-        """Ask and write until every topic had its turn or the interval is over. Raises StoreUnavailable."""
+        """Read and write topics until each topic was read or the interval is over. Raises StoreUnavailable."""
         began = self._clock.monotonic_seconds()
         topics = self._listed(began)
-        left, silent, changed = len(topics), 0, list[int]()
-        while left and not self._stopping.is_set():
+        remaining, silent, changed = len(topics), 0, list[int]()
+        while remaining and not self._stopping.is_set():
             self._turn %= len(topics)
-            batch = topics[self._turn : self._turn + min(CALL_TOPICS, left)]
+            batch = topics[self._turn : self._turn + min(CALL_TOPICS, remaining)]
             observations = self._look(batch)
             with self._store.transaction() as tx:
                 changed += observed_consumers.record(tx, observations)
-            silent += len(batch) - sum(one.is_whole for one in observations)
+            silent += len(batch) - sum(observation.is_whole for observation in observations)
             self._turn += len(batch)
-            left -= len(batch)
+            remaining -= len(batch)
             if self._clock.monotonic_seconds() >= began + self._interval_seconds:
                 break
         if changed:
             log.info("consumers changed", topics=changed)
-        return Round(len(topics) - left, silent, tuple(changed))
+        return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Plane, topic and logs of every topic, those of one plane together."""
+        """Return the data plane, id and logs of every topic. Topics of one data plane are adjacent."""
         if now >= self._list_due:
             with self._store.transaction() as tx:
                 logs = watch_list.watched_logs(
@@ -126,31 +142,29 @@ class ConsumerWatch:
                     planes=self._planes,
                 )
             by_topic: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-            for one in logs:
-                by_topic[one.data_plane, one.topic_id].append(one.backing_topic)
+            for log in logs:
+                by_topic[log.data_plane, log.topic_id].append(log.backing_topic)
             self._topics = [(*key, names) for key, names in sorted(by_topic.items())]
             self._list_due = now + (self._clock.monotonic_seconds() - now) / LIST_SHARE
         return self._topics
 
     def _look(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
-        """What the planes say of these topics; a topic of which no log answered is left out."""
+        """Return the observations of these topics. A topic of which no log answered is left out."""
         answers: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
         for name, plane in self._planes.items():
-            logs = [one for of_plane, _, names in topics if of_plane == name for one in names]
+            logs = [log for of_plane, _, names in topics if of_plane == name for log in names]
             if not logs:
                 continue
             try:
-                answers |= {(name, one): seen for one, seen in plane.consumers(logs).items()}
+                answers |= {(name, log): consumers for log, consumers in plane.consumers(logs).items()}
             except CleaveError as error:
-                log.warning(
-                    "data plane did not say of any log who consumes", data_plane=name, error=str(error)
-                )
-            except Exception:  # what other data planes say would be lost with it
-                log.exception("data plane did not say of any log who consumes", data_plane=name)
+                log.warning("consumers of a data plane not listed", data_plane=name, error=str(error))
+            except Exception:  # An unexpected error must not lose the answers of other data planes.
+                log.exception("consumers of a data plane not listed", data_plane=name)
         observations = []
         for name, topic_id, names in topics:
-            heard = {one: answers[name, one] for one in names if (name, one) in answers}
-            if heard:
-                is_whole = len(heard) == len(names)
-                observations.append(Observation(topic_id, subscription_uses(heard), is_whole))
+            answered = {log: answers[name, log] for log in names if (name, log) in answers}
+            if answered:
+                is_whole = len(answered) == len(names)
+                observations.append(Observation(topic_id, subscription_uses(answered), is_whole))
         return observations

@@ -1,9 +1,11 @@
-"""Load collector: samples the counters of every watched segment each tick and lands them as one Parquet file.
+"""Load collector: samples the counters of every watched segment at each tick, and lands them as one Parquet
+file.
 
-It computes nothing. The aggregation makes rates of the samples, so a missed tick costs resolution and no correctness. How many
-producers a segment has is no counter: what changed of that is written down at once.
-One slow or broken data plane does not hold up the others. A tick that comes late is skipped and counted, and not made
-up for. Samples name their reader, see `store/load/readers.py`; instants land as the database's time.
+The collector computes nothing. The aggregation computes rates from the samples, so a missed tick reduces
+resolution, not correctness. The number of producers of a segment is not a counter, so changes are written to
+the store at once. A slow or broken data plane does not delay the others. Ticks that come too late are skipped
+and counted, not repeated. Samples name their reader (`store/load/readers.py`). Instants are landed in the
+time of the database.
 """
 
 from __future__ import annotations
@@ -35,32 +37,36 @@ from controller.store.topics.watched_logs import SEALED_FOR_SECONDS, WatchedLog
 log = telemetry.get_logger(__name__)
 
 CALL_SEGMENTS = 1_000
-"""Segments asked for in one call: bounded time for the data plane, bounded memory here. A plane may say otherwise."""
+"""Maximum number of segments per call. It bounds the time of the data plane and the memory of the collector.
+A data plane may set another limit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick brought."""
+    """Result of one tick."""
 
     instant_ms: int
     watched: int
     sampled: int
     failed_planes: tuple[str, ...]
-    """Data planes that gave no answer, or only a part of it."""
+    """Data planes that answered for none or only some of their logs."""
     path: str | None
-    """Where the samples landed; None when there was none."""
+    """Path of the file with the samples; None if there were no samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one data plane answered. It is not whole where the plane failed before the end."""
+    """Answer of one data plane. `is_whole` is False if the data plane failed before the last log."""
 
-    found: list[tuple[WatchedLog, Counters]]
+    counters: list[tuple[WatchedLog, Counters]]
     is_whole: bool
 
 
 class LoadCollector:
-    """One collector; several may watch different topics (`prefix`) and land side by side."""
+    """A load collector. Several collectors may watch different topics (`prefix`) and land samples in the same
+    area.
+    """
 
     def __init__(
         self,
@@ -75,31 +81,37 @@ class LoadCollector:
         wall_clock: Clock | None = None,
         takes_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`run` skips a tick if `takes_turn` returns False, because another process collects. `name` stands in file names; `prefix` watches only topics whose names begin so.
+        """`run` skips a tick if `takes_turn` returns False, because another process collects. `name` becomes a
+        part of file names. Only topics whose names begin with `prefix` are watched.
 
-        `clock` is the one by which the planes stamp their counters. `wall_clock` is only compared: None for the machine's.
+        `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with
+        the database; None stands for the clock of the machine.
         """
         if interval_seconds <= 0:
-            raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
+            raise InvalidInput(
+                f"the interval of a collector must be longer than 0 s, not {interval_seconds:g}"
+            )
         self._store, self._planes, self._area = store, planes, area
         self.name, self._prefix = name, prefix
         self._interval_ms = round(interval_seconds * 1000)
         self._clock, self._wall_clock = clock, wall_clock or SystemClock()
         self._takes_turn = takes_turn
         self._reader: Reader | None = None
-        """That of the last tick."""
+        """Reader of the last tick's samples."""
         self._stopping = threading.Event()
         self._turns: dict[str, int] = {}
-        """Where the next tick begins with a data plane that was too slow for the last one."""
+        """Index at which the next tick begins, by data plane that was too slow for the last tick."""
         self._producers: dict[producers.SegmentKey, int] = {}
-        """As written down."""
+        """Producer counts as stored last."""
 
     def stop(self) -> None:
-        """Finish the tick in hand and leave; safe in a signal handler."""
+        """Stop after the current tick. May be called from a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Tick at multiples of the interval until `stop`. A tick that fails is logged; the next one comes."""
+        """Tick at multiples of the interval until `stop`. If a tick fails, log the error and continue with
+        the next tick.
+        """
         Repeating(
             self._timed_tick,
             self._stopping,
@@ -112,18 +124,20 @@ class LoadCollector:
         self.leave()
 
     def leave(self) -> None:
-        """Say that no tick follows."""
+        """Record that no tick follows."""
         self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
             readers.gone(tx, self.name)
 
     def _timed_tick(self) -> float:
-        """A tick; then the seconds until the next one."""
+        """Run a tick. Return the seconds until the next tick."""
         began_ms = self._clock.now_ms()
         try:
             if self._takes_turn():
                 self.tick()
-            elif self._reader is not None:  # its counters are not compared with those of a later turn
+            elif (
+                self._reader is not None
+            ):  # Its counters must not be compared with the counters of a later turn.
                 self.leave()
         except Exception:
             metrics.COLLECTOR_TICKS.labels("failed").inc()
@@ -136,19 +150,21 @@ class LoadCollector:
         return self._until_next_tick()
 
     def tick(self) -> Tick:
-        """Sample everything once and land it. Raises StoreUnavailable, and OSError when storage is away."""
+        """Sample all watched segments once, and land the samples. Raises StoreUnavailable, and OSError if
+        storage is unavailable.
+        """
         instant_ms = self._clock.now_ms()
         with self._store.transaction() as tx:
             watched = watch_list.watched_logs(tx, prefix=self._prefix, sealed_for_seconds=SEALED_FOR_SECONDS)
         by_plane: dict[str, dict[str, WatchedLog]] = {}
-        for one in watched:
-            by_plane.setdefault(one.data_plane, {})[one.backing_topic] = one
+        for log_row in watched:
+            by_plane.setdefault(log_row.data_plane, {})[log_row.backing_topic] = log_row
         failed: list[str] = []
         samples: list[tuple[WatchedLog, Counters]] = []
         sample = partial(self._sample, self._clock.monotonic_seconds() + self._interval_ms / 1000)
         with ThreadPoolExecutor(max(len(by_plane), 1)) as pool:
             for name, answer in zip(by_plane, pool.map(sample, by_plane, by_plane.values()), strict=True):
-                samples.extend(answer.found)
+                samples.extend(answer.counters)
                 if not answer.is_whole:
                     failed.append(name)
         reader = self._compare_clocks([name for name in by_plane if name in self._planes])
@@ -162,8 +178,8 @@ class LoadCollector:
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
 
     def _compare_clocks(self, data_planes: Sequence[str]) -> Reader | None:
-        """The reader that the samples of this tick are of. None if a clock was set since the tick before: nobody knows whether
-        before they were read.
+        """Return the reader of this tick's samples. None if a clock was set since the last tick: it is not
+        known whether the samples were read before or after.
         """
         with self._store.transaction() as tx:
             reader = readers.seen(
@@ -184,11 +200,11 @@ class LoadCollector:
         return None
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Counters of one data plane's logs. A log that it did not answer for is silent; it does not count as a load of
-        0.
+        """Sample the counters of one data plane's logs. A log without an answer has no sample, which is not
+        the same as no load.
 
-        No call begins after the deadline. The logs left out come first in the next tick, so a data plane that is too
-        slow for the interval has every log sampled, only less often.
+        No call begins after the deadline. The next tick begins with the logs left out, so a data plane that
+        is too slow for the interval has every log sampled, but less often.
         """
         if name not in self._planes:
             log.warning(
@@ -197,7 +213,7 @@ class LoadCollector:
             return _Answer([], is_whole=False)
         plane = self._planes[name]
         limit = plane.sample_limit if isinstance(plane, SamplesByPage) else CALL_SEGMENTS
-        found: list[tuple[WatchedLog, Counters]] = []
+        counters: list[tuple[WatchedLog, Counters]] = []
         turn = self._turns.pop(name, 0) % len(logs)
         order = [*logs][turn:] + [*logs][:turn]
         try:
@@ -207,25 +223,27 @@ class LoadCollector:
                     log.warning(
                         "data plane is slower than the interval", data_plane=name, left=len(order) - begin
                     )
-                    return _Answer(found, is_whole=False)
+                    return _Answer(counters, is_whole=False)
                 answer = plane.sample(order[begin : begin + limit])
-                found += [
+                counters += [
                     (logs[topic], counters) for topic, counters in answer.items() if _is_sound(counters)
                 ]
         except CleaveError as error:
-            log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
-            return _Answer(found, is_whole=False)
-        except Exception:  # of this plane; the others are sampled
+            log.warning("data plane did not answer", data_plane=name, sampled=len(counters), error=str(error))
+            return _Answer(counters, is_whole=False)
+        except Exception:  # The error concerns this data plane only; the other data planes are sampled.
             client_metrics.LOOP_ERRORS.labels("data plane did not answer").inc()
-            log.exception("data plane did not answer", data_plane=name, sampled=len(found))
-            return _Answer(found, is_whole=False)
-        return _Answer(found, is_whole=True)
+            log.exception("data plane did not answer", data_plane=name, sampled=len(counters))
+            return _Answer(counters, is_whole=False)
+        return _Answer(counters, is_whole=True)
 
     def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
-        """What is not as it was written down. Of segments that are gone nothing is remembered."""
+        """Store the producer counts that changed since they were last stored. Forget the counts of segments
+        that are gone.
+        """
         counted = {
-            (one.topic_id, one.segment_id): counters.producers
-            for one, counters in samples
+            (log_row.topic_id, log_row.segment_id): counters.producers
+            for log_row, counters in samples
             if counters.producers is not None
         }
         changed = {key: count for key, count in counted.items() if self._producers.get(key) != count}
@@ -235,16 +253,18 @@ class LoadCollector:
         self._producers = counted
 
     def _until_next_tick(self) -> float:
-        """Seconds to the next multiple of the interval, so that collectors tick together."""
+        """Return the seconds to the next multiple of the interval, so that all collectors tick together."""
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
 
 def _is_sound(counters: Counters) -> bool:
-    """Return True if all values are valid counters. Invalid values of one log would keep the samples of all others from being landed."""
+    """Return True if all values are valid counters. Invalid values of one log would prevent the landing of
+    all other samples.
+    """
     if (
         all(
-            0 <= one < 2**63
-            for one in (
+            0 <= value < 2**63
+            for value in (
                 counters.msg_in,
                 counters.byte_in,
                 counters.msg_out,

@@ -1,1 +1,1 @@
-"""Long computations in processes of their own, so that a server answers everybody else meanwhile."""
+"""Long computations in child processes, so that a server keeps answering other requests."""

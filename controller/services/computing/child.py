@@ -1,7 +1,8 @@
-"""The process that computes: takes a function and its arguments from a pipe, sends back what it returns or raises, and waits for more.
+"""The process that computes: receives a function and its arguments through a pipe, sends back the result or
+the error, and waits for more.
 
-The process ends with its parent, or after a minute without work. It gives way to the server that started it: for the processor, and
-where memory runs out.
+The process ends with its parent, or after `IDLE_SECONDS` without work. It gives priority to the server that
+started it: for the processor, and if memory runs out.
 """
 
 from __future__ import annotations
@@ -18,38 +19,39 @@ from pathlib import Path
 from typing import Any
 
 IDLE_SECONDS = 60.0
-GAVE_UP_WAITING = 79
+IDLE_EXIT_CODE = 79
 """Exit code of a process that had no work for `IDLE_SECONDS`."""
 _NICE = 10
 
 
 def main() -> None:
-    """Arguments: the number of the pipe's descriptor, and the most bytes of memory."""
+    """Run the process. Arguments: the file descriptor of the pipe, and the maximum bytes of memory."""
     pipe = Connection(int(sys.argv[1]))
-    _give_way(int(sys.argv[2]))
+    _limit_resources(int(sys.argv[2]))
     work: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, work), daemon=True).start()
     while True:
         try:
             request = work.get(timeout=IDLE_SECONDS)
         except queue.Empty:
-            os._exit(GAVE_UP_WAITING)
+            os._exit(IDLE_EXIT_CODE)
         _send(pipe, *_computed(request))
 
 
-def _give_way(most_memory_bytes: int) -> None:
+def _limit_resources(most_memory_bytes: int) -> None:
     import resource
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, with which this process ends
+    # Ctrl-C is for the server, and this process ends with the server.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_DATA, (most_memory_bytes, most_memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError):  # no Linux
+    with suppress(OSError):  # The system is not Linux.
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _receive(pipe: Connection, work: queue.SimpleQueue[bytes]) -> None:
-    """Pass on what comes, and end the process with the pipe: no caller waits for a result then."""
+    """Queue the requests, and end the process when the pipe is closed: no caller waits for a result then."""
     while True:
         try:
             work.put(pipe.recv_bytes())
@@ -59,16 +61,16 @@ def _receive(pipe: Connection, work: queue.SimpleQueue[bytes]) -> None:
 
 def _computed(request: bytes) -> tuple[bool, Any]:
     try:
-        function, given, named = pickle.loads(request)  # noqa: S301 - the parent's
-        return True, function(*given, **named)
-    except BaseException as error:  # noqa: BLE001 - it is the parent's
+        function, arguments, keywords = pickle.loads(request)  # noqa: S301 - the parent sent it
+        return True, function(*arguments, **keywords)
+    except BaseException as error:  # noqa: BLE001 - the parent raises it
         return False, error
 
 
 def _send(pipe: Connection, is_done: bool, value: Any) -> None:
     try:
         written = pickle.dumps((is_done, value))
-        pickle.loads(written)  # noqa: S301 - our own; an error that cannot be read would end the parent's call without a reason
+        pickle.loads(written)  # noqa: S301 - an error that cannot be unpickled would end the parent's call without a reason
     except Exception:  # noqa: BLE001
         written = pickle.dumps((False, RuntimeError(repr(value))))
     pipe.send_bytes(written)

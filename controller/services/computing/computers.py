@@ -1,8 +1,9 @@
-"""Runs functions in child processes: bounded in time and memory, and killed once no request waits for the result.
+"""Runs functions in child processes: bounded in time and memory, and killed when no request waits for the
+result.
 
-A child is a fresh Python that gets function and arguments through a pipe. Neither its command line nor its environment holds an
-address or a password of Cleave's. A child that has finished waits a minute for more work, since starting Python and NumPy takes
-longer than a small backtest.
+A child is a new Python process that receives function and arguments through a pipe. Neither its command line
+nor its environment contains an address or a password of Cleave. A child that has finished waits a minute for
+more work, because starting Python and NumPy takes longer than a small backtest.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from multiprocessing import Pipe
 from typing import Any, ParamSpec, TypeVar
 
 from controller.domain.errors import InvalidInput, Retryable
-from controller.services.computing.child import GAVE_UP_WAITING
+from controller.services.computing.child import IDLE_EXIT_CODE
 
 Result = TypeVar("Result")
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 
 LONGEST_SECONDS = 180.0
-"""A computation may take; the command waits for an answer somewhat longer."""
+"""Maximum seconds of a computation. The command waits somewhat longer for an answer."""
 MOST_MEMORY_BYTES = 2 * 2**30
 _HIDDEN = ("CLEAVE_", "AIRFLOW_")
-"""Variables whose names begin so are not for children: they hold passwords, and a computation needs none."""
+"""Prefixes of environment variables that children do not get: these variables hold passwords, and a
+computation needs none.
+"""
 
 
 class Computers:
@@ -42,11 +45,11 @@ class Computers:
         self._lock = threading.Lock()
 
     def take(self) -> _Child:
-        """Return a child that waits, or a new one. Raises Retryable once closed."""
+        """Return an idle child, or a new one. Raises Retryable after `close`."""
         with self._lock:
             if self._is_closed:
-                raise Retryable("this server is stopping; ask another one")
-            child = next((one for one in self._pop_idle() if one.is_alive), None)
+                raise Retryable("this server is stopping; send the request to another server")
+            child = next((child for child in self._pop_idle() if child.is_alive), None)
             child = child or _Child(self.most_memory_bytes)
             self._busy.add(child)
             return child
@@ -56,7 +59,7 @@ class Computers:
             yield self._idle.pop()
 
     def give_back(self, child: _Child) -> None:
-        """Let a child that has finished wait for more work, and end one that has not."""
+        """Make a child that has finished idle, and end a child that has not."""
         with self._lock:
             self._busy.discard(child)
             if child.has_answered and not self._is_closed:
@@ -75,7 +78,9 @@ class Computers:
 
 
 class Computation:
-    """The computations of one request, one after the other. `cancel` may be called by any thread, at any time."""
+    """The computations of one request, one after another. `cancel` is thread-safe and may be called at any
+    time.
+    """
 
     def __init__(self, computers: Computers) -> None:
         self._computers = computers
@@ -83,24 +88,30 @@ class Computation:
         self._is_cancelled = False
         self._lock = threading.Lock()
 
-    def run(self, function: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result:
-        """Return what the function returns, or raise what it raises; both have to survive pickling, and the function a module's own.
+    def run(
+        self, function: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
+    ) -> Result:
+        """Return the result of the function, or raise its error. Both must be picklable, and the function
+        must be defined at module level.
 
-        Raises InvalidInput if it takes too long or too much memory, Retryable if it was cancelled or its process ended.
+        Raises InvalidInput if the function takes too long or too much memory, Retryable if it was cancelled
+        or its process ended.
         """
         until = time.monotonic() + self._computers.longest_seconds
         while True:
             child = self._begin()
             try:
-                child.send(function, given, named)
+                child.send(function, arguments, keywords)
                 outcome = child.answer(until)
             except EOFError:
-                if child.was_used and child.gave_up_waiting and not self._is_cancelled:
-                    continue  # its minute was over as it was taken; what waits besides may be gone too
+                if child.was_used and child.ended_idle and not self._is_cancelled:
+                    # The child ended while idle, just as it was taken; other idle children may have ended
+                    # too.
+                    continue
                 raise self._ended(child) from None
             except TimeoutError:
                 raise InvalidInput(
-                    f"the computation took longer than {self._computers.longest_seconds:g} s and was stopped; ask about fewer "
+                    f"the computation took longer than {self._computers.longest_seconds:g} s and was stopped; choose fewer "
                     "topics, policies or days, or trigger the DAG policy_backtest"
                 ) from None
             finally:
@@ -109,7 +120,7 @@ class Computation:
             return result
 
     def cancel(self) -> None:
-        """Stop what runs, and let nothing more run."""
+        """Stop the current computation, and start no more."""
         with self._lock:
             self._is_cancelled = True
             if self._child is not None:
@@ -118,20 +129,27 @@ class Computation:
     def _begin(self) -> _Child:
         with self._lock:
             if self._is_cancelled:
-                raise Retryable("the computation was stopped, since its client has gone; ask again")
+                raise Retryable(
+                    "the computation was stopped, since its client disconnected; send the request again"
+                )
             self._child = self._computers.take()
             return self._child
 
     def _end(self, child: _Child) -> None:
         with self._lock:
             self._child = None
-            child.has_answered = child.has_answered and not self._is_cancelled  # it was killed
+            # If the computation was cancelled, the child was killed.
+            child.has_answered = child.has_answered and not self._is_cancelled
             self._computers.give_back(child)
 
     def _ended(self, child: _Child) -> Retryable:
         if self._is_cancelled:
-            return Retryable("the computation was stopped, since its client has gone; ask again")
-        return Retryable(f"the process of the computation ended ({child.ending}); ask again, or about less")
+            return Retryable(
+                "the computation was stopped, since its client disconnected; send the request again"
+            )
+        return Retryable(
+            f"the process of the computation ended ({child.ending}); send the request again, or choose less"
+        )
 
     def _result(self, outcome: tuple[bool, Any]) -> Any:
         is_done, value = outcome
@@ -139,17 +157,17 @@ class Computation:
             return value
         if isinstance(value, MemoryError):
             raise InvalidInput(
-                f"the computation needs more than {self._computers.most_memory_bytes / 2**20:,.0f} MB; ask about fewer topics, "
+                f"the computation needs more than {self._computers.most_memory_bytes / 2**20:,.0f} MB; choose fewer topics, "
                 "policies or days, or trigger the DAG policy_backtest"
             )
         raise value
 
 
 class _Child:
-    """One process. Not thread-safe, but for `kill`."""
+    """One child process. Not thread-safe, except `kill`."""
 
     def __init__(self, most_memory_bytes: int) -> None:
-        self._pipe, theirs = Pipe()
+        self._pipe, child_pipe = Pipe()
         try:
             self._process = subprocess.Popen(
                 [
@@ -157,16 +175,16 @@ class _Child:
                     "-P",
                     "-m",
                     "controller.services.computing.child",
-                    str(theirs.fileno()),
+                    str(child_pipe.fileno()),
                     str(most_memory_bytes),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_pipe.fileno()],
                 env=_environment(os.environ),
             )
         finally:
-            theirs.close()
+            child_pipe.close()
         self.has_answered, self.was_used = True, False
 
     @property
@@ -174,9 +192,9 @@ class _Child:
         return self._process.poll() is None
 
     @property
-    def gave_up_waiting(self) -> bool:
-        """True if the process ended by itself before it was given anything."""
-        return self._process.wait() == GAVE_UP_WAITING
+    def ended_idle(self) -> bool:
+        """True if the process ended by itself before it received a request."""
+        return self._process.wait() == IDLE_EXIT_CODE
 
     @property
     def ending(self) -> str:
@@ -184,17 +202,19 @@ class _Child:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def send(
-        self, function: Callable[..., object], given: tuple[object, ...], named: Mapping[str, object]
+        self, function: Callable[..., object], arguments: tuple[object, ...], keywords: Mapping[str, object]
     ) -> None:
-        """Raises EOFError if the process is gone."""
+        """Send a request. Raises EOFError if the process is gone."""
         self.has_answered = False
         try:
-            self._pipe.send((function, given, named))
+            self._pipe.send((function, arguments, keywords))
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError from None
 
     def answer(self, until: float) -> tuple[bool, Any]:
-        """Return whether it is done, and the result or the error. Raises TimeoutError, EOFError if the process is gone."""
+        """Return True and the result, or False and the error. Raises TimeoutError, and EOFError if the
+        process is gone.
+        """
         try:
             if not self._pipe.poll(max(until - time.monotonic(), 0.0)):
                 raise TimeoutError
@@ -209,6 +229,6 @@ class _Child:
         self._process.wait()
 
 
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in ours.items() if not name.startswith(_HIDDEN)}
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in variables.items() if not name.startswith(_HIDDEN)}
     return kept | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

@@ -1,4 +1,5 @@
-"""The leader's side of ordered consumption: sessions of consumers, and who of them owns which bucket.
+"""The leader's side of ordered consumption: consumer sessions, and the assignment of buckets to consumers.
 
-`requests` is what consumers ask and are told, `sessions` one subscription in memory, `leader` the thread that writes and pushes.
+`requests` defines what consumers request and receive, `sessions` keeps one subscription in memory, and
+`leader` is the thread that writes rows and pushes assignments.
 """

@@ -1,7 +1,7 @@
-"""What a consumer asks of the leader of its topic, and what it is told.
+"""Requests of a consumer to the leader of its topic, and the assignments that the leader pushes.
 
-Each request waits in the leader's one mailbox and is answered through its `done`, after the transaction that it caused: None,
-or the error that refused it. The web app makes them; the leader alone reads them.
+Requests wait in the leader's mailbox. After the transaction that processed a request, the leader sets its
+`done` to None or to an error. The web app creates requests; only the leader reads them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ NO_SESSION = "consumer {} has no session under this incarnation; register again"
 
 @dataclass(frozen=True, slots=True)
 class GrantedBucket:
-    """A bucket, or a run of them, as its owner is told of it. `generation` is that at which it last changed owner; `release`: let go
-    of it.
+    """A bucket, or a run of adjacent buckets, as reported to its owner. `generation` is the generation at
+    which the bucket last changed owner. `release` is True if the owner must release the bucket.
     """
 
     segment_id: int
     bucket_start: int
     bucket_end: int
     buckets: int
-    """How many the segment has."""
+    """Number of buckets of the segment."""
     sealed: bool
     backing_topic: str
     generation: int
@@ -35,7 +35,9 @@ class GrantedBucket:
 
 @dataclass(frozen=True, slots=True)
 class PushedAssignment:
-    """All that one consumer owns. Of two the one with the higher (generation, term, epoch) is the later."""
+    """All buckets of one consumer. Of two assignments, the one with the higher (generation, term, epoch) is
+    the later.
+    """
 
     term: int
     generation: int
@@ -46,56 +48,56 @@ class PushedAssignment:
 
 
 class Stream(Protocol):
-    """What the leader pushes into; safe to call from its thread, and never blocks."""
+    """Destination of the leader's pushes. Called from the leader's thread; must never block."""
 
     def push(self, assignment: PushedAssignment) -> None:
-        """Say this next. An assignment that was not sent yet is superseded by it."""
+        """Send the assignment. It supersedes an assignment that was not sent yet."""
 
     def end(self, reason: str) -> None:
-        """Say why, and close."""
+        """Send the reason, and close the stream."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """Of one consumer's life (`incarnation`) in one subscription."""
+    """A request of one incarnation of a consumer in one subscription."""
 
     key: SubscriptionKey
     consumer: str
     incarnation: str
     subject: str | None = None
-    """Subject of the token that asks; None where the leader itself does."""
+    """Subject of the token that sent the request; None for a request of the leader itself."""
     done: Future[None] = field(default_factory=Future)
 
 
 @dataclass(slots=True, kw_only=True)
 class Register(Request):
-    """Begin a session, or go on with it. It must be followed by `Attach` within the grace period."""
+    """Begin or resume a session. `Attach` must follow within the grace period."""
 
     reads: SubscriptionKind = SubscriptionKind.STREAM
 
 
 @dataclass(slots=True, kw_only=True)
 class Attach(Request):
-    """Be told of assignments. Holding the stream open is being connected."""
+    """Open the stream for assignments. A consumer is connected while it holds the stream open."""
 
     stream: Stream
 
 
 @dataclass(slots=True, kw_only=True)
 class Detach(Request):
-    """The stream has ended. A stream that was replaced meanwhile changes nothing."""
+    """Report that the stream has ended. Ignored if the stream was already replaced."""
 
     stream: Stream
 
 
 @dataclass(slots=True, kw_only=True)
 class Pulse(Request):
-    """The consumer is alive and hears."""
+    """Report that the consumer is alive and receives messages of the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBucket:
-    """A bucket that its owner has let go of, as of the generation at which it got it."""
+    """A bucket that its owner has released, and the generation at which the owner got it."""
 
     segment_id: int
     bucket_start: int
@@ -104,14 +106,16 @@ class ReleasedBucket:
 
 @dataclass(slots=True, kw_only=True)
 class Release(Request):
-    """These buckets are settled, and their readers closed."""
+    """Report that the messages of these buckets are settled, and their readers closed."""
 
     buckets: tuple[ReleasedBucket, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSegment:
-    """A sealed segment that was read to its end by who owned a bucket of it since that generation."""
+    """A sealed segment that its owner has read to its end. The owner has owned a bucket of the segment since
+    `generation`.
+    """
 
     segment_id: int
     generation: int
@@ -119,20 +123,22 @@ class ReadSegment:
 
 @dataclass(slots=True, kw_only=True)
 class Drained(Request):
-    """These sealed segments are read and acknowledged to their end."""
+    """Report that these sealed segments are read and acknowledged to their end."""
 
     segments: tuple[ReadSegment, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class Say(Request):
-    """Why nothing comes of these buckets of the consumer's; of its others there is nothing to say."""
+    """Report why these buckets of the consumer deliver no messages. The consumer's other buckets have no such
+    reason.
+    """
 
     buckets: tuple[SaidOfBucket, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class Goodbye(Request):
-    """The session is over: the consumer leaves, or (`has_expired`) its grace period has passed."""
+    """End the session: the consumer leaves, or (`has_expired`) its grace period has passed."""
 
     has_expired: bool = False

@@ -1,7 +1,8 @@
-"""One subscription's consumers as its leader knows them: who is connected, who has until when to come back.
+"""The consumers of one subscription in the leader's memory: which are connected, and until when the others
+may reconnect.
 
-In memory only, and for the leader's thread alone. The rows say who has a session; this says who is there. After a change of
-leader everybody counts as just disconnected.
+In memory only, and used by the leader's thread only. The rows say which consumers have a session; this module
+keeps which are connected. After a change of the leader, every consumer counts as just disconnected.
 """
 
 from __future__ import annotations
@@ -27,21 +28,25 @@ from controller.store.topics.consumers import ConsumerRow, not_yours
 
 @dataclass(slots=True)
 class Session:
-    """One life of a consumer. `expires_at` (monotonic seconds) is infinite while it is connected; `away_since` counts while it is not."""
+    """One incarnation of a consumer. `expires_at` (monotonic seconds) is infinite while the consumer is
+    connected; `away_since` is valid while it is not.
+    """
 
     incarnation: str
     expires_at: float
     heard_at: float
     away_since: float
     stream: Stream | None = None
-    told: PushedAssignment | None = None
+    last_push: PushedAssignment | None = None
     subject: str | None = None
     """Subject of the token that began the session; None for a session without a token."""
 
 
 @dataclass(slots=True)
 class SubscriptionSessions:
-    """`settled` is what the last transaction left, `is_settled` says that nothing has changed since."""
+    """The sessions of one subscription. `settled` is the result of the last transaction; `is_settled` is
+    False if something changed since.
+    """
 
     timing: ConsumerTiming
     sessions: dict[str, Session] = field(default_factory=dict)
@@ -49,18 +54,18 @@ class SubscriptionSessions:
     is_settled: bool = False
     retry_at: float = -math.inf
     look_at: float = math.inf
-    """To be settled then, whether something has changed or not (monotonic seconds)."""
+    """Monotonic time at which the subscription is settled again, even if nothing has changed."""
     alarmed: frozenset[tuple[SegmentBucket, int]] = frozenset()
-    """Buckets, by the generation of their owners, of which an alarm was given."""
+    """Buckets, with the generations of their owners, for which an alarm was raised."""
 
     @property
     def connected(self) -> int:
-        """Consumers that hold a stream open."""
+        """Number of consumers that hold a stream open."""
         return sum(session.stream is not None for session in self.sessions.values())
 
     @property
     def note_at(self) -> float:
-        """When the rows begin to say something else than what is known here of who is connected (monotonic seconds)."""
+        """Monotonic time from which the connection state in the rows is outdated."""
         due = math.inf
         for name, row in (self.settled.rows if self.settled is not None else {}).items():
             session = self.sessions.get(name)
@@ -71,23 +76,25 @@ class SubscriptionSessions:
         return due
 
     def presence(self, now: float) -> Presence:
-        """Who is connected, and who has not been for longer than a moment."""
+        """Return the connected consumers, and those that have been disconnected for at least `AWAY_SECONDS`."""
         return Presence(
-            {name for name, one in self.sessions.items() if one.stream is not None},
+            {name for name, session in self.sessions.items() if session.stream is not None},
             {
-                name: now - one.away_since
-                for name, one in self.sessions.items()
-                if one.stream is None and now >= one.away_since + AWAY_SECONDS
+                name: now - session.away_since
+                for name, session in self.sessions.items()
+                if session.stream is None and now >= session.away_since + AWAY_SECONDS
             },
         )
 
     def restore(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> None:
-        """A session from before: disconnected just now."""
+        """Add a session of an earlier leader or worker, as disconnected at `now`."""
         expires_at = now + self.timing.grace_seconds
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
-        """A session that was just registered; False for one that goes on. Another life of that name is told that it was replaced."""
+        """Begin the session of a consumer that was just registered. Return False if the session continues an
+        existing one. Another incarnation of the consumer name is notified that it was replaced.
+        """
         before = self.sessions.get(consumer)
         if before is not None and before.incarnation == incarnation:
             before.heard_at, before.expires_at = now, max(before.expires_at, now + self.timing.grace_seconds)
@@ -99,35 +106,39 @@ class SubscriptionSessions:
         return True
 
     def demand(self, consumer: str, incarnation: str) -> Session:
-        """The session of this life. Raises LostRace where there is none: it is to register again, which may be refused for good."""
+        """Return the session of this incarnation. Raises LostRace if there is none: the consumer must
+        register again, which may be refused for good.
+        """
         session = self.sessions.get(consumer)
         if session is None or session.incarnation != incarnation:
             raise LostRace(NO_SESSION.format(consumer), 0.1)
         return session
 
     def attach(self, consumer: str, incarnation: str, stream: Stream, now: float) -> None:
-        """It is connected."""
+        """Set the consumer's stream; the consumer is connected."""
         session = self.demand(consumer, incarnation)
         if session.stream is not None:
             session.stream.end("superseded")
-        session.stream, session.told = stream, None
+        session.stream, session.last_push = stream, None
         session.expires_at, session.heard_at = math.inf, now
 
     def detach(self, consumer: str, stream: Stream, now: float) -> None:
-        """Its stream has ended: it has the grace period to come back."""
+        """Remove the ended stream. The consumer may reconnect within the grace period."""
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
             session.stream, session.expires_at = None, now + self.timing.grace_seconds
             session.away_since = now
 
     def arm(self, consumer: str, incarnation: str, now: float) -> None:
-        """Have the session end by itself, whatever becomes of what is tried now."""
+        """Make the session end after the grace period at the latest, whatever the result of the current
+        request.
+        """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
             session.expires_at = min(session.expires_at, now + self.timing.grace_seconds)
 
     def end(self, consumer: str, incarnation: str, reason: str) -> None:
-        """The session is over."""
+        """Remove the session and end its stream."""
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
             del self.sessions[consumer]
@@ -135,7 +146,9 @@ class SubscriptionSessions:
                 session.stream.end(reason)
 
     def demand_owner(self, request: Request, subscription: str) -> None:
-        """Raises AccessForbidden for the token of another subject than the one that began the consumer's session."""
+        """Raise AccessForbidden if the token of the request belongs to another subject than the token that
+        began the session.
+        """
         session = self.sessions.get(request.consumer)
         if (
             request.subject is not None
@@ -145,7 +158,9 @@ class SubscriptionSessions:
             raise not_yours(request.consumer, subscription)
 
     def follow_rows(self, rows: Mapping[str, ConsumerRow], now: float) -> None:
-        """Somebody else may have registered or removed a consumer: who has a row has a session, and nobody else."""
+        """Synchronize sessions with the consumer rows: create missing sessions, and end those without a row.
+        Another process may have registered or removed consumers.
+        """
         for name in [name for name in self.sessions if name not in rows]:
             self.end(name, self.sessions[name].incarnation, "removed")
         for name, row in rows.items():
@@ -153,43 +168,50 @@ class SubscriptionSessions:
                 self.restore(name, row.incarnation, now, row.subject)
 
     def end_all(self, reason: str) -> None:
-        """Nobody is served here any more; whoever is somewhere else will be."""
+        """End all sessions of the subscription, because this worker does not serve it any longer. The
+        consumers reconnect to the new leader.
+        """
         for session in self.sessions.values():
             if session.stream is not None:
                 session.stream.end(reason)
         self.sessions.clear()
 
     def hang_up_silent(self, now: float) -> None:
-        """Close the streams of those who have not been heard for `silent_seconds`: the other end may be gone unnoticed. Those seconds are
-        part of the grace period.
+        """Close the streams of consumers that sent nothing for `silent_seconds`: their connections may have
+        broken unnoticed. These seconds are a part of the grace period.
         """
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
                 stream = session.stream
                 self.detach(consumer, stream, now)
-                # Not counted from `heard_at`: a leader that was late itself has kept others from being heard.
+                # The time does not count from `heard_at`, because a leader that was late itself has kept the
+                # consumers' messages waiting.
                 session.expires_at = now + self.timing.grace_seconds - self.timing.silent_seconds
                 session.away_since = session.heard_at
                 stream.end("silent")
 
     def expired(self, now: float) -> list[tuple[str, str]]:
-        """Names and incarnations of those whose grace period has passed."""
-        return [(name, one.incarnation) for name, one in self.sessions.items() if one.expires_at <= now]
+        """Return the names and incarnations of consumers whose grace period has passed."""
+        return [
+            (name, session.incarnation)
+            for name, session in self.sessions.items()
+            if session.expires_at <= now
+        ]
 
     def push(self, term: int) -> None:
-        """Tell every connected consumer what it owns, unless it was told so already."""
+        """Push to every connected consumer its assignment, unless the same buckets were pushed before."""
         settled = self.settled
         for consumer, session in self.sessions.items():
             if session.stream is not None and settled is not None:
                 assignment = _assignment(settled, consumer, term)
-                if session.told is None or session.told.buckets != assignment.buckets:
+                if session.last_push is None or session.last_push.buckets != assignment.buckets:
                     session.stream.push(assignment)
-                    session.told = assignment
+                    session.last_push = assignment
 
 
 def _assignment(settled: Settlement, consumer: str, term: int) -> PushedAssignment:
-    """All that the consumer owns."""
-    layout, topics = settled.found.layout, settled.found.backing_topics
+    """Return the assignment of the consumer: all buckets that it owns."""
+    layout, topics = settled.to_read.layout, settled.to_read.backing_topics
     granted = []
     for owner in settled.owners:
         segment = layout.segments.get(owner.bucket.segment_id)

@@ -1,7 +1,8 @@
-"""One transaction of one subscription: what its consumers asked for, and what follows from that for the owners of buckets.
+"""One transaction of one subscription: applies the requests of its consumers, and the resulting changes of
+bucket owners.
 
-Called by the leader, inside a transaction in which the shard's lease was checked. It changes rows only; what is in memory follows
-after the commit.
+The leader calls `settle` inside a transaction that has checked the shard's lease. The module changes rows
+only; the leader updates its memory after the commit.
 """
 
 from __future__ import annotations
@@ -46,85 +47,96 @@ from controller.store.topics.readable_segments import Front, ToRead
 from controller.store.topics.subscriptions import SubscriptionKind
 
 STOPPING_LOOK_SECONDS = 0.5
-"""A seek's readers are looked at so often: the time in which they have to let go may be over."""
+"""Seconds between two checks of the readers during a seek: their time to release buckets may be over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The subscription as it is after the commit. `refused` are requests by their place, each with its reason."""
+    """The subscription after the commit. `refused` maps the index of each refused request to the reason."""
 
     generation: int
     origin: int
     owners: tuple[BucketOwner, ...]
-    found: ToRead
+    to_read: ToRead
     rows: Mapping[str, ConsumerRow]
     topic: str
     data_plane: str
     refused: Mapping[int, CleaveError]
     granted: int
-    """Buckets that got an owner, or another one."""
+    """Number of buckets that got an owner, or another owner."""
     seek: SeekUnderWay | None = None
-    """While it is under way nobody gets a bucket."""
+    """A seek in progress. While a seek is in progress, no bucket is assigned."""
 
     def look_again_seconds(self, timing: ConsumerTiming) -> float:
-        """When the time of who does not let go is over, or a gap becomes an alarm, if nothing happens before."""
+        """Return the seconds until the subscription must be settled again if nothing else happens: until an
+        owner's time to release a bucket is over, or a gap becomes an alarm.
+        """
         if self.seek is not None and self.owners:
             return STOPPING_LOOK_SECONDS
-        away = [self.away_seconds(one) for one in self.owners]
+        away_times = [self.away_seconds(owner) for owner in self.owners]
         waits = [
-            limit - one.asked_seconds
-            for one in self.owners
-            if one.is_asked
+            limit - owner.asked_seconds
+            for owner in self.owners
+            if owner.is_asked
             for limit in (timing.release_seconds, timing.gap_seconds)
-            if limit > one.asked_seconds
+            if limit > owner.asked_seconds
         ]
-        waits += [timing.gap_seconds - one for one in away if one is not None and timing.gap_seconds > one]
+        waits += [
+            timing.gap_seconds - away for away in away_times if away is not None and timing.gap_seconds > away
+        ]
         return min(waits, default=math.inf)
 
     @property
     def shared_segments(self) -> int:
-        """Segments that several consumers read."""
+        """Number of segments that several consumers read."""
         readers = Counter(
-            segment_id for segment_id, _ in {(one.bucket.segment_id, one.consumer) for one in self.owners}
+            segment_id
+            for segment_id, _ in {(owner.bucket.segment_id, owner.consumer) for owner in self.owners}
         )
         return sum(count > 1 for count in readers.values())
 
     @property
     def draining_segments(self) -> int:
-        """Sealed segments that somebody reads."""
-        segments = self.found.layout.segments
-        owned = {one.bucket.segment_id for one in self.owners}
+        """Number of sealed segments that have an owner."""
+        segments = self.to_read.layout.segments
+        owned = {owner.bucket.segment_id for owner in self.owners}
         return sum(i in segments and not segments[i].is_active for i in owned)
 
     def away_seconds(self, owner: BucketOwner) -> float | None:
-        """For how long the bucket's owner has not been connected; None where it is, or was a moment ago."""
+        """Return the seconds for which the bucket's owner has been disconnected. None if the owner is
+        connected, or was connected a moment ago.
+        """
         row = self.rows.get(owner.consumer)
         return None if row is None else row.away_seconds
 
     @property
     def away(self) -> int:
-        """Buckets whose owner is not connected."""
-        return sum(self.away_seconds(one) is not None for one in self.owners)
+        """Number of buckets whose owner is disconnected."""
+        return sum(self.away_seconds(owner) is not None for owner in self.owners)
 
     def overdue(self, timing: ConsumerTiming) -> list[BucketOwner]:
-        """Buckets that nobody reads for too long: their owners do not let go of them, or are away."""
+        """Return the buckets that were not read for too long, because their owners do not release them or are
+        disconnected.
+        """
         return [
-            one
-            for one in self.owners
-            if max(one.asked_seconds, self.away_seconds(one) or 0.0) > timing.gap_seconds
+            owner
+            for owner in self.owners
+            if max(owner.asked_seconds, self.away_seconds(owner) or 0.0) > timing.gap_seconds
         ]
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The requests of one transaction, and what each may not have."""
+class _Batch:
+    """The requests of one transaction, and the reason why each refused request was refused."""
 
     requests: Sequence[Request]
     refused: dict[int, CleaveError] = field(default_factory=dict)
 
     @contextmanager
     def each(self, index: int) -> Iterator[None]:
-        """A refusal concerns this request alone. None is raised after a statement has failed."""
+        """Record a CleaveError as the refusal of this request only. Such an error is never raised after a
+        failed statement, so the transaction can continue.
+        """
         try:
             yield
         except CleaveError as error:
@@ -138,48 +150,51 @@ def settle(
     timing: ConsumerTiming,
     presence: Presence,
 ) -> Settlement:
-    """Write what is asked for and what follows. Raises SubscriptionNotFound, TopicNotFound."""
-    asked = _Asked(requests)
-    # Marking takes the topic's lock, which comes before the subscription's.
-    topic = topics.get_topic(tx, key.topic_id, lock=any(isinstance(one, Drained) for one in requests))
+    """Apply the requests and their consequences. Raises SubscriptionNotFound, TopicNotFound."""
+    batch = _Batch(requests)
+    # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.
+    topic = topics.get_topic(tx, key.topic_id, lock=any(isinstance(request, Drained) for request in requests))
     generation, origin = bucket_owners.lock(tx, key)
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     owners = bucket_owners.owners(tx, key)
     before = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
-    lives = {name: row.incarnation for name, row in before.items()}
-    # First of what is written of consumers: their triggers take locks that come behind their rows'.
-    consumers.note_away(tx, key.topic_id, key.name, presence.to_note(before, _attached(lives, requests)))
-    _mark_drained(tx, key, owners, lives, asked)
+    incarnations = {name: row.incarnation for name, row in before.items()}
+    # Disconnections are the first write to consumer rows: triggers of the other writes take locks that must
+    # follow the locks of these rows.
+    consumers.note_away(
+        tx, key.topic_id, key.name, presence.to_note(before, _attached(incarnations, requests))
+    )
+    _mark_drained(tx, key, owners, incarnations, batch)
     seek = seeks.under_way(tx, key)
-    released = _released(owners, lives, asked) | {
-        one.bucket
-        for one in owners
-        if (seek is not None and seek.is_release_over) or one.asked_seconds > timing.release_seconds
+    released = _released(owners, incarnations, batch) | {
+        owner.bucket
+        for owner in owners
+        if (seek is not None and seek.is_release_over) or owner.asked_seconds > timing.release_seconds
     }
-    _begin_and_end(tx, key, asked)
+    _begin_and_end(tx, key, batch)
     front = readable_segments.front(tx, key.topic_id, key.name)
-    found = front.found
+    to_read = front.found
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
         {} if seek is not None else _target(front, rows, owners, kind),
         owners,
         consumers=rows,
         released=released,
-        finished=_finished(owners, found),
+        finished=_finished(owners, to_read),
     )
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
-    _keep_what_is_said(tx, key, lives, asked)
+    _store_reports(tx, key, incarnations, batch)
     return Settlement(
         generation,
         origin,
         owners,
-        found,
+        to_read,
         rows,
         topic.name,
         topic.data_plane,
-        asked.refused,
+        batch.refused,
         len(changes.granted),
         seek,
     )
@@ -188,17 +203,19 @@ def settle(
 def _target(
     front: Front, consumers: Collection[str], owners: Sequence[BucketOwner], kind: SubscriptionKind
 ) -> Assignment:
-    """Who should own what. Members of a checkpoint group have a place in each segment, not in its buckets, so they get whole ones."""
+    """Return the desired owners. Members of a checkpoint group store a position per segment, not per bucket,
+    so they get whole segments.
+    """
     is_stream = kind is SubscriptionKind.STREAM
-    found, holders = front.found, {one.bucket: one.consumer for one in owners}
+    to_read, holders = front.found, {owner.bucket: owner.consumer for owner in owners}
     return assign(
         front.readable,
-        found.drained,
+        to_read.drained,
         consumers,
         holders,
         share_buckets=is_stream,
-        parents_block=found.parents_block,
-        drain_consumers=found.drain_consumers if is_stream else 1,
+        parents_block=to_read.parents_block,
+        drain_consumers=to_read.drain_consumers if is_stream else 1,
     )
 
 
@@ -206,107 +223,117 @@ def _mark_drained(
     tx: Connection,
     key: SubscriptionKey,
     owners: Sequence[BucketOwner],
-    lives: Mapping[str, str],
-    asked: _Asked,
+    incarnations: Mapping[str, str],
+    batch: _Batch,
 ) -> None:
-    """Segments that an owner has read to their end. What it read before a seek is to be read again, so it counts only of what it
-    has owned since the generation that it names.
+    """Mark the segments that an owner has read to their end. A report counts only if the owner has owned the
+    segment since the generation that it names: after a seek, earlier reading does not count.
     """
-    for index, request in enumerate(asked.requests):
+    for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):
-            with asked.each(index):
-                _demand_session(lives, request)
-                first = {
-                    one.bucket.segment_id: one.generation
-                    for one in sorted(owners, key=lambda one: -one.generation)
-                    if one.consumer == request.consumer
+            with batch.each(index):
+                _demand_session(incarnations, request)
+                owned_since = {
+                    owner.bucket.segment_id: owner.generation
+                    for owner in sorted(owners, key=lambda owner: -owner.generation)
+                    if owner.consumer == request.consumer
                 }
                 for read in request.segments:
-                    if first.get(read.segment_id, math.inf) > read.generation:
+                    if owned_since.get(read.segment_id, math.inf) > read.generation:
                         raise Conflict(
                             f"consumer {request.consumer} does not own segment {read.segment_id} since generation "
-                            f"{read.generation}; what it owns now is in its assignment"
+                            f"{read.generation}; read the segments that it owns in its assignment"
                         )
-                drains.mark_drained(tx, key.topic_id, key.name, [one.segment_id for one in request.segments])
+                drains.mark_drained(
+                    tx, key.topic_id, key.name, [read.segment_id for read in request.segments]
+                )
 
 
-def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
-    for index, request in enumerate(asked.requests):
-        with asked.each(index):
+def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
+    for index, request in enumerate(batch.requests):
+        with batch.each(index):
             if isinstance(request, Register):
                 _demand_kind(tx, key, request.reads)
                 if not consumers.has_session(
                     tx, key.topic_id, key.name, request.consumer, request.incarnation
                 ):
                     holds.demand_topic_may_act(tx, key.topic_id)
-                life = request.consumer, request.incarnation, request.subject
-                consumers.register_session(tx, key.topic_id, key.name, *life)
+                session_identity = request.consumer, request.incarnation, request.subject
+                consumers.register_session(tx, key.topic_id, key.name, *session_identity)
             elif isinstance(request, Goodbye):
                 consumers.demand_owner(tx, key.topic_id, key.name, request.consumer, request.subject)
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
                 consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
 
 
-def _keep_what_is_said(tx: Connection, key: SubscriptionKey, lives: Mapping[str, str], asked: _Asked) -> None:
-    """What owners say of their buckets. A new life of a consumer has said nothing yet."""
-    for index, request in enumerate(asked.requests):
-        with asked.each(index):
+def _store_reports(
+    tx: Connection, key: SubscriptionKey, incarnations: Mapping[str, str], batch: _Batch
+) -> None:
+    """Store the reports of owners about their buckets. Delete the reports of a consumer's previous
+    incarnation.
+    """
+    for index, request in enumerate(batch.requests):
+        with batch.each(index):
             if isinstance(request, Say):
-                _demand_session(lives, request)
+                _demand_session(incarnations, request)
                 bucket_owners.say(tx, key, request.consumer, request.buckets)
-            elif isinstance(request, Register) and lives.get(request.consumer) not in (
+            elif isinstance(request, Register) and incarnations.get(request.consumer) not in (
                 None,
                 request.incarnation,
             ):
                 bucket_owners.say(tx, key, request.consumer, ())
 
 
-def _attached(lives: Mapping[str, str], requests: Sequence[Request]) -> set[str]:
-    """Consumers that are connected from now on."""
+def _attached(incarnations: Mapping[str, str], requests: Sequence[Request]) -> set[str]:
+    """Return the consumers that the requests connect."""
     return {
-        one.consumer
-        for one in requests
-        if isinstance(one, Attach) and lives.get(one.consumer) == one.incarnation
+        request.consumer
+        for request in requests
+        if isinstance(request, Attach) and incarnations.get(request.consumer) == request.incarnation
     }
 
 
-def _demand_session(lives: Mapping[str, str], request: Request) -> None:
-    """Raises LostRace for a consumer whose life this is not, or that has none: it is to register again."""
-    if lives.get(request.consumer) != request.incarnation:
+def _demand_session(incarnations: Mapping[str, str], request: Request) -> None:
+    """Raise LostRace unless the consumer has a session of this incarnation; otherwise it must register again."""
+    if incarnations.get(request.consumer) != request.incarnation:
         raise LostRace(NO_SESSION.format(request.consumer), 0.1)
 
 
 def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) -> None:
-    """Only what is read in order is shared out: the consumers of a queue read every segment."""
+    """Raise Conflict unless the subscription is of the kind `reads`. The buckets of a queue are not assigned:
+    its consumers read every segment.
+    """
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     if kind is not reads:
         raise Conflict(
-            f"subscription {key.name} is recorded as {kind.value}; a session that reads as {reads.value} needs one of that kind"
+            f"subscription {key.name} is recorded as {kind.value}; a session that reads as {reads.value} needs a subscription of that kind"
         )
 
 
 def _released(
-    owners: Sequence[BucketOwner], lives: Mapping[str, str], asked: _Asked
+    owners: Sequence[BucketOwner], incarnations: Mapping[str, str], batch: _Batch
 ) -> frozenset[SegmentBucket]:
-    """Buckets that their owners have let go of. What was released at an older generation is somebody else's by now."""
-    let_go: set[tuple[str, int, int, int]] = set()
-    for index, request in enumerate(asked.requests):
+    """Return the buckets that their owners have released. A release at an older generation is ignored,
+    because the bucket has another owner since.
+    """
+    released: set[tuple[str, int, int, int]] = set()
+    for index, request in enumerate(batch.requests):
         if isinstance(request, Release):
-            with asked.each(index):
-                _demand_session(lives, request)
-                let_go |= {
-                    (request.consumer, one.segment_id, one.bucket_start, one.generation)
-                    for one in request.buckets
+            with batch.each(index):
+                _demand_session(incarnations, request)
+                released |= {
+                    (request.consumer, bucket.segment_id, bucket.bucket_start, bucket.generation)
+                    for bucket in request.buckets
                 }
     return frozenset(
-        one.bucket
-        for one in owners
-        if (one.consumer, one.bucket.segment_id, one.bucket.bucket.start, one.generation) in let_go
+        owner.bucket
+        for owner in owners
+        if (owner.consumer, owner.bucket.segment_id, owner.bucket.bucket.start, owner.generation) in released
     )
 
 
-def _finished(owners: Sequence[BucketOwner], found: ToRead) -> frozenset[int]:
-    """Segments in which nothing is left to read."""
-    segments = found.layout.segments
-    owned = {one.bucket.segment_id for one in owners}
-    return frozenset(i for i in owned if i not in segments or i in found.drained)
+def _finished(owners: Sequence[BucketOwner], to_read: ToRead) -> frozenset[int]:
+    """Return the owned segments that have nothing left to read."""
+    segments = to_read.layout.segments
+    owned = {owner.bucket.segment_id for owner in owners}
+    return frozenset(i for i in owned if i not in segments or i in to_read.drained)

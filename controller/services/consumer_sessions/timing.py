@@ -1,4 +1,6 @@
-"""How long a consumer may be silent or away, and how long it may keep a bucket that others wait for."""
+"""Time limits of consumers: how long one may be silent or disconnected, and how long it may keep a bucket
+that others wait for.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTiming:
-    """As the settings say.
+    """Time limits, taken from the settings.
 
-    `grace_seconds`: a consumer that lost its connection, or is silent, may come back within this time. `release_seconds`: one that does not let go of a
-    bucket for so long loses it; infinite where it is waited for. `gap_seconds`: a bucket that its owner has not let go of for so long, or
-    whose owner has been away for so long, is an alarm.
+    `grace_seconds`: time within which a consumer that is disconnected or silent may return.
+    `release_seconds`: time after which a consumer loses a bucket that it does not release; infinite if others
+    wait without a limit. `gap_seconds`: time after which an alarm is raised for a bucket whose owner has not
+    released it, or is disconnected.
     """
 
     grace_seconds: float
@@ -21,13 +24,17 @@ class ConsumerTiming:
 
     @property
     def silent_seconds(self) -> float:
-        """A consumer that was not heard for so long is disconnected, and one that has heard nothing stops.
+        """Seconds of silence after which the leader disconnects a consumer, and after which a consumer that
+        hears nothing stops reading.
 
-        Half of the grace period, so that who is cut off has stopped reading well before others begin.
+        It is half of the grace period, so that a consumer that is cut off has stopped reading well before
+        others begin.
         """
         return self.grace_seconds / 2
 
     @property
     def heartbeat_seconds(self) -> float:
-        """Time between two heartbeats of a stream in which nothing else is said: several in the longest silence."""
+        """Seconds between two heartbeats of a stream that carries nothing else. Several heartbeats fit into
+        `silent_seconds`.
+        """
         return self.grace_seconds / 12

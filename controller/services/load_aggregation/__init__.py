@@ -1,8 +1,10 @@
-"""Load aggregation: from landed counter samples to load records, one run a window.
+"""Load aggregation: computes load records from landed counter samples, one run per window.
 
-`aggregation` begins a run: it opens the loader's login, sets the window and has `engine_choice` pick the engine. `run`
-is the frame (baseline, files, merge, history); `counted` says which counts of keys belong to it. An *engine* computes from what
-has `landed`: `spark_engine`, or `sql_engine`, which computes the same rates in PostgreSQL; `record_changes` applies the rule of load records to them.
+`aggregation` begins a run: it opens the loader's login, sets the window, and has `engine_choice` select the
+engine. `run` performs the steps of the run (baseline, files, merge, history). `counted` selects the key
+counts of the run. An *engine* computes rates from the files that `landed` describes: `spark_engine`, or
+`sql_engine`, which computes the same rates in PostgreSQL. `record_changes` applies the rule of load records
+to the rates.
 """
 
 from controller.services.load_aggregation.aggregation import LoadAggregation

@@ -1,4 +1,4 @@
-"""The aggregation of one installation: which login, which window, which engine, then one `run`."""
+"""The aggregation of one installation: selects login, window and engine, then performs one run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
 
 @dataclass(frozen=True)
 class LoadAggregation:
-    """Where the samples are, where the rates go, and what computes them."""
+    """Settings of the aggregation: where the samples are read, where the rates are stored, and which engine
+    computes them.
+    """
 
     loader_dsn: str
-    """The database, with the loader's login."""
+    """Address of the database, with the loader's login."""
     area: LandingArea
     history: RateHistory
     key_counts: KeyCountIntake
@@ -30,7 +32,7 @@ class LoadAggregation:
     clock: Clock
 
     def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
-        """Aggregate the window that ends now, or at `window_end_ms`. Raises as `aggregate` does."""
+        """Aggregate the window that ends now, or at `window_end_ms`. Raises the errors of `aggregate`."""
         window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
         store = Store(
             self.loader_dsn,

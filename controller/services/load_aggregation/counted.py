@@ -1,7 +1,8 @@
-"""Counts of keys that producers handed in: which belong to a run, and which of them say where load lies.
+"""Key counts that producers reported: which counts belong to a run, and which of them show where load lies.
 
-Each count belongs to one run: the one whose window ends next. Counts of some producers only would have segments cut where these
-few send to. So a segment's are used where they are of most of what was stored there; elsewhere a sample of its log tells.
+Each count belongs to one run: the run whose window ends next. If only a few producers report counts, splits
+would follow these few. So the counts of a segment are used only if they cover most of the messages stored in
+the segment; otherwise a sample of its log is used.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from controller.store.set_aside import SetAside
 log = telemetry.get_logger(__name__)
 
 LOOKS_BACK_MS = 300_000
-"""After a longer pause of the aggregation, older counts say little."""
-MOST_OF_IT = 0.5
-"""Of the messages stored in a segment, so many must be counted."""
+"""Maximum age of key counts in milliseconds. After a longer pause of the aggregation, older counts show
+little.
+"""
+MIN_COUNTED_SHARE = 0.5
+"""Minimum share of the messages stored in a segment that its counts must cover."""
 
 
 @dataclass(slots=True)
 class Counted:
-    """The counts of one run: files, and the span of their instants (since, until]."""
+    """The key counts of one run: files, and the span of their instants (since, until]."""
 
     area: LandingArea
     files: tuple[LandedFile, ...]
@@ -42,46 +45,52 @@ class Counted:
     fresh_seconds: float
 
     def leave_out_broken(self) -> tuple[str, ...]:
-        """Goes on without files that cannot be read to their end; returns their paths."""
+        """Drop the files that cannot be read to their end. Return their paths."""
         whole = self.area.examine(self.files, deeply=True)
         self.files = whole.files
         return leave_out(self.area, whole)
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
-        """Return the sums of an engine for topics whose profile reads sketches, where they cover most of the load; and what is excluded.
+        """Return the key histograms of an engine for topics whose profile uses them, where they cover most of
+        the load; and the segments whose counts were excluded.
 
-        The broker's counters say how much was stored in a segment. Where producers count more, their counts are scaled down to that:
-        they say where the load lies, and nothing of how much it is.
+        The broker's counters give the number of messages stored in a segment. If producers counted more
+        messages, their counts are scaled down to that number: they show where the load lies, not how high it
+        is.
         """
-        found = scratch.read("sketches", SKETCH_SCHEMA)
-        wanted = found.filter(
-            pc.is_in(found["topic_id"], value_set=baseline.memories["topic_id"].combine_chunks())
+        counted_rows = scratch.read("sketches", SKETCH_SCHEMA)
+        usable_rows = counted_rows.filter(
+            pc.is_in(counted_rows["topic_id"], value_set=baseline.memories["topic_id"].combine_chunks())
         )
         keys = ["topic_id", "segment_id"]
         measured = rates.select([*keys, "msg_rate_in"])
-        # a join takes no lists along: the rows are found again by their place
-        placed = wanted.select([*keys, "messages"]).append_column(
-            "place", pa.array(range(wanted.num_rows), pa.int64())
+        # A join carries no list columns, so rows are identified by their index.
+        indexed = usable_rows.select([*keys, "messages"]).append_column(
+            "index", pa.array(range(usable_rows.num_rows), pa.int64())
         )
-        joined = placed.join(measured, keys, join_type="inner").sort_by("place")
+        joined = indexed.join(measured, keys, join_type="inner").sort_by("index")
         counted = joined["messages"].cast(pa.float64(), safe=False)
         stored = pc.multiply(joined["msg_rate_in"], (self.until_ms - self.since_ms) / 1000)
-        most = pc.and_(pc.greater(counted, 0.0), pc.greater_equal(counted, pc.multiply(stored, MOST_OF_IT)))
-        share = pc.min_element_wise(pc.divide(stored.filter(most), counted.filter(most)), 1.0)
-        rows = _scaled(wanted.take(joined.filter(most)["place"]), share)
-        return CountedKeys(RunSketches(rows, self.fresh_seconds), _set_aside(found))
+        covers_most = pc.and_(
+            pc.greater(counted, 0.0), pc.greater_equal(counted, pc.multiply(stored, MIN_COUNTED_SHARE))
+        )
+        share = pc.min_element_wise(pc.divide(stored.filter(covers_most), counted.filter(covers_most)), 1.0)
+        rows = _scaled(usable_rows.take(joined.filter(covers_most)["index"]), share)
+        return CountedKeys(RunSketches(rows, self.fresh_seconds), _set_aside(counted_rows))
 
 
 @dataclass(frozen=True, slots=True)
 class CountedKeys:
-    """The sketches of one run, and the segments of which it excluded counts."""
+    """The key histograms of one run, and the segments for which it excluded counts."""
 
     sketches: RunSketches
     set_aside: Sequence[SetAside]
 
 
 def _scaled(rows: pa.Table, share: pa.ChunkedArray) -> pa.Table:
-    """Each row's bins times its share, as STAGED_SKETCH_SCHEMA; not more producers than a topic may have."""
+    """Multiply the bins of each row by its share, and return the rows as STAGED_SKETCH_SCHEMA. The number of
+    producers is limited to the maximum of a topic.
+    """
     lists = rows["bins"].combine_chunks()
     of_each = pc.take(share, pc.list_parent_indices(lists))
     values = pc.round(pc.multiply(pc.list_flatten(lists).cast(pa.float64(), safe=False), of_each))
@@ -97,16 +106,18 @@ def _scaled(rows: pa.Table, share: pa.ChunkedArray) -> pa.Table:
 
 
 def _offsets(lists: pa.ListArray) -> pa.Array:
-    """Return the index at which each list begins, from 0: an array may be a slice of a longer one."""
+    """Return the index at which each list begins, from 0: the array may be a slice of a longer array."""
     return pc.subtract(lists.offsets, lists.offsets[0])
 
 
-def _set_aside(found: pa.Table) -> list[SetAside]:
-    rows = found.filter(pc.greater(found["set_aside"], 0)).select(["topic_id", "segment_id", "set_aside"])
+def _set_aside(counted_rows: pa.Table) -> list[SetAside]:
+    rows = counted_rows.filter(pc.greater(counted_rows["set_aside"], 0)).select(
+        ["topic_id", "segment_id", "set_aside"]
+    )
     return [
         SetAside(
             f"segment {row['segment_id']} of topic {row['topic_id']}",
-            f"{row['set_aside']} rows of counts are not 1 to {MOST_BINS} bins of 0 to {SEGMENT_MESSAGES} messages in all, "
+            f"{row['set_aside']} rows of counts do not have 1 to {MOST_BINS} bins with 0 to {SEGMENT_MESSAGES} messages in total, "
             f"counted by {PRODUCERS} producers at most",
             row["topic_id"],
         )
@@ -116,13 +127,15 @@ def _set_aside(found: pa.Table) -> list[SetAside]:
 
 @dataclass(frozen=True, slots=True)
 class KeyCountIntake:
-    """Where counts of keys land, and how long sketches made of them play a part in decisions."""
+    """The area where key counts land, and how long decisions use the key histograms made of them."""
 
     area: LandingArea
     fresh_seconds: float
 
     def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """What came after the last run's window, up to the end of this one; None where there is none or nobody looks at it."""
+        """Return the counts after the window of the last run, up to the end of this window. None if there are
+        no counts or no topic uses them.
+        """
         if not baseline.memories.num_rows:
             return None
         last = window.start_ms if baseline.watermark is None else to_ms(baseline.watermark)
@@ -138,10 +151,12 @@ class KeyCountIntake:
 def leave_out(
     area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
 ) -> tuple[str, ...]:
-    """Sets aside what is no sample file, and logs what the storage cannot read; returns the paths of both."""
-    for one in (*foreign, *examined.rejected):
-        log.warning("file set aside", path=one.path, reason=one.reason)
-    for one in examined.unreadable:
-        log.warning("file left out", path=one.path, reason=one.reason)
+    """Quarantine files that are not sample files, and log files that the storage cannot read. Return the
+    paths of both.
+    """
+    for file in (*foreign, *examined.rejected):
+        log.warning("file set aside", path=file.path, reason=file.reason)
+    for file in examined.unreadable:
+        log.warning("file left out", path=file.path, reason=file.reason)
     moved = area.quarantine([*foreign, *examined.rejected])
-    return (*moved, *(one.path for one in examined.unreadable))
+    return (*moved, *(file.path for file in examined.unreadable))

@@ -1,4 +1,4 @@
-"""Which engine computes the load: Spark where it can run, else SQL in PostgreSQL."""
+"""Selects the engine that computes the load: Spark where it can run, else SQL in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller.system_java import can_run_spark
 
 
 def choose_engine(spark_master: str, spark_conf: Mapping[str, str], store: Store) -> Engine:
-    """The engine for this master. `store` logs in as the loader; only the SQL engine uses it."""
+    """Return the engine for this Spark master. `store` logs in as the loader; only the SQL engine uses it."""
     if can_run_spark(spark_master):
         return SparkEngine(spark_master, spark_conf)
     return SqlEngine(store)

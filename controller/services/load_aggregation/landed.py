@@ -1,4 +1,4 @@
-"""What an engine computes a run from."""
+"""The input of an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controller.services.load_aggregation.counted import Counted
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """The window's files of samples, and counts of keys where the run is given some."""
+    """The sample files of a window, and the key counts of the run, if any."""
 
     area: LandingArea
     files: tuple[LandedFile, ...]

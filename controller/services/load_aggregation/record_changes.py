@@ -1,7 +1,9 @@
-"""The load records that a run writes: the rule `domain.load.next_record`, applied to each segment with rates, and the silence of others.
+"""Computes the load records that a run writes: applies the rule `domain.load.next_record` to each segment
+with rates, and marks silent segments.
 
-A source that speaks, yet not of a segment, silences the segment's record: the record must not look as fresh as the source. The record
-of a topic without thresholds is left alone, since the topic is not live.
+If a source reported samples, but none of a segment, the segment's record is marked as silent, so that the
+record does not look as fresh as the source. Records of topics without thresholds are not changed, because
+such topics are not live.
 """
 
 from __future__ import annotations
@@ -33,26 +35,34 @@ _COLUMNS = [
         "row_version_was",
     ),
 ]
-_AT_ONCE = 65_536
-"""Rows whose values are Python objects at one time."""
+_BATCH_ROWS = 65_536
+"""Number of rows whose values are converted to Python objects at a time."""
 
 
 _Limits = Mapping[int, tuple[LoadThresholds, float, bool]]
-"""By topic: thresholds, the relative change that rewrites a record, and whether Pulsar's rule alone counts."""
+"""Limits by topic: thresholds, the relative change that rewrites a record, and whether only Pulsar's rule
+applies.
+"""
 
 
 def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow) -> pa.Table:
-    """Return the records to write as CHANGE_SCHEMA. `rates` and `heard` are what the engine computed, `baseline` what was stored before."""
-    known, stored = with_rates(rates), _observed(baseline)
+    """Return the records to write as CHANGE_SCHEMA. `rates` and `heard` are the results of the engine;
+    `baseline` holds the stored records.
+    """
+    current, stored = with_rates(rates), _observed(baseline)
     limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
-    was = stored.rename_columns([name if name in _KEY else f"{name}_was" for name in stored.column_names])
-    rows = known.join(was, _KEY, join_type="left outer").select(_COLUMNS)
-    written = [_written(batch, limits) for batch in rows.to_batches(max_chunksize=_AT_ONCE)]
-    return pa.concat_tables([*written, _silenced(stored, known, heard, baseline, window)])
+    previous = stored.rename_columns(
+        [name if name in _KEY else f"{name}_was" for name in stored.column_names]
+    )
+    rows = current.join(previous, _KEY, join_type="left outer").select(_COLUMNS)
+    written = [_written(batch, limits) for batch in rows.to_batches(max_chunksize=_BATCH_ROWS)]
+    return pa.concat_tables([*written, _silenced(stored, current, heard, baseline, window)])
 
 
 def _observed(baseline: Baseline) -> pa.Table:
-    """Return the stored records with `observed_at_ms`: of the source, or of the record since it is silent."""
+    """Return the stored records with `observed_at_ms`: that of the source, or of the record itself if it is
+    silent.
+    """
     stored = baseline.records.join(baseline.sources, "source", join_type="left outer")
     observed = pc.coalesce(stored["silent_since_ms"], stored["observed_at_ms"], stored["modified_at_ms"])
     return stored.set_column(stored.schema.get_field_index("observed_at_ms"), "observed_at_ms", observed)
@@ -64,7 +74,7 @@ def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
 
 
 def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
-    """Return the records to write of the rows, which have `_COLUMNS`."""
+    """Return the records to write for the rows, which have `_COLUMNS`."""
     changes: list[tuple[Any, ...]] = []
     for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         topic_id, segment_id, *rates, observed_at, source = row[:8]
@@ -97,14 +107,14 @@ def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
 
 
 def _silenced(
-    stored: pa.Table, known: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow
+    stored: pa.Table, current: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow
 ) -> pa.Table:
     speaking = heard.filter(pc.is_valid(heard["observed_at_ms"]))["source"]
     is_silenced = pc.and_(
         pc.and_(pc.is_null(stored["silent_since_ms"]), pc.is_in(stored["source"], speaking)),
         pc.is_in(stored["topic_id"], baseline.thresholds["topic_id"]),
     )
-    rows = stored.filter(is_silenced).join(known.select(_KEY), _KEY, join_type="left anti")
+    rows = stored.filter(is_silenced).join(current.select(_KEY), _KEY, join_type="left anti")
     since = pc.min_element_wise(rows["observed_at_ms"], pa.scalar(window.start_ms))
     rows = rows.drop_columns(["silent_since_ms"]).append_column("silent_since_ms", since)
     return (

@@ -1,8 +1,8 @@
-"""Finish the history of runs that died between their merge and its publishing.
+"""Finishes the history of runs that died between their merge and its publication.
 
-The database says which runs were merged. A note in each scratch directory says which run its rates are of. What was not
-merged stays: its run is under way, or it is swept when it is old. A live run may be publishing at the same time; both
-then move the same files to the same names.
+The database records which runs were merged. A note in each scratch directory names the run of its rates. The
+directory of a run that was not merged stays: the run is in progress, or the directory is deleted when it is
+old. A live run may publish at the same time; both then move the same files to the same names.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ log = telemetry.get_logger(__name__)
 
 
 def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
-    """Publish what is merged and not published; returns the runs. `store` may log in as the loader.
+    """Publish the rates of runs that were merged and not published. Return the ids of these runs. `store` may
+    log in as the loader.
 
-    Raises StoreUnavailable, and OSError when the storage does not answer: what is left then is found again.
+    Raises StoreUnavailable, and OSError if the storage does not answer. The next call finds the rates that
+    remain.
     """
-    found = {scratch: RunOfWindow(note.run_id, note.window_end_ms) for scratch, note in history.left_over()}
-    if not found:
+    left_over = {
+        scratch: RunOfWindow(note.run_id, note.window_end_ms) for scratch, note in history.left_over()
+    }
+    if not left_over:
         return ()
     with store.transaction() as tx:
-        known = merged(tx, found.values())
+        merged_runs = merged(tx, left_over.values())
     done = []
-    for scratch, run in found.items():
-        if run in known:
+    for scratch, run in left_over.items():
+        if run in merged_runs:
             history.publish(scratch, run.window_end_ms)
             scratch.discard()
-            log.info(
-                "history of a run that died is published", run=run.run_id, window_end_ms=run.window_end_ms
-            )
+            log.info("history of a dead run published", run=run.run_id, window_end_ms=run.window_end_ms)
             done.append(run.run_id)
     return tuple(done)

@@ -1,8 +1,10 @@
-"""One run: read the baseline, have an engine compute rates, merge the records that change by compare-and-set, keep the history.
+"""One run of the aggregation: reads the baseline, has an engine compute rates, merges the changed records by
+compare-and-set, and stores the history.
 
-A run is of one window and may be repeated: its id and the watermark make a repeat, or a run that overlaps a newer one,
-change nothing. Files that cannot be read, or that Cleave did not write, are set aside and named, and the rest goes on.
-Everything runs with the loader's rights: it reads load and thresholds, appends to its inbox, calls one function.
+A run covers one window and may be repeated: because of its id and the watermark, a repeated run, or a run
+that overlaps a newer one, changes nothing. Files that cannot be read, or that Cleave did not write, are set
+aside and named in the result; the run continues. All steps use the loader's rights: to read load and
+thresholds, to append to the loader's inbox, and to call one function.
 """
 
 from __future__ import annotations
@@ -37,23 +39,28 @@ from controller.store.set_aside import SetAside
 log = telemetry.get_logger(__name__)
 
 TICK_SLACK_MS = 60_000
-"""A source's clock, and a file's tick, may be this far from the instants inside the file."""
+"""Maximum milliseconds by which a source's clock, or a file's tick, may differ from the instants in the file.
+"""
 
 
 class Engine(Protocol):
-    """Computes the rates of one run. Writes `rates` (RATE_SCHEMA) and `heard` (HEARD_SCHEMA) to the scratch directory; where counts of
-    keys are given, also `sketches` (SKETCH_SCHEMA).
+    """Computes the rates of one run. Writes `rates` (RATE_SCHEMA) and `heard` (HEARD_SCHEMA) to the scratch
+    directory, and `sketches` (SKETCH_SCHEMA) if the run has key counts.
     """
 
     name: str
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Raises Retryable when the engine is away, Terminal when it can never do this."""
+        """Compute the rates. Raises Retryable if the engine is unavailable, Terminal if it can never compute
+        this run.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
-    """What a run did."""
+    """Result of a run. `written` is the number of records written, `outrun` the number of records that a
+    concurrent writer changed first.
+    """
 
     run_id: str
     engine: str
@@ -64,7 +71,8 @@ class AggregationResult:
     written: int
     outrun: int
     applied: bool
-    """False: nothing to do, or a newer window has been merged already."""
+    """True if the run was merged. False if there was nothing to merge, or a newer window was merged before.
+    """
     quarantined: tuple[str, ...]
 
 
@@ -78,10 +86,10 @@ def aggregate(
     run_id: str,
     key_counts: KeyCountIntake | None = None,
 ) -> AggregationResult:
-    """Aggregate one window, and publish what a run that died merged. `store` logs in as the loader. Of `key_counts` those are
-    added to what is known of where load lies that came since the last run.
+    """Aggregate one window, and publish the rates that a dead run merged. `store` logs in as the loader.
+    `key_counts` supplies the key counts since the last run, which update the key histograms.
 
-    Raises StoreUnavailable, what the engine raises, and OSError when the storage does not answer.
+    Raises StoreUnavailable, the errors of the engine, and OSError if the storage does not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -93,9 +101,7 @@ def aggregate(
             run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, left_out
         )
     counted = None if key_counts is None else key_counts.since_last_run(baseline, window)
-    scratch = history.scratch(
-        f"{run_id}-{token_hex(4)}"
-    )  # two attempts of one run keep out of each other's way
+    scratch = history.scratch(f"{run_id}-{token_hex(4)}")  # two attempts of a run must not share a directory
     try:
         usable, broken = _compute(engine, Landed(area, usable.files, counted), usable, scratch, window)
         left_out += broken
@@ -125,7 +131,9 @@ def _merge_and_publish(
     remembered: pa.Table,
     counts: CountedKeys | None,
 ) -> MergeResult:
-    """After an error the scratch directory stays. The next run sees whether the merge was committed."""
+    """Merge the run and publish its rates. After an error the scratch directory stays; the next run checks
+    whether the merge was committed.
+    """
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
@@ -142,12 +150,12 @@ def _merge_and_publish(
 
 
 def _set_aside(heard: pa.Table) -> list[SetAside]:
-    """The sources of which samples were left out."""
+    """Return the sources of which samples were left out."""
     return [
         SetAside(
             f"source {row['source']}",
-            f"{row['set_aside']} samples, such as of topic {row['topic_id']}, have a counter below 0, or a source that is not named "
-            f"in 1 to {LONGEST_SOURCE} characters that PostgreSQL can store",
+            f"{row['set_aside']} samples, for example of topic {row['topic_id']}, have a counter below 0, or a source whose name is not "
+            f"1 to {LONGEST_SOURCE} characters that PostgreSQL can store",
             row["topic_id"],
         )
         for row in heard.filter(pc.greater(heard["set_aside"], 0)).to_pylist()
@@ -155,12 +163,12 @@ def _set_aside(heard: pa.Table) -> list[SetAside]:
 
 
 def _without_rates(scratch: Scratch) -> list[SetAside]:
-    """The segments whose counters were read and give no rate."""
+    """Return the segments whose counters were read but give no rate."""
     return [
         SetAside(
             f"segment {row['segment_id']} of topic {row['topic_id']}",
-            f"its counters of source {row['source']} went back between any two samples, so there is no rate: the broker loaded the log "
-            "anew, or its reader's clock was set; `cleave doctor` reports collectors and their clocks",
+            f"its counters of source {row['source']} decreased between any two samples, so there is no rate: the broker reloaded the log"
+            ", or its reader's clock was set; `cleave doctor` reports collectors and their clocks",
             row["topic_id"],
         )
         for row in scratch.without_rates().to_pylist()
@@ -168,7 +176,9 @@ def _without_rates(scratch: Scratch) -> list[SetAside]:
 
 
 def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
-    """The window's files that can be read, and the paths of the others; Retryable where not one can be read."""
+    """Return the window's files that can be read, and the paths of the others. Raises Retryable if no file
+    can be read.
+    """
     files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
     usable = area.examine(files)
     left_out = leave_out(area, usable, foreign)
@@ -184,11 +194,11 @@ def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[s
 def _compute(
     engine: Engine, landed: Landed, usable: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute; returns the files it computed from, and those whose fault showed only when they were
-    read whole.
+    """Have the engine compute. Return the files that it used, and the paths of files whose errors appeared
+    only when they were read to the end.
 
-    A file may have a sound footer and broken pages. So when an engine fails, the files are read to the end before the
-    engine is blamed.
+    A file may have a valid footer and broken pages. So if an engine fails with an unexpected error, the files
+    are read to the end before the error is attributed to the engine.
     """
     try:
         engine.compute(landed, scratch, window)
@@ -207,5 +217,5 @@ def _compute(
 
 
 def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
-    """The files that a run over the window that ends at `end_ms` would read; for a dry run."""
+    """Return the files that a run over the window that ends at `end_ms` would read; for a dry run."""
     return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]

@@ -1,7 +1,7 @@
-"""The aggregation on Spark: here, on a cluster or on a Connect server, as the master says.
+"""The aggregation on Spark: in this process, on a cluster, or on a Connect server, depending on the master.
 
-The only place of the controller that knows the Spark jobs. They are imported when a run begins: without Spark
-everything else still works.
+This is the only module of the aggregation that knows the Spark jobs. They are imported when a run begins, so
+that all other functions work without Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SparkEngine:
-    """Computes a run on the session for `master` with Spark's settings `conf`, see `spark_jobs.session`."""
+    """Computes a run in the session for `master` with Spark's settings `conf` (`spark_jobs.session`)."""
 
     name = "spark"
 
@@ -26,7 +26,7 @@ class SparkEngine:
         self._master, self._conf = master, conf
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """See `Engine.compute`. The executors write the rates."""
+        """Compute the rates, as `Engine.compute` describes. The executors write the rates."""
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session
 

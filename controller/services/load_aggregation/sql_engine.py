@@ -14,8 +14,8 @@ log = telemetry.get_logger(__name__)
 
 
 class SqlEngine:
-    """Computes a run in temporary tables of the loader's session. The memory of this process stays bounded; the
-    database does the work.
+    """Computes a run in temporary tables of the loader's session. The memory of this process stays bounded,
+    because the database does the work.
     """
 
     name = "sql"
@@ -25,7 +25,7 @@ class SqlEngine:
         self._store = store
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """See `Engine.compute`."""
+        """Compute the rates, as `Engine.compute` describes."""
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
         )

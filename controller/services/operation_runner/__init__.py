@@ -1,9 +1,9 @@
-"""Operation runner: takes live operations and does their steps, one at a time, until they are final.
+"""Operation runner: claims live operations and performs their steps, one at a time, until they are final.
 
-`run` claims them, `next_step` (domain) says what to do, `log_acts` or `mirror_acts` does it on the data plane, and
-`operation_set` records the state it leads to under the claim term. A runner may die anywhere: every step is
-idempotent and the next runner starts from the row. Nothing here decides what should be done to a topic, writes an
-intent or deletes a log (tombstones do).
+`run` claims operations, `next_step` (domain) chooses the step, `log_acts` or `mirror_acts` performs it on the
+data plane, and `operation_set` records the resulting state under the claim's term. A runner may die at any
+point: every step is idempotent, and the next runner continues from the row. This package neither decides what
+to do with a topic, nor writes intents of reshapes, nor deletes logs (the sweeper of deletion entries does).
 """
 
 from __future__ import annotations

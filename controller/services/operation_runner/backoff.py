@@ -1,4 +1,4 @@
-"""How long an operation is left alone after a failed step, and how often rows that somebody holds are tried again."""
+"""Computes retry delays after a failed step, and limits retries on locked rows."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ from controller.domain.errors import CleaveError, DataPlaneTimeout, LostRace, Re
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
-"""Attempts back off by doubling up to here: past the fence a range has no writable log until the next one."""
+"""First and longest delay between attempts; each delay is twice the previous one. The bound is short because
+past the fence a range has no writable log until the next attempt.
+"""
 LOST_RACES_IN_A_ROW = 8
-"""So often a lost race is run again at once, with pauses that double; then it counts as a failed attempt."""
+"""Number of consecutive lost races after which the step counts as failed. Until then the step is repeated at
+once, with pauses that double.
+"""
 LONGEST_PAUSE_SECONDS = 0.25
 LONGEST_DELAY_AFTER_RACES_SECONDS = 0.5
-"""Nothing is broken then, and rows that somebody holds are free again at any moment."""
+"""Longest delay after lost races. Nothing is broken then, and locked rows may be released at any moment."""
 LONGEST_DELAY_OF_CLOSED_SECONDS = 0.5
-"""Longest delay after a retryable error while ranges take no writes: they are writable soon after an outage ends."""
+"""Longest delay after a retryable error while ranges accept no writes: the ranges become writable soon after
+an outage ends.
+"""
 
 
 def delay_seconds(
     error: CleaveError, attempts: int, call_timeout_seconds: float, *, is_closed: bool = False
 ) -> float:
-    """Until the next attempt: longer each time, and long at once where only a person can help.
+    """Return the seconds until the next attempt: longer after each attempt, and long at once if only a person
+    can help.
 
-    `is_closed`: ranges take no writes until the operation commits. After a call that timed out it is at least the call's time-out: the call may be under way still, and nobody else may
-    call meanwhile.
+    `is_closed`: ranges accept no writes until the operation commits. After a call that timed out, the delay
+    is at least the call's time-out: the call may still be in progress, and no other call may be made until it
+    ends.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
     asked_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS
@@ -36,10 +44,12 @@ def delay_seconds(
 
 
 def wait_seconds(attempts: int) -> float:
-    """Before the next look at what an operation waits for: as a rule others are about to end it."""
+    """Return the seconds until the next check of a condition that other processes will usually fulfil soon."""
     return min(FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10)), LONGEST_DELAY_AFTER_RACES_SECONDS)
 
 
 def pause_seconds(asked_seconds: float, lost_races: int) -> float:
-    """Before the same step is tried again, after so many lost races in a row (from 1)."""
+    """Return the seconds until the same step is tried again after `lost_races` consecutive lost races (from
+    1).
+    """
     return min(asked_seconds * float(2 ** (lost_races - 1)), LONGEST_PAUSE_SECONDS)

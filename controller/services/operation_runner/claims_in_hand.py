@@ -1,9 +1,11 @@
-"""The operations that the threads of one runner are stepping, and those of which a call may still be under way.
+"""The operations that the threads of one runner are stepping, and those for which a call may still be in
+progress.
 
-A claim in the journal that names this runner's incarnation, and that no thread here is stepping, belongs to no thread: the store
-went away in the middle, or it came back without the newest records. No call of the runner is under way for such an
-operation, and no other runner may take it before the claim's end, so the runner resumes it at once, in a new term.
-The memory ends with the process; a restarted process waits for the claim's end as any other runner does.
+A claim in the journal with this runner's incarnation that no thread here is stepping belongs to no thread:
+the store became unavailable during a step, or it was restored without the newest records. The runner makes no
+call for such an operation, and no other runner may claim it before the claim's end, so the runner resumes it
+at once in a new term. This memory ends with the process; a restarted process waits for the claim's end like
+any other runner.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Collection
 
 
 class ClaimsInHand:
-    """Thread-safe. All instants are monotonic seconds."""
+    """Operations that are being stepped. Thread-safe. All instants are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,31 +23,31 @@ class ClaimsInHand:
         self._late_until: dict[int, float] = {}
 
     def take(self, operation_ids: Collection[int], until: float) -> None:
-        """Note that a thread steps these operations. From `until` on another runner may have them, so that a thread that
-        never puts them down keeps this runner from nothing.
+        """Note that a thread steps these operations. From `until` on, another runner may claim them, so a
+        thread that never releases them does not block this runner.
         """
         with self._lock:
             self._until.update(dict.fromkeys(operation_ids, until))
 
     def put_down(self, operation_ids: Collection[int]) -> None:
-        """Note that no thread steps these. Each call for them has ended, or is noted as late."""
+        """Note that no thread steps these operations. Each call for them has ended, or is noted as late."""
         with self._lock:
             for operation_id in operation_ids:
                 self._until.pop(operation_id, None)
 
     def held(self, now: float) -> list[int]:
-        """Return the operations that threads are stepping, by id."""
+        """Return the ids of the operations that threads are stepping, sorted."""
         with self._lock:
             self._until = {one: until for one, until in self._until.items() if until > now}
             return sorted(self._until)
 
     def note_late_call(self, operation_ids: Collection[int], until: float) -> None:
-        """Note that a call for these timed out and may be under way until that instant."""
+        """Note that a call for these operations timed out, and may be in progress until that instant."""
         with self._lock:
             self._late_until.update(dict.fromkeys(operation_ids, until))
 
     def late_seconds(self, operation_id: int, now: float) -> float:
-        """Return for how long a call that timed out may still be under way; 0 if none is."""
+        """Return the seconds for which a call that timed out may still be in progress; 0 if there is none."""
         with self._lock:
             self._late_until = {one: until for one, until in self._late_until.items() if until > now}
             return max(self._late_until.get(operation_id, now) - now, 0.0)

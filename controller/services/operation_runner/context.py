@@ -1,4 +1,4 @@
-"""Who runs operations, on what, for how long at a time, and how a run can end."""
+"""The context of an operation runner: store, data planes, duration of claims, and the possible ends of a run."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from controller.store.postgres.engine import Store
 PARALLEL_CALLS = 4
 
 Checkpoint = Callable[[str], None]
-"""Told `<step>:before` and `<step>:after` each commit of a step; tests end or pause the process there."""
+"""Called with `<step>:before` and `<step>:after` around each commit of a step; tests end or pause the process
+there.
+"""
 
 
 class Outcome(StrEnum):
-    """How a run ended."""
+    """End of a run."""
 
     FINISHED = "finished"
     DEFERRED = "deferred"
-    """It failed for now; the journal holds the error and the instant of the next attempt."""
+    """The operation failed for now. The journal holds the error and the instant of the next attempt."""
     FENCED_OUT = "fenced-out"
-    """The claim has passed to another runner, which goes on from the last recorded step."""
+    """The claim has passed to another runner, which continues from the last recorded step."""
     STOPPED = "stopped"
     NOT_CLAIMED = "not-claimed"
-    """Final already, not due yet, or somebody else's."""
+    """The operation is already final, not due yet, or claimed by another runner."""
 
 
 def _ignore(_name: str) -> None:
-    """No checkpoint."""
+    """Ignore the checkpoint."""
 
 
 def _never() -> bool:
@@ -43,13 +45,15 @@ def _never() -> bool:
 
 
 def new_incarnation() -> str:
-    """Return a name for one life of a process, used once."""
+    """Return a unique name for one process."""
     return os.urandom(4).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
-    """Who runs, on what, and for how long a claim lasts. May be shared by threads if the data planes may."""
+    """Identity, store, data planes and claim duration of a runner. May be shared by threads if the data
+    planes may.
+    """
 
     store: Store
     planes: Mapping[str, DataPlane]
@@ -60,10 +64,12 @@ class RunnerContext:
     should_stop: Callable[[], bool] = _never
     clock: Clock = field(default_factory=SystemClock)
     claiming: threading.Lock = field(default_factory=threading.Lock)
-    """Threads claim one after the other: side by side each would get a part of what could share its calls."""
+    """Lock under which threads claim one after another. Without it, operations that could share calls would
+    be divided among threads.
+    """
     incarnation: str = field(default_factory=new_incarnation)
     in_hand: ClaimsInHand = field(default_factory=ClaimsInHand)
-    """The memory of this incarnation. It proves which of the claims that the journal shows may be resumed."""
+    """Memory of this incarnation. It proves which claims in the journal may be resumed."""
 
     def __post_init__(self) -> None:
         keepers = [plane for plane in self.planes.values() if isinstance(plane, LayoutKeeper)]
@@ -76,12 +82,14 @@ class RunnerContext:
 
     @property
     def claimant(self) -> str:
-        """The runner as claims name it. A restarted process of the same name is another claimant: it has no memory of
-        the calls that were made before.
+        """Name of the runner in claims. A restarted process of the same name is another claimant, because it
+        does not know the calls that were made before.
         """
         return f"{self.runner_id}/{self.incarnation}"
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest ordinary call of any data plane here; a takeover waits that long after a claim's expiry."""
+        """Longest time of an ordinary call of any data plane here. A takeover waits that long after a claim's
+        expiry.
+        """
         return max((plane.call_timeout_seconds for plane in self.planes.values()), default=0.0)

@@ -1,9 +1,9 @@
-"""What each step does to logs, for any number of operations on one data plane. Every act looks at what is there and
-may be repeated.
+"""Performs each step on logs, for any number of operations on one data plane. Every action first reads the
+present state and may be repeated.
 
-Writes nothing to the store: recording is `operation_set`'s. All calls go through `call_all`, which keeps the claims
-alive around them. What stands in the way of one operation is told of that one alone; what fails a call fails it for
-all.
+This module writes nothing to the store; `operation_set` records the results. All calls go through `call_all`,
+which keeps the claims valid during the calls. An obstacle of one operation is reported for this operation
+only; an error of a call applies to all operations of the call.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ from controller.store.topics import backing_logs
 from controller.store.topics.bucket_owners import SubscriptionKey
 
 MOST_CURSORS = 500
-"""Cursors asked for in one call; a log with more of them has a call of its own."""
+"""Maximum number of cursors in one call; a log with more cursors has a call of its own."""
 HELD_SECONDS = 0.02
-"""A log that somebody appends to is free in milliseconds."""
+"""Seconds until a log to which a client appends is tried again: it becomes free within milliseconds."""
 
 Result = TypeVar("Result")
 Detail = Mapping[str, object]
 
 
 class CallAll(Protocol):
-    """Make calls under the claims, several at a time; results in order, the first error raised.
-
-    `seconds`: the longest one of them may take; None: an ordinary call's time.
+    """Makes calls under the claims, several at a time. Returns the results in order, or raises the first
+    error. `seconds` is the longest time of one call; None stands for the time of an ordinary call.
     """
 
     def __call__(
@@ -55,9 +54,10 @@ class CallAll(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An operation and what was seen last of its topic.
+    """An operation and the last observation of its topic.
 
-    `carried`: subscriptions known to be on its children. `positions`: of the parents known to be closed.
+    `carried`: subscriptions known to exist on the children. `positions`: end positions of the parents known
+    to be terminated.
     """
 
     operation: Operation
@@ -67,14 +67,15 @@ class Subject:
 
     @property
     def operation_id(self) -> int:
-        """Its id, by which answers are given."""
+        """Id of the operation, by which results are returned."""
         return self.operation.operation_id
 
     def successors(self) -> Iterator[Successor]:
-        """Every subscription at earliest: those recorded and those found on the parents, but those that end.
+        """Yield the children with every subscription at the earliest message: the recorded ones and those of
+        the parents, except those being deleted.
 
-        The rows were read before the logs are: a subscription whose row was gone by then has no cursor on any parent
-        either.
+        The rows were read before the logs are read: a subscription whose row was gone by then has no cursor
+        on any parent either.
         """
         for child in self.operation.children:
             yield Successor(
@@ -99,10 +100,9 @@ class Subject:
 
 @dataclass(slots=True)
 class Acted:
-    """What came of an act, by operation id: what is worth keeping in the journal, or what stands in the way of that
-    one.
+    """Results of an action by operation id: details for the journal, or the obstacle of the operation.
 
-    `carried`: subscriptions that are on the children now. `positions`: of the parents that are closed now.
+    `carried`: subscriptions that exist on the children. `positions`: end positions of the terminated parents.
     """
 
     details: dict[int, Detail] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Acted:
 
 
 class LogActs:
-    """The acts on one data plane."""
+    """The actions on one data plane."""
 
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
         self._store = store
@@ -120,7 +120,7 @@ class LogActs:
         self._call_all = call_all
 
     def perform(self, step: Step, subjects: Sequence[Subject]) -> Acted:
-        """Do the step's part for all of them."""
+        """Perform the step for all operations."""
         match step:
             case Step.CREATE_CHILDREN | Step.SET_FENCING:
                 return self._create_children(subjects, demands_open=True)
@@ -142,10 +142,10 @@ class LogActs:
                 return Acted({one.operation_id: {} for one in subjects})
 
     def _create_children(self, subjects: Sequence[Subject], *, demands_open: bool) -> Acted:
-        """Each reserved log with every subscription. The call also says what each log is by then.
+        """Create each reserved log with every subscription. The call also returns the state of each log.
 
-        Before the fence a child that somebody terminated ends its operation: it could never take a write, and giving up
-        is still free.
+        Before the fence, a child that another client terminated ends its operation: the child could never
+        accept a write, and aborting has no cost yet.
         """
         made = self._create(successor for one in subjects for successor in one.successors())
         acted = Acted()
@@ -170,7 +170,9 @@ class LogActs:
         return acted
 
     def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
-        """The fences. Whoever's parent was not closed by the call for all is looked at by itself, behind the others."""
+        """Terminate the parents, which fences their ranges. If the common call did not terminate a parent,
+        its operation is handled alone, after the others.
+        """
         open_logs = [
             log for one in subjects for log in one.operation.fenced_topics if log not in one.positions
         ]
@@ -190,8 +192,9 @@ class LogActs:
         return acted
 
     def _put_back(self, subject: Subject, positions: dict[str, str], left: Sequence[str]) -> Detail:
-        """A parent deleted by hand is put back empty, so that it can be closed: a name that does not exist could be
-        created and written by anybody. Raises HeldUp for a log that somebody holds.
+        """Create a parent that was deleted by hand again, empty, so that it can be terminated: otherwise any
+        client could create a log of this name and write to it. Raises HeldUp for a log that another client
+        holds.
         """
         for log in left:
             [state] = self._call_all([partial(self._plane.segment_state, log)])
@@ -207,7 +210,9 @@ class LogActs:
         return {"positions": positions, "found missing": list(left)}
 
     def _complete_children(self, subjects: Sequence[Subject]) -> Acted:
-        """What an application subscribed on a parent while it was being closed is made on the children, too."""
+        """Create subscriptions that an application made on a parent during its termination on the children
+        too.
+        """
         acted = Acted({one.operation_id: {} for one in subjects})
         succeeding = [one for one in subjects if one.operation.kind.succeeds_logs]
         logs = [log for one in succeeding for log in one.operation.fenced_topics]
@@ -228,7 +233,9 @@ class LogActs:
         return acted
 
     def _create_cursors(self, operation: Operation) -> Detail:
-        """On every log that held data at or after the subscription's first epoch, sealed or not."""
+        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed
+        logs included.
+        """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
@@ -250,9 +257,10 @@ class LogActs:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """Those that have not let go in their time own nothing any more.
+        """End the ownership of consumers that have not released their buckets in time.
 
-        Every cursor is looked at first: while one is out of reach none is to be moved, and the seek can still be given up.
+        Every cursor is read first: while a cursor is unreachable, none must be moved, and the seek can still
+        be cancelled.
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
@@ -265,15 +273,16 @@ class LogActs:
             return {"not let go of": seeks.end_owners(tx, operation)}
 
     def _move_cursors(self, operation: Operation) -> Detail:
-        """Each cursor, and then which of the sealed logs have nothing to read after that. A segment that comes into being meanwhile
-        begins where it should: all that is in it is younger than the request. The cursors of a checkpoint group stay: they hold messages.
+        """Move each cursor, then determine the sealed logs that have nothing to read after that. A segment
+        that is created in the meantime starts at the right position: all its messages are younger than the
+        request. The cursors of a checkpoint group stay, because they keep messages.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         sought = operation.parameters[SOUGHT_MS]
         logs = self._sought_logs(operation)
 
         def move(one: SoughtLog) -> int | None:
-            """The backlog afterwards; None where there is no such log or cursor."""
+            """Move one cursor. Return the backlog afterwards; None if the log or the cursor does not exist."""
             try:
                 if isinstance(sought, int):
                     self._seek(one.backing_topic, name, sought)
@@ -292,7 +301,7 @@ class LogActs:
         }
 
     def _begin_behind(self, log: str, name: str) -> None:
-        """Create the cursor behind the last message. One that an application has made stays where it is."""
+        """Create the cursor after the last message. A cursor that an application created stays where it is."""
         if name in self._plane.list_subscriptions(log):
             return
         with suppress(SegmentNotFound):
@@ -300,7 +309,9 @@ class LogActs:
             self._plane.skip_all(log, name)
 
     def _seek(self, log: str, name: str, instant_ms: int) -> None:
-        """Move the cursor. A log that was sealed before the subscription began has no cursor yet. Raises NotFound."""
+        """Move the cursor. A log that was sealed before the subscription began has no cursor yet. Raises
+        NotFound.
+        """
         try:
             self._plane.seek(log, name, instant_ms)
         except SubscriptionNotFound:
@@ -313,7 +324,9 @@ class LogActs:
             return seeks.logs_of(tx, key)
 
     def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
-        """Returns the logs that do not exist: whoever puts those back (the reconciler) gives them every cursor."""
+        """Create the cursors. Return the logs that do not exist: the reconciler creates these logs again with
+        every cursor.
+        """
 
         def is_missing(topic: str) -> bool:
             try:
@@ -343,7 +356,7 @@ class LogActs:
 
 
 def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
-    """As many at once as have `MOST_CURSORS` cursors together."""
+    """Yield portions of successors with at most `MOST_CURSORS` cursors each."""
     portion: list[Successor] = []
     cursors = 0
     for one in successors:
@@ -357,6 +370,8 @@ def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
 
 
 def _noted(carried: Collection[str], recorded: Collection[str]) -> Detail:
-    """What the journal keeps of the children's subscriptions: all, and those that no row tells of."""
+    """Return what the journal stores about the children's subscriptions: all of them, and those without a
+    row.
+    """
     unrecorded = sorted({*carried} - {*recorded})
     return {"subscriptions": sorted(carried)} | ({"made by applications": unrecorded} if unrecorded else {})

@@ -1,8 +1,10 @@
-"""What each step does where a broker keeps the layout: ask, look, and carry what was seen to the commit.
+"""Performs each step on topics whose layout a broker keeps: requests a change, reads the result, and passes
+it to the commit.
 
-The counterpart of `log_acts` for operations on mirrored topics. The journal's detail of a commit holds the layout as
-it was read, and that is what is mirrored. Nothing here writes to the store but the memory of the broker's own
-auto-scaler, which has to be safe before that is turned off, and the intents that repair what the broker left out.
+The counterpart of `log_acts` for operations on mirrored topics. The journal's detail of a commit holds the
+layout as it was read, and this layout is mirrored. The module writes only two things to the store: the
+setting of the broker's own auto-scaler, which must be safe before the auto-scaler is turned off, and the
+intents that repair segments for which the broker created no logs.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
 
 OFF: Mapping[str, object] = {"enabled": False}
-"""What the broker's auto-scaler is set to while Cleave decides."""
+"""Setting of the broker's auto-scaler while Cleave decides."""
 
 
 class MirrorActs:
-    """The acts of one operation on a topic whose layout its broker keeps."""
+    """The actions of one operation on a topic whose layout its broker keeps."""
 
     def __init__(
         self, store: Store, plane: Callable[[], DataPlane], operation: Operation, call_all: CallAll
@@ -51,7 +53,7 @@ class MirrorActs:
         self._call_all = call_all
 
     def perform(self, step: Step) -> Detail:
-        """Do the step's part on the broker; returns what is worth keeping in the journal."""
+        """Perform the step on the broker. Return the details to store in the journal."""
         match step:
             case Step.TAKE_OVER:
                 return self._take_over()
@@ -72,7 +74,7 @@ class MirrorActs:
                 return {}
 
     def _take_over(self) -> Detail:
-        """Remember the broker's setting, then turn its auto-scaler off for this topic."""
+        """Store the broker's setting, then turn its auto-scaler off for this topic."""
         keeper = self._keeper()
         segments = self._operation.parameters.get("create_segments")
         if isinstance(segments, int):
@@ -87,10 +89,11 @@ class MirrorActs:
         return {"auto_scaler_before": before}
 
     def _is_wanted(self) -> bool:
-        """Whether the broker's auto-scaler has to be off still.
+        """Return True if the broker's auto-scaler must still be off.
 
-        A process may sleep between its last look at the claim and the call, and wake when others have given up and put
-        the setting back. Then nobody else would: whoever was late does, without the claim that is lost by now.
+        A process may sleep between its last check of the claim and the call, and wake after another runner
+        has aborted and restored the setting. No other process would restore it again, so the late process
+        does, without the claim that it has lost.
         """
         with self._store.transaction() as tx:
             operation = get_operation(tx, self._operation.operation_id)
@@ -103,7 +106,7 @@ class MirrorActs:
         return topic.state in (TopicState.CREATING, TopicState.LIVE) and not (is_ours and is_given_up)
 
     def _give_back(self) -> Detail:
-        """As it was before; a topic that is gone has nothing to be given back."""
+        """Restore the earlier setting. A topic that is gone has no setting to restore."""
         keeper = self._keeper()
         with self._store.transaction() as tx:
             mirror = mirrors.get_mirror(tx, self._operation.topic_id)
@@ -116,10 +119,10 @@ class MirrorActs:
         return {"auto_scaler": mirror.policy_before}
 
     def _reshape(self) -> Detail:
-        """Ask once, and believe the layout alone: asked or not, it is done when the layout shows it.
+        """Request the reshape once, and trust only the layout: the reshape is done when the layout shows it.
 
-        A segment can be reshaped once, so a call that was lost and one that follows it cannot both take effect; where
-        the lost one arrives late, the broker refuses the other.
+        A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect.
+        If the lost call arrives late, the broker refuses the other.
         """
         keeper, operation = self._keeper(), self._operation
         layout, restored = self._layout(), []
@@ -142,8 +145,8 @@ class MirrorActs:
         return {"logs found missing": restored} if restored else {}
 
     def _restore_parents(self) -> list[str]:
-        """Create the parents' logs that do not exist, with every subscription of the topic: the broker fails at a reshape
-        of such a parent, and leaves other logs behind.
+        """Create the parents' missing logs with every subscription of the topic: the broker would fail to
+        reshape such a parent, and leave other logs behind.
         """
         missing = self._call(partial(self._keeper().check_logs, self._topic)).missing
         of_parents = zip(self._operation.parent_ids, self._operation.parent_topics, strict=True)
@@ -155,9 +158,9 @@ class MirrorActs:
         return logs
 
     def _check_logs(self) -> Detail:
-        """Look for the logs of the layout, and intend a split of each segment without one.
+        """Check the logs of the layout, and intend a split of each segment without a log.
 
-        A broker that cannot be asked is left to the mirror, which looks again and again.
+        If the broker does not answer, the mirror checks the logs later.
         """
         try:
             check = self._call(partial(self._keeper().check_logs, self._topic))

@@ -1,14 +1,15 @@
-"""Some claimed operations under way: choose the step of each, have it done, record it, until all are final or out of
-luck.
+"""Drives claimed operations: chooses the step of each, has it performed, and records it, until each operation
+has finished, is deferred or has lost its claim, or the runner stops.
 
-One operation is a set of one. What takes the same step next takes it together, in one call and one record; whoever is
-held up (a row or a log that somebody holds, subscriptions that changed, a law that would break) is tried again by
-itself, and the others go on. What is past its fence comes first, because its range has no log that takes writes.
+A single operation is a set of one. Operations with the same next step take it together, in one call and one
+record. An operation with an obstacle (a row or a log that another process holds, subscriptions that changed,
+a violated constraint) is tried again alone, and the others continue. Operations past their fence come first,
+because their ranges have no log that accepts writes.
 
 A claim is a term and an expiry by the database's clock. A data-plane call is made only while the claims will
-outlive it, and a takeover waits for the expiry plus the longest call, so two runners never act at once; what a
-stale one still tries to write is refused (FencedOut). Errors before the fence lead to an abort, afterwards to
-another attempt: never to a way back.
+outlive it, and a takeover waits for the expiry plus the longest call, so two runners never act at the same
+time. A write of a stale runner is refused (FencedOut). Errors before the fence lead to an abort; errors after
+it lead to another attempt, never to an abort.
 """
 
 from __future__ import annotations
@@ -68,46 +69,49 @@ _URGENCY = (Step.COMMIT, Step.SYNC_SUBSCRIPTIONS, Step.TERMINATE_PARENTS)
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """One of them: the operation as it is recorded, and what was seen since."""
+    """One operation of the set: its recorded state, and the observations since."""
 
     operation: Operation
     observed: Observed | None
-    """None: look before the next step is chosen."""
+    """Last observation; None if the operation must be observed before the next step is chosen."""
     carried: frozenset[str] = frozenset()
     positions: Mapping[str, str] = field(default_factory=dict)
-    """Of the parents that were closed under this claim: a closed log never opens again."""
+    """End positions of the parents that were terminated under this claim: a terminated log never opens again.
+    """
     giving_up: str = ""
-    """Why the operation is given up."""
+    """Reason why the operation is aborted."""
     left_undone: str = ""
-    """Why the operation finishes without its last act."""
+    """Reason why the operation finishes without its last action."""
     lost_races: int = 0
     ready_at: float = 0.0
-    """By the monotonic clock: not tried again before."""
+    """Monotonic time before which the operation is not tried again."""
     outcome: Outcome | None = None
 
     @property
     def operation_id(self) -> int:
-        """Its id, by which answers are given."""
+        """Id of the operation, by which results are returned."""
         return self.operation.operation_id
 
     def needs_no_call_for(self, step: Step) -> bool:
-        """Whether the step, and the commit that may follow at once, are for the journal alone, all parents being closed."""
+        """Return True if the step, and the commit that may follow at once, concern only the journal because
+        all parents are terminated.
+        """
         if step is Step.COMMIT:
             return True
         return step is Step.TERMINATE_PARENTS and self.positions.keys() >= {*self.operation.fenced_topics}
 
     def seen(self) -> Observed:
-        """What the next step is chosen on."""
+        """Return the observation on which the next step is chosen."""
         if self.observed is None:
             raise ValueError(f"operation {self.operation_id} was not looked at")
         return replace(self.observed, is_refused=True) if self.giving_up else self.observed
 
 
 class OperationSet:
-    """Operations claimed at one time: several that share calls on one data plane, or one."""
+    """Operations claimed at the same time: several that share calls on one data plane, or one."""
 
     def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
-        """`claimed_until` by the monotonic clock, counted from before the claim was asked for."""
+        """`claimed_until` is a monotonic time, counted from before the claim was requested."""
         self._context = context
         self._members = [_Member(one.operation, one.observed) for one in claimed]
         for one in claimed:
@@ -115,12 +119,12 @@ class OperationSet:
                 metrics.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
         self._claimed_until = claimed_until
         self._calling: Sequence[int] = ()
-        """Operations that the calls under way are made for."""
+        """Ids of the operations for which the present calls are made."""
 
     def drive(self) -> list[Outcome]:
-        """Step until none is left, and say how each ended.
+        """Perform steps until no operation is left. Return the outcome of each.
 
-        Raises StoreUnavailable: nothing can be recorded then, and the rows say where each is.
+        Raises StoreUnavailable: nothing can be recorded then, and the rows have the state of each operation.
         """
         self._leave_late_calls()
         while members := self._under_way():
@@ -135,7 +139,9 @@ class OperationSet:
         return [one for one in self._members if one.outcome is None]
 
     def _leave_late_calls(self) -> None:
-        """Put off those of which a call that timed out may be under way, when the record that did so is lost."""
+        """Defer the operations for which a call that timed out may be in progress, if the record of their
+        deferral was lost.
+        """
         now = self._context.clock.monotonic_seconds()
         for one in self._under_way():
             late_seconds = self._context.in_hand.late_seconds(one.operation_id, now)
@@ -143,7 +149,9 @@ class OperationSet:
                 self._defer(one, "a call that timed out may still be under way", late_seconds)
 
     def _look_at(self, members: Sequence[_Member]) -> None:
-        """Anew, after anything but a step that was recorded: nothing is chosen on what may be out of date."""
+        """Observe the operations again, after anything but a recorded step: no step is chosen on outdated
+        observations.
+        """
         if not members:
             return
         with self._context.store.single_statement() as tx:
@@ -154,7 +162,9 @@ class OperationSet:
                 self._lose(one, steps.fenced_out(one.operation, self._context.claimant))
 
     def _take_next(self, members: Sequence[_Member]) -> None:
-        """The step of those that are most urgent and ready; a pause where all of them have to wait a moment."""
+        """Take the next step of the operations that are most urgent and ready. Pause if all of them must wait
+        a moment.
+        """
         now = self._context.clock.monotonic_seconds()
         moves = {one: next_step(one.operation, one.seen()) for one in members if one.ready_at <= now}
         if not moves:
@@ -182,8 +192,8 @@ class OperationSet:
             self._take(move, chosen)
 
     def _take(self, move: Move, members: Sequence[_Member]) -> None:
-        """One step of all of these. Where it fails for good for several, its halves are tried: one of them may be the
-        cause.
+        """Take one step of all these operations. If it fails for good for several, each half is tried,
+        because one operation may be the cause.
         """
         before = {one: one.operation for one in members if one.outcome is None}
         try:
@@ -234,7 +244,9 @@ class OperationSet:
         return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
 
     def _record_of(self, member: _Member, move: Move, acted: Acted) -> StepRecord:
-        """The step, and with it the next one if that needs no act: announcing the fence, and moving the layout."""
+        """Return the record of the step, together with the next step if that needs no action: announcing the
+        fence, or committing the layout.
+        """
         step, leads_to = move
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
         record = StepRecord(
@@ -250,7 +262,9 @@ class OperationSet:
         return replace(record, moves=(move, following)) if is_free else record
 
     def _record(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the steps under the claims. Whoever is left out is looked at anew, or is somebody else's by now."""
+        """Commit the steps under the claims. An operation that the record leaves out is observed again, or
+        belongs to another runner.
+        """
         taken = [step for step, _ in next(iter(records.values())).moves]
         for step in taken:
             self._context.checkpoint(f"{step}:before")
@@ -280,8 +294,8 @@ class OperationSet:
         self._left_out([one for one in records if one.operation_id not in moved])
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
-        """See `FORGETTABLE`. The announcement, too, need not wait where the logs to be closed are in the journal's
-        server.
+        """Return True if the commit must wait for the disk. States in `FORGETTABLE` need not wait. Neither
+        does the announcement of a fence if the logs to be terminated are in the journal's server.
         """
         if leads_to is not OperationState.FENCING:
             return leads_to not in FORGETTABLE
@@ -289,12 +303,16 @@ class OperationSet:
         return not (isinstance(plane, SetWiseDataPlane) and plane.shares_journal_server)
 
     def _commit_reshapes(self, records: dict[_Member, StepRecord]) -> None:
-        """Layouts move. Operations of one topic follow one another, since each has an epoch of its own."""
+        """Commit the layouts. Operations of one topic follow one another, because each has an epoch of its
+        own.
+        """
         for turn in _one_a_topic(records):
             self._commit_turn({one: records[one] for one in turn})
 
     def _commit_turn(self, records: dict[_Member, StepRecord]) -> None:
-        """All in one transaction. Where that breaks a law its halves are tried, down to the one that breaks it."""
+        """Commit all operations in one transaction. If it violates a constraint, each half is tried, down to
+        the operation that violates it.
+        """
         runner, started_at_ms = self._context.claimant, min(one.seen().now_ms for one in records)
         members = list(records)
         try:
@@ -326,7 +344,7 @@ class OperationSet:
             self._moved(one, record, found.now_ms, epoch=found.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
-        """The transaction in which the operation becomes true, or is given up. Raises FencedOut, LostRace."""
+        """Commit or abort the operation in one transaction. Raises FencedOut, LostRace."""
         runner, started_at_ms = self._context.claimant, member.seen().now_ms
         with self._context.store.transaction() as tx:
             if record.leads_to is OperationState.ABORTED:
@@ -337,8 +355,8 @@ class OperationSet:
         self._moved(member, record, committed.now_ms, epoch=committed.epoch)
 
     def _moved(self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None) -> None:
-        """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new
-        look.
+        """Apply a recorded step. The previous observation stays valid for states that can only go forward;
+        otherwise the next step is chosen on a new observation.
         """
         took_ms = now_ms - member.seen().now_ms
         age_ms = member.seen().age_ms + took_ms
@@ -364,7 +382,7 @@ class OperationSet:
             )
 
     def _say_steps(self, operation: Operation, record: StepRecord, took_ms: int) -> None:
-        """A line for each step; two that were recorded as one took that time together."""
+        """Log a line for each step; two steps that were recorded as one share their duration."""
         for step, leads_to in record.moves:
             log.info(
                 "operation step",
@@ -375,7 +393,7 @@ class OperationSet:
             )
 
     def _ids(self, operation: Operation) -> dict[str, object]:
-        """Which operation a line of the log tells of, and who runs it."""
+        """Return the fields of a log line that identify the operation and its runner."""
         return {
             "operation_id": operation.operation_id,
             "topic": operation.topic_name,
@@ -384,7 +402,9 @@ class OperationSet:
         }
 
     def _left_out(self, members: Sequence[_Member]) -> None:
-        """A record left these as they were: the claim has passed, or the topic is not as it was seen."""
+        """Handle operations that a record left unchanged: the claim has passed to another runner, or the
+        topic has changed.
+        """
         if not members:
             return
         runner = self._context.claimant
@@ -401,7 +421,9 @@ class OperationSet:
                 self._hindered(one, steps.fenced_out(one.operation, runner))
 
     def _hindered(self, member: _Member, error: CleaveError) -> None:
-        """Look again, give up while that is free, come back later, or leave it to whoever holds it now."""
+        """Handle an error: observe again, abort while that has no cost, defer, or leave the operation to its
+        present holder.
+        """
         seen, member.observed = member.observed, None
         if member.outcome is not None:
             return
@@ -457,7 +479,9 @@ class OperationSet:
         self._context.in_hand.put_down([member.operation_id])
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
-        """Asked only when a step needs one, so that a pure commit runs anywhere."""
+        """Return a function for the operation's data plane. It is called only if a step needs the data plane,
+        so that a pure commit runs anywhere.
+        """
         name, topic = member.operation.data_plane, member.operation.topic_name
 
         def plane() -> DataPlane:
@@ -472,7 +496,7 @@ class OperationSet:
         return plane
 
     def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
-        """Make the calls a few at a time, each only while the claims will outlive it; the first error is raised."""
+        """Make the calls a few at a time, each only while the claims will outlive it. Raises the first error."""
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
         called = partial(self._called, longest_seconds)
@@ -486,8 +510,8 @@ class OperationSet:
         return results
 
     def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
-        """Return the call's answer. A call that timed out is noted even where the error of another one is raised: it may
-        be under way for as long again.
+        """Return the call's result. A call that timed out is noted even if the error of another call is
+        raised: it may be in progress for as long again.
         """
         try:
             return call()
@@ -497,10 +521,10 @@ class OperationSet:
             raise
 
     def _hold_claims(self, longest_seconds: float | None = None) -> None:
-        """Renew the claims when a call started now might outlive them.
+        """Renew the claims if a call that starts now might outlive them.
 
-        Raises HeldUp when one of them is lost, so that the others go on without it, or when the renewal itself took
-        too long.
+        Raises HeldUp if a claim is lost, so that the other operations continue without it, or if the renewal
+        itself took too long.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
         longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)
@@ -537,15 +561,15 @@ def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Me
 
 
 def _is_final(error: CleaveError, member: _Member, seen: Observed | None) -> bool:
-    """Return True if another attempt is useless, or comes after the time that a patient operation was given."""
+    """Return True if another attempt is useless, or if the time of a patient operation is over."""
     is_late = seen is not None and seen.now_ms >= member.operation.deadline_at_ms
     is_patient = member.operation.kind in PATIENT
     return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
 
 
 def _may_finish_without(member: _Member) -> bool:
-    """Return True if only the last act is refused, of an operation that is true already or given up. The journal keeps
-    what is left undone.
+    """Return True if only the last action is refused, of an operation that is already committed or aborted.
+    The journal records the action that was left out.
     """
     is_last = member.operation.state in (OperationState.COMMITTED, OperationState.ABORTING)
     return is_last and not member.left_undone
@@ -560,7 +584,7 @@ def _urgency(move: Move) -> tuple[int, str]:
 
 
 def _is_closed(operation: Operation) -> bool:
-    """Return True if ranges may have no log that takes writes until the operation commits."""
+    """Return True if ranges may have no log that accepts writes until the operation commits."""
     return operation.state in (OperationState.FENCING, OperationState.FENCED) and operation.kind.succeeds_logs
 
 
@@ -569,7 +593,9 @@ def _is_own_reshape(operation: Operation) -> bool:
 
 
 def _alike(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, StepRecord]]:
-    """Those that take the same steps: some may have to apply a change of subscriptions before they commit."""
+    """Yield groups of operations that take the same steps: some may have to apply a change of subscriptions
+    before they commit.
+    """
     groups: dict[tuple[Move, ...], dict[_Member, StepRecord]] = {}
     for member, record in records.items():
         groups.setdefault(record.moves, {})[member] = record
@@ -577,7 +603,7 @@ def _alike(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, StepRec
 
 
 def _one_a_topic(members: dict[_Member, StepRecord]) -> Iterator[list[_Member]]:
-    """Turns in which no topic comes twice."""
+    """Yield groups in which no topic occurs twice."""
     waiting = list(members)
     while waiting:
         turn = {one.operation.topic_id: one for one in reversed(waiting)}

@@ -1,6 +1,6 @@
-"""Which operations a runner takes: one by its id, or some that are due; and who runs beside whom.
+"""Chooses the operations that a runner takes: one by its id, or several that are due; and which run together.
 
-A claim is the only thing that is done here; the steps are `operation_set`'s.
+This module only claims operations; `operation_set` performs the steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.store.shards import Shards
 
 
 def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
-    """Claim one operation and run it as far as it goes. Raises StoreUnavailable only."""
+    """Claim one operation and run it as far as possible. Raises StoreUnavailable only."""
     claimed, claimed_until = _claim(context, limit=1, operation_id=operation_id)
     if not claimed:
         return Outcome.NOT_CLAIMED
@@ -25,10 +25,10 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
 
 
 def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
-    """Claim and run up to `limit` operations that are due; returns how many were run.
+    """Claim and run up to `limit` operations that are due. Return the number of operations that were run.
 
-    Reshapes run side by side where they share calls, whatever else is due one after the other. Threads may
-    call it side by side: operations on disjoint segments of one topic do not wait for each other. Raises
+    Reshapes that share calls run together; all other operations run one after another. Threads may call this
+    function concurrently: operations on disjoint segments of one topic do not wait for each other. Raises
     StoreUnavailable only.
     """
     count = 0
@@ -42,8 +42,8 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
 
 
 def _drive(context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> list[Outcome]:
-    """Drive the operations set by set. Where that ends with an error of the store, all of them are put down: no call is
-    under way, and the next claim resumes them.
+    """Drive the operations set by set. If this ends with an error of the store, all of them are released: no
+    call is in progress, and the next claim resumes them.
     """
     try:
         return [
@@ -63,7 +63,7 @@ def _claim(
     operation_id: int | None = None,
     shards: Shards | None = None,
 ) -> tuple[Sequence[Claim], float]:
-    """What was claimed, and until when: counted from before the question, since the answer may be slow."""
+    """Return the claims and their end, counted from before the request, because the answer may be slow."""
     sharing = [name for name, plane in context.planes.items() if _shares_calls(plane)]
     with context.claiming, context.store.single_statement() as tx:
         asked_at = context.clock.monotonic_seconds()
@@ -89,7 +89,9 @@ def _shares_calls(plane: DataPlane) -> bool:
 
 
 def _sets(claimed: Iterable[Claim]) -> Iterator[list[Claim]]:
-    """Those that share calls first, which is soon done; a plane that does not answer holds up what comes behind it."""
+    """Yield sets of claims: first those that share calls, which end soon, since a data plane that does not
+    answer delays the sets after it.
+    """
     together: dict[str, list[Claim]] = {}
     alone: list[list[Claim]] = []
     for one in claimed:

@@ -1,6 +1,8 @@
-"""Policies that have to prove themselves: proposed into shadow, weighed on a topic's own past, promoted where they cost less.
+"""Candidates: policies that are proposed into shadow, compared on a topic's own past, and promoted where they
+cost less.
 
-A topic's past is weighed by a backtest, which is another service. So whoever builds this one hands it in (`Trials`).
+A topic's past is evaluated by a backtest, which is another service. So the creator of this service passes the
+backtest in (`Trials`).
 """
 
 from controller.services.policy_candidates.candidacy import Proposal, propose, withdraw

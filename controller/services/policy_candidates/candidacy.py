@@ -1,4 +1,4 @@
-"""Candidates come and go: proposed into shadow, or withdrawn by somebody."""
+"""Proposes candidates into shadow, and withdraws them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controller.store.topics import policies, topics
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A candidate in shadow; `was_there`: it had been proposed before, with the same parameters."""
+    """A candidate in shadow. `was_there` is True if it was already proposed with the same parameters."""
 
     candidate: CandidateRow
     was_there: bool = False
@@ -25,58 +25,62 @@ class Proposal:
 def propose(
     store: Store, topic: str, override: PolicyOverride, *, actor: str, reason: str, run_id: int | None = None
 ) -> Proposal:
-    """Put a policy into shadow: the parameters it sets on top of what is in force.
+    """Propose a policy into shadow: the parameters that it sets on top of the policy in force.
 
-    `run_id`: a backtest that speaks for it. Raises TopicNotFound, TopicNotLive, InvalidPolicy for parameters that do not fit the
-    levels above, Conflict where another candidate is in shadow.
+    `run_id` is a backtest that supports the candidate. Raises TopicNotFound, TopicNotLive, InvalidPolicy for
+    parameters that do not fit the levels above, Conflict if another candidate is in shadow.
     """
     if not override.parameters:
         raise InvalidInput(
-            f"a candidate for {topic} without a parameter is the policy in force; name what it sets"
+            f"a candidate for {topic} without a parameter equals the policy in force; name at least one parameter"
         )
     with store.transaction() as tx:
         row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
-        found = candidates.newest(tx, row.topic_id)
-        if found is not None and found.state is CandidateState.SHADOW:
-            if PolicyOverride.from_document(found.override) == override:
-                return Proposal(found, was_there=True)
+        candidate = candidates.newest(tx, row.topic_id)
+        if candidate is not None and candidate.state is CandidateState.SHADOW:
+            if PolicyOverride.from_document(candidate.override) == override:
+                return Proposal(candidate, was_there=True)
             raise Conflict(
-                f"topic {topic} has candidate {found.candidate_id} ({found.parameters}) in shadow; promote or withdraw it first"
+                f"topic {topic} has candidate {candidate.candidate_id} ({candidate.parameters}) in shadow; promote or withdraw it first"
             )
         policies.demand_valid(tx, topic, promoted(tx, row.topic_id, override))
-        made = candidates.propose(tx, row.topic_id, override, proposed_by=actor, reason=reason, run_id=run_id)
-    return Proposal(made)
+        proposed = candidates.propose(
+            tx, row.topic_id, override, proposed_by=actor, reason=reason, run_id=run_id
+        )
+    return Proposal(proposed)
 
 
 def withdraw(store: Store, topic: str, *, actor: str, reason: str) -> CandidateRow:
-    """Take the topic's candidate out of shadow. One that was withdrawn stays so. Raises NotFound where there is none, and
-    Conflict where it was promoted or refused.
+    """Withdraw the topic's candidate from shadow. A candidate that is already withdrawn stays so. Raises
+    NotFound if there is no candidate, and Conflict if it was promoted or refused.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic, lock=True)
-        found = demand_candidate(candidates.newest(tx, row.topic_id), topic)
-        if found.state is CandidateState.WITHDRAWN:
-            return found
-        if found.state is not CandidateState.SHADOW:
+        candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)
+        if candidate.state is CandidateState.WITHDRAWN:
+            return candidate
+        if candidate.state is not CandidateState.SHADOW:
             raise Conflict(
-                f"candidate {found.candidate_id} of topic {topic} is {found.state} ({found.outcome}); `cleave policy set` "
-                "changes what is in force"
+                f"candidate {candidate.candidate_id} of topic {topic} is {candidate.state} ({candidate.outcome}); use `cleave policy set` "
+                "to change the policy in force"
             )
         return candidates.end(
-            tx, found.candidate_id, CandidateState.WITHDRAWN, ended_by=actor, outcome=reason
+            tx, candidate.candidate_id, CandidateState.WITHDRAWN, ended_by=actor, outcome=reason
         )
 
 
-def demand_candidate(found: CandidateRow | None, topic: str) -> CandidateRow:
-    """Raises NotFound for a topic that never had one."""
-    if found is None:
+def demand_candidate(candidate: CandidateRow | None, topic: str) -> CandidateRow:
+    """Return the candidate. Raises NotFound for a topic that never had one."""
+    if candidate is None:
         raise NotFound(
-            f"topic {topic} has no candidate; `cleave policy propose {topic} PARAMETER=VALUE` puts one into shadow"
+            f"topic {topic} has no candidate; propose one with `cleave policy propose {topic} PARAMETER=VALUE`"
         )
-    return found
+    return candidate
 
 
 def promoted(tx: Connection, topic_id: int, override: PolicyOverride) -> PolicyOverride:
-    """What the topic would override with the candidate's parameters in force. Raises InvalidPolicy for one that cannot be read."""
+    """Return the topic's override with the candidate's parameters in force. Raises InvalidPolicy for a
+    candidate that cannot be read.
+    """
     stored = policies.stored_document(tx, topic_id=topic_id)
     return PolicyOverride.from_document({**stored, **override.to_document()})

@@ -1,8 +1,10 @@
-"""Promotion: a candidate is in force from the moment a backtest of the topic's own past says that it would have cost less.
+"""Promotion: a candidate comes into force after a backtest of the topic's own past shows that it would have
+cost less.
 
-The backtest takes a while, so it is run first, outside of any transaction, and everything else rests on its rows: the run is the candidate's
-evidence, also for a promotion that waits for an approval. In one transaction it is then asked again whether the evidence is about this
-candidate and the policy that is in force now, whether it costs less there, and only then the topic's override is set.
+The backtest takes a while, so it runs first, outside any transaction. Its rows are the candidate's evidence,
+also for a promotion that awaits approval. One transaction then checks whether the evidence is about this
+candidate and the policy in force, and whether the candidate costs less. Only then does it set the topic's
+override.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ from controller.store.topics import policies, topics
 log = telemetry.get_logger(__name__)
 
 DAYS = 14
-"""Days of the topic's past that a candidate is weighed on."""
+"""Days of the topic's past on which a candidate is evaluated."""
 DAYS_NEEDED = 3
-"""Recorded days below which nothing is said about a policy: a weekday says little about a weekend."""
+"""Minimum number of recorded days for a comparison: a weekday shows little about a weekend."""
 WAIT_SECONDS = 7 * 86_400.0
-"""How long a promotion waits for its approval. After that nothing is promoted."""
+"""Seconds for which a promotion waits for its approval. Afterwards the candidate is not promoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A candidate beside the policy in force, on the same load, in the backtest `run_id`."""
+    """A candidate and the policy in force, simulated on the same load in the backtest `run_id`."""
 
     topic: str
     candidate: CandidateRow
@@ -56,12 +58,14 @@ class Weighed:
 
     @property
     def is_better(self) -> bool:
-        """Whether it would have cost less. The least possible cost is the same for both, so the regret is lower too."""
+        """True if the candidate would have cost less. Both have the same least possible cost, so the regret
+        is lower too.
+        """
         return self.proposed.cost < self.live.cost
 
     @property
     def sentence(self) -> str:
-        """Both figures."""
+        """Regrets of the candidate and of the policy in force, as text."""
         return (
             f"regret {regret(self.proposed):.3f} against {regret(self.live):.3f} of the policy in force, on "
             f"{measured_days(self.live):.1f} recorded days (backtest {self.run_id})"
@@ -70,7 +74,9 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What became of the candidate. `weighed` None: it had ended before, and nothing was asked or changed. `waits`: for an approval."""
+    """Result of a promotion. `weighed` is None if the candidate had ended before, so that nothing was
+    compared or changed. `waits` is True if the promotion awaits approval.
+    """
 
     topic: str
     candidate: CandidateRow
@@ -79,21 +85,21 @@ class Promotion:
 
     @property
     def is_promoted(self) -> bool:
-        """Whether the candidate's parameters are the topic's override."""
+        """True if the candidate's parameters are the topic's override."""
         return self.candidate.state is CandidateState.PROMOTED
 
 
 def promote(
     store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str, ask: bool = False
 ) -> Promotion:
-    """Weigh the topic's candidate, then promote or refuse it. With `ask`, a candidate that would have cost less waits for a person. A candidate
-    that has ended stays as it is.
+    """Compare the topic's candidate with the policy in force, then promote or refuse it. With `ask`, a
+    candidate that would have cost less awaits approval. A candidate that has ended stays as it is.
 
-    Raises what `weigh` raises, and LostRace where the policy in force was changed meanwhile.
+    Raises the errors of `weigh`, and LostRace if the policy in force was changed in the meantime.
     """
-    found = _newest(store, topic)
-    if found.state is not CandidateState.SHADOW:
-        return Promotion(topic, _ended(found, topic))
+    candidate = _newest(store, topic)
+    if candidate.state is not CandidateState.SHADOW:
+        return Promotion(topic, _ended(candidate, topic))
     weighed = weigh(store, trials, topic, days=days, actor=actor, request_key=request_key)
     with store.transaction() as tx:
         promotion = promote_on(tx, topic, weighed.run_id, actor=actor, ask=ask)
@@ -103,28 +109,33 @@ def promote(
 
 
 def lock(tx: Connection, row: ApprovalRow) -> None:
-    """Lock the topic of the candidate that waits for an approval. Raises TopicNotLive."""
+    """Lock the topic of the candidate that awaits approval. Raises TopicNotLive."""
     topics.lock_live_topic(tx, row.topic_id or 0)
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Promote the candidate that was approved; a rejected candidate stays in shadow. Raises as `promote_on`."""
+    """Promote the candidate that was approved; a rejected candidate stays in shadow. Raises the errors of
+    `promote_on`.
+    """
     candidate = candidates.newest(tx, row.topic_id or 0)
     if row.state is ApprovalState.APPROVED and candidate is not None:
         promote_on(tx, row.topic or "", candidate.run_id or 0, actor=row.answered_by or "")
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
-    """The topic's candidate in shadow beside the policy in force, on the last `days` of its past; decides nothing.
+    """Compare the topic's candidate in shadow with the policy in force, on the last `days` of its past.
+    Decides nothing.
 
-    Raises NotFound without a candidate, Conflict where too little was recorded or the candidate has ended.
+    Raises NotFound without a candidate, Conflict if too little was recorded or the candidate has ended.
     """
-    found = _newest(store, topic)
-    if found.state is not CandidateState.SHADOW:
-        raise Conflict(f"candidate {found.candidate_id} of topic {topic} is {found.state}: {found.outcome}")
+    candidate = _newest(store, topic)
+    if candidate.state is not CandidateState.SHADOW:
+        raise Conflict(
+            f"candidate {candidate.candidate_id} of topic {topic} is {candidate.state}: {candidate.outcome}"
+        )
     with store.transaction() as tx:
         until = database_now(tx)
-    variants = (Variant(IN_FORCE), Variant(CANDIDATE, IN_FORCE, dict(found.override)))
+    variants = (Variant(IN_FORCE), Variant(CANDIDATE, IN_FORCE, dict(candidate.override)))
     try:
         trial = trials(
             variants,
@@ -135,38 +146,38 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
             request_key=request_key,
         )
     except NotFound as error:
-        raise Conflict(f"candidate {found.candidate_id} cannot be weighed: {error.message}") from error
+        raise Conflict(f"candidate {candidate.candidate_id} cannot be compared: {error.message}") from error
     results = trial.of(topic)
     if results.keys() != {IN_FORCE, CANDIDATE}:
         raise Conflict(
-            f"candidate {found.candidate_id} cannot be weighed: {trial.left_out.get(topic, 'no result')}"
+            f"candidate {candidate.candidate_id} cannot be compared: {trial.left_out.get(topic, 'no result')}"
         )
-    weighed = Weighed(topic, found, trial.run_id, results[IN_FORCE], results[CANDIDATE])
+    weighed = Weighed(topic, candidate, trial.run_id, results[IN_FORCE], results[CANDIDATE])
     _demand_enough(weighed, days)
     return weighed
 
 
 def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str, ask: bool = False) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of a backtest that was run, or ask for the approval to promote it. What has
-    ended stays as it is.
+    """Promote or refuse the topic's candidate on the evidence of a finished backtest, or request an approval
+    to promote it. A candidate that has ended stays as it is.
 
-    Raises Conflict for a run that is not about this candidate, and LostRace where the policy in force is not the one that
-    was weighed: weigh again.
+    Raises Conflict for a run that is not about this candidate, and LostRace if the policy in force is not the
+    one that was compared: call `weigh` again.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
-    found = demand_candidate(candidates.newest(tx, row.topic_id), topic)
-    if found.state is not CandidateState.SHADOW:
-        return Promotion(topic, _ended(found, topic))
-    weighed = _evidence(tx, topic, found, run_id)
+    candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)
+    if candidate.state is not CandidateState.SHADOW:
+        return Promotion(topic, _ended(candidate, topic))
+    weighed = _evidence(tx, topic, candidate, run_id)
     if ask and weighed.is_better:
-        asked = candidates.ask(tx, found, run_id, _approval(weighed, actor))
-        return Promotion(topic, asked, weighed, waits=True)
+        waiting = candidates.ask(tx, candidate, run_id, _approval(weighed, actor))
+        return Promotion(topic, waiting, weighed, waits=True)
     if weighed.is_better:
-        override = promoted(tx, row.topic_id, PolicyOverride.from_document(found.override))
+        override = promoted(tx, row.topic_id, PolicyOverride.from_document(candidate.override))
         policies.set_topic(tx, row.topic_id, override, actor=actor)
     ended = candidates.end(
         tx,
-        found.candidate_id,
+        candidate.candidate_id,
         CandidateState.PROMOTED if weighed.is_better else CandidateState.REFUSED,
         ended_by=actor,
         outcome=weighed.sentence,
@@ -176,13 +187,13 @@ def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str, ask: bool
 
 
 def _approval(weighed: Weighed, actor: str) -> NewApproval:
-    found = weighed.candidate
+    candidate = weighed.candidate
     return NewApproval(
         Subject.PROMOTION,
-        found.candidate_id,
-        found.topic_id,
-        f"promote candidate {found.candidate_id} ({found.parameters})",
-        f"{weighed.sentence}; {found.proposed_by} proposed it: {found.reason}",
+        candidate.candidate_id,
+        candidate.topic_id,
+        f"promote candidate {candidate.candidate_id} ({candidate.parameters})",
+        f"{weighed.sentence}; {candidate.proposed_by} proposed it: {candidate.reason}",
         actor,
         WAIT_SECONDS,
     )
@@ -193,41 +204,41 @@ def _newest(store: Store, topic: str) -> CandidateRow:
         return demand_candidate(candidates.newest(tx, topics.find_topic(tx, topic).topic_id), topic)
 
 
-def _ended(found: CandidateRow, topic: str) -> CandidateRow:
-    if found.state is CandidateState.WITHDRAWN:
+def _ended(candidate: CandidateRow, topic: str) -> CandidateRow:
+    if candidate.state is CandidateState.WITHDRAWN:
         raise Conflict(
-            f"candidate {found.candidate_id} of topic {topic} was withdrawn ({found.outcome}); propose it again"
+            f"candidate {candidate.candidate_id} of topic {topic} was withdrawn ({candidate.outcome}); propose it again"
         )
-    return found
+    return candidate
 
 
 def _demand_enough(weighed: Weighed, days: int) -> None:
-    recorded = measured_days(weighed.live)
-    if recorded < DAYS_NEEDED:
+    recorded_days = measured_days(weighed.live)
+    if recorded_days < DAYS_NEEDED:
         raise Conflict(
-            f"topic {weighed.topic} has {recorded:.1f} recorded days among the last {days}, and {DAYS_NEEDED} are needed to "
-            "judge a policy; wait, ask about more days, or see whether the aggregation keeps its history "
+            f"topic {weighed.topic} has {recorded_days:.1f} recorded days in the last {days}, but {DAYS_NEEDED} are needed to "
+            "compare policies; wait, choose more days, or check whether the aggregation keeps its history "
             "(CLEAVE_HISTORY_URL)"
         )
 
 
-def _evidence(tx: Connection, topic: str, found: CandidateRow, run_id: int) -> Weighed:
-    """The run's figures about this candidate, if it is about nothing else."""
+def _evidence(tx: Connection, topic: str, candidate: CandidateRow, run_id: int) -> Weighed:
+    """Return the run's figures about this candidate. Raises Conflict if the run is about another candidate."""
     inputs = backtests.inputs_of(tx, run_id)
     results, _ = backtests.results_of(tx, run_id)
-    mine = {one.policy: one for one in results if one.topic_id == found.topic_id}
-    parameters = {one["name"]: one["parameters"] for one in inputs["policies"]}
-    if mine.keys() != {IN_FORCE, CANDIDATE} or parameters.get(CANDIDATE) != dict(found.override):
+    by_policy = {result.policy: result for result in results if result.topic_id == candidate.topic_id}
+    parameters = {policy["name"]: policy["parameters"] for policy in inputs["policies"]}
+    if by_policy.keys() != {IN_FORCE, CANDIDATE} or parameters.get(CANDIDATE) != dict(candidate.override):
         raise Conflict(
-            f"backtest {run_id} is not about candidate {found.candidate_id} ({found.parameters}); weigh it again"
+            f"backtest {run_id} is not about candidate {candidate.candidate_id} ({candidate.parameters}); run the promotion again"
         )
-    weighed = Weighed(topic, found, run_id, mine[IN_FORCE], mine[CANDIDATE])
+    weighed = Weighed(topic, candidate, run_id, by_policy[IN_FORCE], by_policy[CANDIDATE])
     days = float(weighed.live.figures.get("days", 0.0))
     _demand_enough(weighed, round(days))
-    [judged] = [one["policy"] for one in inputs["loads"] if one["topic_id"] == found.topic_id]
-    if AutoScalePolicy.from_document(judged) != policies.in_force(tx, found.topic_id):
+    [compared] = [load["policy"] for load in inputs["loads"] if load["topic_id"] == candidate.topic_id]
+    if AutoScalePolicy.from_document(compared) != policies.in_force(tx, candidate.topic_id):
         raise LostRace(
-            f"the policy of topic {topic} was changed since candidate {found.candidate_id} was weighed; weigh it again",
+            f"the policy of topic {topic} was changed since candidate {candidate.candidate_id} was compared; run the promotion again",
             what="policy",
         )
     return weighed

@@ -1,4 +1,6 @@
-"""A trial: variants of the policy in force, each on the recorded load of some topics, and what they would have cost."""
+"""A backtest run of variants of the policy in force, each on the recorded load of some topics, and their
+costs.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from typing import Any, Protocol
 from controller.store.backtests import BacktestResult
 
 IN_FORCE, CANDIDATE = "in-force", "candidate"
-"""Names of the two policies in every backtest that is evidence. The database looks for them before it lets a candidate be
-promoted.
+"""Names of the two policies in every backtest that is evidence. The database requires these names before a
+candidate can be promoted.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy to try: the one in force (rule `in-force`), or a profile by name, with parameters that differ from it."""
+    """A policy to try: the one in force (rule `in-force`) or a profile by name, with other parameters."""
 
     name: str
     rule: str = IN_FORCE
@@ -26,20 +28,20 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A backtest that was run. `left_out` says why a topic has no results."""
+    """A finished backtest run. `left_out` maps each topic without results to the reason."""
 
     run_id: int
     results: tuple[BacktestResult, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, topic: str) -> dict[str, BacktestResult]:
-        """A topic's results by variant."""
-        return {one.policy: one for one in self.results if one.load == topic}
+        """Return a topic's results by variant."""
+        return {result.policy: result for result in self.results if result.load == topic}
 
 
 class Trials(Protocol):
-    """Runs trials. A repeat under the same key gives the results that are there. Raises NotFound where nothing was
-    recorded.
+    """Runs backtests. A repeated call with the same key returns the stored results. Raises NotFound if no
+    load was recorded.
     """
 
     def __call__(
@@ -52,14 +54,14 @@ class Trials(Protocol):
         asked_by: str,
         request_key: str,
     ) -> Trial:
-        """The span is from `since` until `until`."""
+        """Run the variants on the load from `since` until `until`."""
 
 
 def regret(result: BacktestResult) -> float:
-    """The cost over the least any policy can pay; the cost where that is nothing."""
+    """Return the cost divided by the least cost of any policy; the cost itself if the least cost is 0."""
     return result.cost / result.least_cost if result.least_cost else result.cost
 
 
 def measured_days(result: BacktestResult) -> float:
-    """Days of the load for which there are figures."""
+    """Return the number of days of the load that have figures."""
     return float(result.figures.get("days", 0.0)) * float(result.figures.get("measured", 0.0))

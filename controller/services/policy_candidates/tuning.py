@@ -1,8 +1,9 @@
 """Tuning: a small search over a topic's own past for a policy that would have cost less.
 
-The first part of the past is searched, one parameter at a time and then what helped together; the best of that is asked again
-on the rest, which the search has not seen. Only what is better there by a margin is proposed, into shadow. Every topic has
-an answer: what was looked at, and why nothing was proposed.
+The first part of the past is searched: one parameter at a time, then the parameters that helped together. The
+best variant is evaluated on the rest, which the search has not seen. A variant is proposed into shadow only
+if it is better there by a margin. Every topic gets a result: the variants that were tried, and the reason if
+nothing was proposed.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from controller.store.decisions.candidates import CandidateState
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 
-SEARCHED = 0.7
-"""The part of the past that is searched; the rest confirms."""
+SEARCH_SHARE = 0.7
+"""Share of the past that is searched; the rest confirms the result."""
 MARGIN = 0.02
-"""A candidate costs at least this much less on the rest, or it is not worth anybody's attention."""
+"""Minimum relative saving of a candidate on the rest of the past. A smaller saving is not proposed."""
 DAYS_SEARCHED, DAYS_CONFIRMED = 3.0, 1.0
-"""Recorded days needed in each part."""
+"""Minimum number of recorded days in each part."""
 TURNED_DOWN = timedelta(days=14)
-"""What was refused or withdrawn is not proposed again for so long."""
+"""Time in which a refused or withdrawn candidate is not proposed again."""
 
 ADAPTIVE, PIP483 = "adaptive", "pip483"
 PARAMETERS: Mapping[str, tuple[float, ...]] = {
@@ -47,7 +48,9 @@ PARAMETERS: Mapping[str, tuple[float, ...]] = {
     "target_use": (0.7, 0.8, 0.9, 1.0),
     "overload_tolerance": (0.0, 0.15, 0.3, 0.6),
 }
-"""What is tried of `adaptive`, each by itself and then what helped together; `pip483` is tried as it is."""
+"""Values that are tried for each parameter of `adaptive`: each alone, then the helpful values together.
+`pip483` is tried unchanged.
+"""
 
 ALONE = (
     Variant(ADAPTIVE, ADAPTIVE),
@@ -62,8 +65,8 @@ ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class TuningRequest:
-    """What to tune: these topics, or all that are live (None), on the last `days`. A repeat under the same key finds the
-    backtests that it has run.
+    """The topics to tune, or all live topics (None), on the last `days`. A repeated request with the same key
+    uses the backtests that were already run.
     """
 
     topics: tuple[str, ...] | None
@@ -74,7 +77,9 @@ class TuningRequest:
 
 @dataclass(frozen=True, slots=True)
 class TunedTopic:
-    """What came out for one topic. `searched` and `confirmed` are regrets by policy, `why` says what was or was not done."""
+    """Result for one topic. `searched` and `confirmed` are regrets by policy; `why` says why a candidate was
+    or was not proposed.
+    """
 
     topic: str
     why: str
@@ -87,48 +92,62 @@ class TunedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The best of the search for one topic: the parameters that differ from what is in force, and what was seen."""
+class _SearchResult:
+    """The best variant of the search for one topic, its parameters that differ from the policy in force, and
+    all results.
+    """
 
     subject: Subject
     variant: Variant
     parameters: Mapping[str, Any]
-    seen: Mapping[str, BacktestResult]
+    results_by_name: Mapping[str, BacktestResult]
     run_ids: tuple[int, ...]
 
     def answer(self, why: str) -> TunedTopic:
-        searched = {name: regret(self.seen[name]) for name in (IN_FORCE, self.variant.name)}
+        searched = {name: regret(self.results_by_name[name]) for name in (IN_FORCE, self.variant.name)}
         return TunedTopic(
-            self.subject.name, why, self.parameters, len(self.seen) - 1, searched, run_ids=self.run_ids
+            self.subject.name,
+            why,
+            self.parameters,
+            len(self.results_by_name) - 1,
+            searched,
+            run_ids=self.run_ids,
         )
 
 
 def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
-    """Search, confirm, propose; one answer a topic, by name. Raises NotFound for a topic that is not live."""
+    """Search, confirm and propose. Return one result per topic, ordered by name. Raises NotFound for a topic
+    that is not live.
+    """
     with store.transaction() as tx:
         until = database_now(tx)
         since = until - timedelta(days=request.days)
-        found = backtests.subjects(tx, since, until, names=request.topics)
-        missing = sorted({*(request.topics or ())} - {one.name for one in found})
-        in_shadow = {one.topic_id: one for one in candidates.in_shadow(tx, [s.topic_id for s in found])}
+        live_topics = backtests.subjects(tx, since, until, names=request.topics)
+        missing = sorted({*(request.topics or ())} - {subject.name for subject in live_topics})
+        shadow_ids = {
+            candidate.topic_id
+            for candidate in candidates.in_shadow(tx, [subject.topic_id for subject in live_topics])
+        }
     if missing:
-        raise NotFound(f"there is no live topic {', '.join(missing)}; `cleave topics list` has their names")
-    answers = {s.name: TunedTopic(s.name, why) for s in found if (why := _why_not(s, in_shadow.keys()))}
-    subjects = [one for one in found if one.name not in answers]
+        raise NotFound(
+            f"there is no live topic {', '.join(missing)}; list the names with `cleave topics list`"
+        )
+    answers = {s.name: TunedTopic(s.name, why) for s in live_topics if (why := _why_not(s, shadow_ids))}
+    subjects = [subject for subject in live_topics if subject.name not in answers]
     if subjects:
-        search = _Search(trials, request, since, since + SEARCHED * (until - since), until)
-        best: list[_Found] = []
-        for one in search.best_of(subjects):
-            if isinstance(one, TunedTopic):
-                answers[one.topic] = one
+        search = _Search(trials, request, since, since + SEARCH_SHARE * (until - since), until)
+        best: list[_SearchResult] = []
+        for result in search.best_of(subjects):
+            if isinstance(result, TunedTopic):
+                answers[result.topic] = result
             else:
-                best.append(one)
-        answers |= {one.topic: one for one in _confirmed(store, search, best)}
+                best.append(result)
+        answers |= {tuned.topic: tuned for tuned in _confirmed(store, search, best)}
     return [answers[name] for name in sorted(answers)]
 
 
 def _why_not(subject: Subject, in_shadow: Collection[int]) -> str | None:
-    """Why a topic is not searched at all."""
+    """Return the reason why a topic is not searched, or None."""
     policy = subject.policy
     if isinstance(policy, UnreadablePolicy):
         return f"its policy cannot be read: {policy.why}"
@@ -137,15 +156,17 @@ def _why_not(subject: Subject, in_shadow: Collection[int]) -> str | None:
     if not policy.enabled:
         return "its policy is not enabled"
     if policy.strict_pulsar:
-        return "strict_pulsar asks for Pulsar's own rules, which have nothing to tune"
+        return "strict_pulsar selects Pulsar's own rules, which have nothing to tune"
     if subject.topic_id in in_shadow:
-        return "it has a candidate in shadow already; promote or withdraw that one first"
+        return "it already has a candidate in shadow; promote or withdraw that candidate first"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The trials of one tuning: from `since` until `middle` it searches, from there until `until` it confirms."""
+    """The backtest runs of one tuning: it searches from `since` until `middle`, and confirms from `middle`
+    until `until`.
+    """
 
     trials: Trials
     request: TuningRequest
@@ -153,85 +174,109 @@ class _Search:
     middle: datetime
     until: datetime
 
-    def best_of(self, subjects: Sequence[Subject]) -> Iterable[TunedTopic | _Found]:
-        """What did best on the first part, for each topic; or why there is nothing."""
-        live = self._searched((Variant(IN_FORCE),), [one.name for one in subjects], "in-force")
+    def best_of(self, subjects: Sequence[Subject]) -> Iterable[TunedTopic | _SearchResult]:
+        """Yield the best variant of each topic on the first part, or the reason why there is none."""
+        live = self._searched((Variant(IN_FORCE),), [subject.name for subject in subjects], "in-force")
         if isinstance(live, str):
-            yield from (TunedTopic(one.name, live) for one in subjects)
+            yield from (TunedTopic(subject.name, live) for subject in subjects)
             return
-        short = {one.name: why for one in subjects if (why := _too_short(live, one.name)) is not None}
+        short = {
+            subject.name: why for subject in subjects if (why := _too_short(live, subject.name)) is not None
+        }
         yield from (TunedTopic(name, why, run_ids=(live.run_id,)) for name, why in short.items())
-        subjects = [one for one in subjects if one.name not in short]
-        alone = self._searched(ALONE, [one.name for one in subjects], "alone") if subjects else ""
+        subjects = [subject for subject in subjects if subject.name not in short]
+        alone = self._searched(ALONE, [subject.name for subject in subjects], "alone") if subjects else ""
         if isinstance(alone, str):
-            yield from (TunedTopic(one.name, alone) for one in subjects)
+            yield from (TunedTopic(subject.name, alone) for subject in subjects)
             return
-        together = {one.name: _together(alone.of(one.name)) for one in subjects}
+        together = {subject.name: _together(alone.of(subject.name)) for subject in subjects}
         combined = {
             variant.name: trial
             for variant, names in _grouped(together)
             if isinstance(trial := self._searched((variant,), names, variant.name), Trial)
         }
-        for one in subjects:
-            variant = together[one.name]
+        for subject in subjects:
+            variant = together[subject.name]
             more = combined.get(variant.name) if variant else None
-            yield self._best(one, (live, alone, *((more,) if more else ())), variant)
+            yield self._best(subject, (live, alone, *((more,) if more else ())), variant)
 
     def confirm(self, variant: Variant, topics: Sequence[str]) -> Trial | str:
-        """The policy in force beside this one, on the part that was not searched; or why that cannot be said."""
-        asked = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
-        return self._trial(asked, topics, self.middle, self.until, f"confirm {variant.name}")
+        """Compare the variant with the policy in force on the part that was not searched. Return a message if
+        this is not possible.
+        """
+        variants = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
+        return self._trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
 
-    def _searched(self, variants: Sequence[Variant], topics: Sequence[str], what: str) -> Trial | str:
-        return self._trial(variants, topics, self.since, self.middle, f"search {what}")
+    def _searched(self, variants: Sequence[Variant], topics: Sequence[str], purpose: str) -> Trial | str:
+        return self._trial(variants, topics, self.since, self.middle, f"search {purpose}")
 
     def _trial(
-        self, variants: Sequence[Variant], topics: Sequence[str], since: datetime, until: datetime, what: str
+        self,
+        variants: Sequence[Variant],
+        topics: Sequence[str],
+        since: datetime,
+        until: datetime,
+        purpose: str,
     ) -> Trial | str:
-        asked = self.request
+        request = self.request
         try:
             return self.trials(
                 variants,
                 topics,
                 since,
                 until,
-                asked_by=asked.actor,
-                request_key=f"{asked.request_key}/{what}",
+                asked_by=request.actor,
+                request_key=f"{request.request_key}/{purpose}",
             )
         except NotFound as error:
             return error.message
 
     @staticmethod
-    def _best(subject: Subject, trials: Sequence[Trial], variant: Variant | None) -> TunedTopic | _Found:
-        seen = {name: result for trial in trials for name, result in trial.of(subject.name).items()}
-        by_name = {one.name: one for one in (*ALONE, *((variant,) if variant else ()))}
-        name = min(by_name.keys() & seen.keys(), key=lambda one: (seen[one].cost, one))
+    def _best(
+        subject: Subject, trials: Sequence[Trial], variant: Variant | None
+    ) -> TunedTopic | _SearchResult:
+        results_by_name = {
+            name: result for trial in trials for name, result in trial.of(subject.name).items()
+        }
+        by_name = {entry.name: entry for entry in (*ALONE, *((variant,) if variant else ()))}
+        name = min(
+            by_name.keys() & results_by_name.keys(), key=lambda name: (results_by_name[name].cost, name)
+        )
         parameters = _changes(by_name[name], subject.policy)
-        found = _Found(subject, by_name[name], parameters, seen, tuple(trial.run_id for trial in trials))
-        if not parameters or seen[name].cost >= seen[IN_FORCE].cost:
+        search_result = _SearchResult(
+            subject, by_name[name], parameters, results_by_name, tuple(trial.run_id for trial in trials)
+        )
+        if not parameters or results_by_name[name].cost >= results_by_name[IN_FORCE].cost:
             return replace(
-                found.answer("nothing that was tried cost less than the policy in force"), parameters={}
+                search_result.answer("no variant that was tried cost less than the policy in force"),
+                parameters={},
             )
-        return found
+        return search_result
 
 
 def _too_short(live: Trial, topic: str) -> str | None:
-    """Why there is too little of a topic's past to search in; None where there is enough."""
-    found = live.of(topic).get(IN_FORCE)
-    if found is None:
+    """Return the reason why too little of a topic's past was recorded; None if the past is sufficient."""
+    search_result = live.of(topic).get(IN_FORCE)
+    if search_result is None:
         return live.left_out.get(topic, "no load was recorded")
-    return _too_little(found, DAYS_SEARCHED, "search") if measured_days(found) < DAYS_SEARCHED else None
+    return (
+        _too_little(search_result, DAYS_SEARCHED, "search")
+        if measured_days(search_result) < DAYS_SEARCHED
+        else None
+    )
 
 
-def _together(seen: Mapping[str, BacktestResult]) -> Variant | None:
-    """Of each parameter the value that helped most by itself; None unless at least two of them helped."""
-    if ADAPTIVE not in seen:
+def _together(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
+    """Return a variant with the best value of each parameter that helped alone; None unless at least two
+    parameters helped.
+    """
+    if ADAPTIVE not in results_by_name:
         return None
     helped: dict[str, float] = {}
     for parameter, values in PARAMETERS.items():
-        costs = {value: seen[f"{ADAPTIVE} {parameter}={value:g}"].cost for value in values}
-        value = min(costs, key=lambda one: (costs[one], one))
-        if costs[value] < seen[ADAPTIVE].cost:
+        costs = {value: results_by_name[f"{ADAPTIVE} {parameter}={value:g}"].cost for value in values}
+        value = min(costs, key=lambda candidate: (costs[candidate], candidate))
+        if costs[value] < results_by_name[ADAPTIVE].cost:
             helped[parameter] = value
     if len(helped) < 2:
         return None
@@ -240,7 +285,7 @@ def _together(seen: Mapping[str, BacktestResult]) -> Variant | None:
 
 
 def _grouped(variants: Mapping[str, Variant | None]) -> list[tuple[Variant, list[str]]]:
-    """Each variant with the topics that it is for."""
+    """Return each variant with its topics."""
     groups: dict[str, tuple[Variant, list[str]]] = {}
     for topic, variant in variants.items():
         if variant is not None:
@@ -249,37 +294,42 @@ def _grouped(variants: Mapping[str, Variant | None]) -> list[tuple[Variant, list
 
 
 def _changes(variant: Variant, live: AutoScalePolicy) -> dict[str, ParameterValue]:
-    """What the variant sets that is not in force."""
-    asked: dict[str, ParameterValue] = {"profile": variant.rule, **variant.parameters}
-    return {parameter: value for parameter, value in asked.items() if getattr(live, parameter) != value}
+    """Return the parameters of the variant that differ from the policy in force."""
+    parameters: dict[str, ParameterValue] = {"profile": variant.rule, **variant.parameters}
+    return {parameter: value for parameter, value in parameters.items() if getattr(live, parameter) != value}
 
 
-def _confirmed(store: Store, search: _Search, best: Sequence[_Found]) -> Iterable[TunedTopic]:
-    """Ask again on the rest, and propose what is better there."""
-    found = {one.subject.name: one for one in best}
+def _confirmed(store: Store, search: _Search, best: Sequence[_SearchResult]) -> Iterable[TunedTopic]:
+    """Compare on the rest of the past, and propose the variants that are better there."""
+    by_topic = {result.subject.name: result for result in best}
     for variant, topics in _grouped(
-        {topic: Variant(_name(one.parameters), IN_FORCE, one.parameters) for topic, one in found.items()}
+        {
+            topic: Variant(_name(result.parameters), IN_FORCE, result.parameters)
+            for topic, result in by_topic.items()
+        }
     ):
         trial = search.confirm(variant, topics)
         for topic in topics:
-            yield _judged(store, search.request, found[topic], trial)
+            yield _judged(store, search.request, by_topic[topic], trial)
 
 
 def _name(parameters: Mapping[str, Any]) -> str:
     return " ".join(f"{parameter}={value}" for parameter, value in sorted(parameters.items()))
 
 
-def _judged(store: Store, request: TuningRequest, found: _Found, trial: Trial | str) -> TunedTopic:
+def _judged(
+    store: Store, request: TuningRequest, search_result: _SearchResult, trial: Trial | str
+) -> TunedTopic:
     if isinstance(trial, str):
-        return found.answer(trial)
-    results = trial.of(found.subject.name)
+        return search_result.answer(trial)
+    results = trial.of(search_result.subject.name)
     if results.keys() != {IN_FORCE, CANDIDATE}:
-        return found.answer(trial.left_out.get(found.subject.name, "no load was recorded"))
+        return search_result.answer(trial.left_out.get(search_result.subject.name, "no load was recorded"))
     live, proposed = results[IN_FORCE], results[CANDIDATE]
     answer = replace(
-        found.answer(""),
-        confirmed={name: regret(one) for name, one in results.items()},
-        run_ids=(*found.run_ids, trial.run_id),
+        search_result.answer(""),
+        confirmed={name: regret(result) for name, result in results.items()},
+        run_ids=(*search_result.run_ids, trial.run_id),
     )
     if measured_days(live) < DAYS_CONFIRMED:
         return replace(answer, why=_too_little(live, DAYS_CONFIRMED, "confirm"))
@@ -287,22 +337,22 @@ def _judged(store: Store, request: TuningRequest, found: _Found, trial: Trial | 
         return replace(
             answer,
             why=f"not confirmed: regret {regret(proposed):.3f} against {regret(live):.3f} on days that were not searched; "
-            f"{MARGIN:.0%} less is needed",
+            f"the candidate must cost {MARGIN:.0%} less",
         )
-    return _proposed(store, request, found, trial.run_id, answer)
+    return _proposed(store, request, search_result, trial.run_id, answer)
 
 
 def _proposed(
-    store: Store, request: TuningRequest, found: _Found, run_id: int, answer: TunedTopic
+    store: Store, request: TuningRequest, search_result: _SearchResult, run_id: int, answer: TunedTopic
 ) -> TunedTopic:
-    override = PolicyOverride(**found.parameters)
+    override = PolicyOverride(**search_result.parameters)
     with store.transaction() as tx:
         since = database_now(tx) - TURNED_DOWN
-        before = candidates.turned_down(tx, found.subject.topic_id, override, since)
+        before = candidates.turned_down(tx, search_result.subject.topic_id, override, since)
     if before is not None:
         ended = "refused" if before.state is CandidateState.REFUSED else "withdrawn"
         return replace(
-            answer, why=f"the same was {ended} as candidate {before.candidate_id}: {before.outcome}"
+            answer, why=f"the same policy was {ended} as candidate {before.candidate_id}: {before.outcome}"
         )
     figures = answer.confirmed
     reason = (
@@ -311,12 +361,12 @@ def _proposed(
     )
     try:
         proposal = propose(
-            store, found.subject.name, override, actor=request.actor, reason=reason, run_id=run_id
+            store, search_result.subject.name, override, actor=request.actor, reason=reason, run_id=run_id
         )
     except (Conflict, InvalidPolicy, TopicNotFound, TopicNotLive) as error:
         return replace(answer, why=f"not proposed: {error.message}")
     return replace(answer, why=reason, candidate_id=proposal.candidate.candidate_id)
 
 
-def _too_little(result: BacktestResult, needed: float, what: str) -> str:
-    return f"{measured_days(result):.1f} recorded days to {what} in, and {needed:g} are needed"
+def _too_little(result: BacktestResult, needed: float, purpose: str) -> str:
+    return f"{measured_days(result):.1f} recorded days to {purpose}, but {needed:g} are needed"

@@ -1,10 +1,11 @@
-"""Reconciler: compares the logs a data plane has with those the books say it should have, topic by topic.
+"""Reconciler: compares the logs of a data plane with the logs that the metadata expects, topic by topic.
 
-The order makes it safe: the listing comes first, the books are read afterwards under the topic's row lock. So a log
-that is in the listing and not in the books was not reserved when it was listed. Faults are put right by making, closing
-or healing logs. Only orphans are deleted, through tombstones, and only logs that this journal created. Logs of segments in
-a live operation are left to its runner. Where the logs are ahead of the journal (a restore, an asynchronous fail-over), the
-layout is rebuilt from the logs, or the topic is held until a person decides.
+The order makes the comparison safe: the logs are listed first, and the metadata is read afterwards under the
+topic's row lock. So a log that is listed but not in the metadata was not reserved when it was listed.
+Differences are repaired by creating, terminating or replacing logs. Only orphaned logs are deleted, through
+deletion entries, and only if this journal created them. Logs of segments in a live operation are left to its
+runner. If the logs are ahead of the journal (after a restore or an asynchronous fail-over), the layout is
+rebuilt from the logs, or the topic is held until a person decides.
 """
 
 from __future__ import annotations

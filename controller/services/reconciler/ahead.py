@@ -1,7 +1,8 @@
-"""Finds out whether the logs of a topic are ahead of the journal, and rebuilds the layout from the logs.
+"""Detects whether the logs of a topic are ahead of the journal, and rebuilds the layout from the logs.
 
-Pure. A journal is behind its logs after a restore or an asynchronous fail-over. The logs record
-the operations that created them, so the layout, the subscriptions and their positions can be read from the data plane.
+Pure; performs no I/O. A journal is behind its logs after a restore or an asynchronous fail-over. The logs
+record the operations that created them, so the layout, the subscriptions and their positions can be read from
+the data plane.
 """
 
 from __future__ import annotations
@@ -20,62 +21,69 @@ from controller.store.topics.recovery import RecoveredLayout
 from controller.store.topics.subscriptions import SubscriptionKind
 
 Owners = Mapping[str, Ownership]
-"""The journal's records of the logs that no segment has, by name."""
+"""The journal's records of logs without a segment, by name."""
 
 
 def may_be_ahead(seen: PlaneView, books: Books, owners: Owners) -> bool:
-    """Return True if the logs have to be compared with the layout: the topic is unverified or held, or a log exists whose
-    operation the journal does not have.
+    """Return True if the logs must be compared with the layout: the topic is unverified or held, or a log
+    exists whose operation is not in the journal.
     """
     if books.topic_state not in ("creating", "live"):
         return False
-    return not books.is_verified or books.held_reason is not None or bool(_strangers(seen, books, owners))
+    return (
+        not books.is_verified or books.held_reason is not None or bool(_unrecorded_logs(seen, books, owners))
+    )
 
 
 def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, now: int) -> RecoveryPlan:
-    """Return the layout that the logs show. `books` and `layout` were read under the topic's lock."""
-    logs = {one.segment_id: _log_of(one, layout, seen) for one in books.logs}
-    strangers = _strangers(seen, books, owners)
+    """Return the layout that the logs show. The caller has read `books` and `layout` under the topic's lock."""
+    logs = {log.segment_id: _log_of(log, layout, seen) for log in books.logs}
+    unrecorded = _unrecorded_logs(seen, books, owners)
     reserved = _recorded_logs(seen, books.reserved)
-    if not strangers:
-        # An operation before its fence has unused children; past the fence its runner goes forward.
-        reserved = [one for one in _of_used(reserved) if books.reserved[one.backing_topic] in ABORTABLE]
-    ids = [found[1] for name in seen.listed if (found := segment_of_log(name)) is not None]
-    return plan_recovery(layout, logs, [*strangers, *reserved], now, highest_id=max(ids, default=-1))
+    if not unrecorded:
+        # The children of an operation before its fence are unused; past the fence, the operation's runner
+        # continues.
+        reserved = [
+            log for log in _of_used_operations(reserved) if books.reserved[log.backing_topic] in ABORTABLE
+        ]
+    ids = [named_segment[1] for name in seen.listed if (named_segment := segment_of_log(name)) is not None]
+    return plan_recovery(layout, logs, [*unrecorded, *reserved], now, highest_id=max(ids, default=-1))
 
 
-def _strangers(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog]:
-    """Logs with an origin that belong to no segment, past or present, and to no live operation. A log that is being deleted
-    counts if its operation's logs were used.
+def _unrecorded_logs(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog]:
+    """Return the logs with an origin that belong to no segment, past or present, and to no live operation. A
+    log with a deletion entry is included if a log of its operation was used.
     """
     names = (
         name
         for name, owner in owners.items()
         if not owner.was_active and name not in books.reserved and name in seen.listed
     )
-    found = _recorded_logs(seen, names)
-    used = {*_of_used(found)}
-    return [one for one in found if one in used or one.backing_topic not in books.tombstoned]
+    recorded = _recorded_logs(seen, names)
+    used = {*_of_used_operations(recorded)}
+    return [log for log in recorded if log in used or log.backing_topic not in books.tombstoned]
 
 
-def _of_used(logs: Sequence[SegmentLog]) -> list[SegmentLog]:
-    """Logs of the operations of which a log has carried messages: the children of an operation take over together."""
-    tokens = {one.token for one in logs if one.has_carried_messages}
-    return [one for one in logs if one.token in tokens]
+def _of_used_operations(logs: Sequence[SegmentLog]) -> list[SegmentLog]:
+    """Return the logs of operations of which at least one log has carried messages: the children of an
+    operation take over together.
+    """
+    tokens = {log.token for log in logs if log.has_carried_messages}
+    return [log for log in logs if log.token in tokens]
 
 
 def _recorded_logs(seen: PlaneView, names: Iterable[str]) -> list[SegmentLog]:
     reports = ((name, seen.reports.get(name, MISSING_LOG)) for name in sorted(names))
-    return [log for name, report in reports if (log := _found(name, report)) is not None]
+    return [log for name, report in reports if (log := _recorded_log(name, report)) is not None]
 
 
 def recovered(seen: PlaneView, books: Books, planned: RecoveryPlan) -> RecoveredLayout:
-    """Return the plan with the subscriptions and the positions that the data plane has."""
-    names = {one.segment_id: one.backing_topic for one in books.logs}
+    """Return the plan with the subscriptions and positions of the data plane."""
+    names = {log.segment_id: log.backing_topic for log in books.logs}
     names |= {i: log.backing_topic for i, log in planned.added.items()}
     reports = {i: seen.reports.get(name, MISSING_LOG) for i, name in names.items()}
-    active = [reports[one.segment_id] for one in planned.layout.active]
-    everywhere = set.intersection(*({*one.cursors} for one in active)) if active else set()
+    active = [reports[segment.segment_id] for segment in planned.layout.active]
+    everywhere = set.intersection(*({*report.cursors} for report in active)) if active else set()
     new = everywhere - books.subscriptions.keys() - books.deleting_subscriptions
     kinds = {name: _kind(reports, name) for name in new}
     marks = {
@@ -91,7 +99,7 @@ def recovered(seen: PlaneView, books: Books, planned: RecoveryPlan) -> Recovered
 def describe(planned: RecoveryPlan) -> str:
     """Return one sentence about what the logs show."""
     if planned.problems:
-        return f"the logs are ahead of the journal, and do not tell enough: {'; '.join(planned.problems)}"
+        return f"the logs are ahead of the journal, but their records are not sufficient to rebuild the layout: {'; '.join(planned.problems)}"
     names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
     sealed = ", ".join(map(str, planned.sealed)) or "no segment"
     return f"the logs are ahead of the journal: {names} replaced {sealed}"
@@ -110,8 +118,8 @@ def _log_of(log: BackingLog, layout: SegmentLayout, seen: PlaneView) -> SegmentL
     )
 
 
-def _found(name: str, report: LogReport) -> SegmentLog | None:
-    """The log with what its operation stored with it. None without an origin: the log says nothing of itself."""
+def _recorded_log(name: str, report: LogReport) -> SegmentLog | None:
+    """Return the log with the record that its operation stored with it. None if the log has no such record."""
     origin, segment = report.origin, segment_of_log(name)
     if origin is None or segment is None:
         return None
@@ -130,7 +138,7 @@ def _found(name: str, report: LogReport) -> SegmentLog | None:
 
 
 def _kind(reports: Mapping[int, LogReport], name: str) -> SubscriptionKind:
-    is_queue = any(one.cursors[name].is_queue for one in reports.values() if name in one.cursors)
+    is_queue = any(report.cursors[name].is_queue for report in reports.values() if name in report.cursors)
     return SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
 
 

@@ -1,7 +1,8 @@
-"""What can be wrong between the books and the data plane: kinds of findings, and the comparison itself.
+"""Differences between the metadata and the data plane: their kinds, and the comparison.
 
-Pure: it is given what was listed, what was seen of single logs, and the books before and after. A log is judged only if
-the books before and after show it unchanged and idle. That logs are ahead of the journal is found in `ahead`.
+Pure; performs no I/O. The caller passes the listed logs, the descriptions of single logs, and the metadata
+before and after. A log is compared only if the metadata before and after shows it unchanged and idle. `ahead`
+detects logs that are ahead of the journal.
 """
 
 from __future__ import annotations
@@ -18,38 +19,50 @@ from controller.store.topics.backing_logs import BackingLog, Books
 
 
 class FindingKind(StrEnum):
-    """What can be wrong between the books and the data plane, and what is done about it."""
+    """Kind of a difference between the metadata and the data plane, with its remedy."""
 
     LOGS_AHEAD = "logs-ahead"
-    """The logs show reshapes that the journal lacks: the layout is rebuilt from the logs, or the topic is held."""
+    """The logs show reshapes that the journal lacks. The layout is rebuilt from the logs, or the topic is
+    held.
+    """
     ORPHAN_LOG = "orphan-log"
-    """An operation of this journal created the log, and no segment needs the log: deleted through a tombstone."""
+    """An operation of this journal created the log, and no segment needs it. It is deleted through a deletion
+    entry.
+    """
     FOREIGN_LOG = "foreign-log"
-    """Another journal or program created the log, or its messages are unread: listed, kept."""
+    """An unmanaged log: another journal or program created it, or its messages are unread. It is listed and
+    kept.
+    """
     ACTIVE_MISSING = "active-missing"
-    """Created again with the recorded subscriptions and those found on its parents."""
+    """The log of an active segment is missing. It is created again, with the recorded subscriptions and those
+    of its parents.
+    """
     ACTIVE_TERMINATED = "active-terminated"
-    """Healed by a journalled reshape 1 → 1."""
+    """The log of an active segment is terminated. The segment is repaired by a journalled reshape of one
+    segment into one.
+    """
     SEALED_OPEN = "sealed-open"
-    """Terminated."""
+    """The log of a sealed segment is open. It is terminated."""
     SEALED_MISSING = "sealed-missing"
-    """Its data is gone: counted as drained, so that its children are handed out and it can be pruned."""
+    """The log of a sealed segment is missing, so its data is lost. The segment counts as drained, so that its
+    children are assigned and it can be pruned.
+    """
     UNREAD_AGAIN = "unread-again"
-    """Recorded as read to its end, while the data plane has unread messages: the record is withdrawn."""
+    """The segment is recorded as drained, but the data plane has unread messages. The record is removed."""
     CURSOR_MISSING = "cursor-missing"
-    """Created at earliest."""
+    """A recorded subscription has no cursor. It is created at the earliest message."""
     CURSOR_UNRECORDED = "cursor-unrecorded"
-    """An application's own, or left by a call held up on its way: reported, left alone."""
+    """An application, or a delayed call, created the cursor. It is reported and kept."""
 
     @property
     def has_remedy(self) -> bool:
-        """Whether a run puts it right; the others are for a person to judge."""
+        """True if the reconciler repairs the difference. The other kinds need a person."""
         return self not in (FindingKind.FOREIGN_LOG, FindingKind.CURSOR_UNRECORDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. `error` says why its remedy failed; a later run finds it again."""
+    """One difference. `error` is the reason why its remedy failed; a later run finds the difference again."""
 
     kind: FindingKind
     topic: str
@@ -59,20 +72,20 @@ class Finding:
     operation_id: int | None = None
     error: str | None = None
     reason: str | None = None
-    """Evidence for the finding, where the kind does not say it all."""
+    """Evidence for the finding, if the kind is not sufficient."""
     report: LogReport | None = field(default=None, repr=False, compare=False)
-    """The log itself, of a foreign log."""
+    """Description of an unmanaged log."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneView:
-    """What the data plane showed before the books were locked."""
+    """State of the data plane before the metadata was locked."""
 
     listed: tuple[str, ...]
     reports: Mapping[str, LogReport]
-    """By name, of every log that `books` account for as a segment, and of listed logs where they were asked for."""
+    """Reports by name: of every log of a segment in `books`, and of listed logs if they were described."""
     books: Books
-    """As they were before the looks at single logs. What changed since is not judged."""
+    """The metadata before single logs were described. Logs that changed since are not compared."""
 
     def state(self, log: BackingLog) -> LogState:
         """Return the state of a segment's log."""
@@ -85,30 +98,34 @@ def compare(
     books: Books,
     ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
-    """Every difference. `books` were read under the topic's lock, after everything in `seen`."""
+    """Return all differences. The caller has read `books` under the topic's lock, after everything in `seen`."""
     differences = _differences(topic, seen, books)
     if _is_elsewhere(seen, differences):
         count = len(seen.books.logs)
-        why = (
-            f"none of the {count} logs of {topic} is on its data plane, so nothing is concluded from that: does the "
-            "address name the cluster they are on? If they are truly lost, delete the topic"
+        error = (
+            f"none of the {count} logs of {topic} is on its data plane, so the difference is not repaired: check that the "
+            "address names the cluster of the logs; if the logs are lost, delete the topic"
         )
-        differences = [replace(one, error=why) for one in differences]
-    return [*_strays(topic, seen, books, ownership), *differences]
+        differences = [replace(difference, error=error) for difference in differences]
+    return [*_unexpected_logs(topic, seen, books, ownership), *differences]
 
 
 def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
-    """Whether this looks like another cluster: unread logs are missing, and not one log is there.
+    """Return True if the data plane seems to be another cluster: unread logs are missing, and no log exists.
 
-    Making the active ones anew would be the first step to counting the others as read to their end.
+    Creating the active logs again would be the first step to counting the others as read to their end.
     """
-    loses_data = any(one.kind is FindingKind.SEALED_MISSING for one in differences)
-    return loses_data and all(seen.state(one) is LogState.MISSING for one in seen.books.logs)
+    loses_data = any(difference.kind is FindingKind.SEALED_MISSING for difference in differences)
+    return loses_data and all(seen.state(log) is LogState.MISSING for log in seen.books.logs)
 
 
-def _strays(topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, Ownership]) -> list[Finding]:
-    """Logs that the books do not account for: orphans if they may be deleted, otherwise foreign logs."""
-    found = []
+def _unexpected_logs(
+    topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, Ownership]
+) -> list[Finding]:
+    """Return findings about logs that the metadata does not expect: orphaned logs if they may be deleted,
+    otherwise unmanaged logs.
+    """
+    findings = []
     for name in seen.listed:
         if name in books.names:
             continue
@@ -116,34 +133,36 @@ def _strays(topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, O
         segment_id = None if segment is None else segment[1]
         report = seen.reports.get(name, MISSING_LOG)
         own = ownership.get(name, NOT_RESERVED)
-        why = reason_to_keep(report, own)
-        kind = FindingKind.ORPHAN_LOG if why is None else FindingKind.FOREIGN_LOG
-        found.append(Finding(kind, topic, name, segment_id, reason=why, report=report))
-    return found
+        reason_to_keep_log = reason_to_keep(report, own)
+        kind = FindingKind.ORPHAN_LOG if reason_to_keep_log is None else FindingKind.FOREIGN_LOG
+        findings.append(Finding(kind, topic, name, segment_id, reason=reason_to_keep_log, report=report))
+    return findings
 
 
 def _differences(topic: str, seen: PlaneView, books: Books) -> list[Finding]:
-    """Differences of every log that the books show unchanged and idle before and after it was looked at."""
+    """Return the differences of every log that the metadata shows unchanged and idle before and after it was
+    described.
+    """
     if books.topic_state != "live":
         return []
-    before = {one.segment_id: one for one in seen.books.logs}
-    found = []
-    for one in books.logs:
-        if before.get(one.segment_id) != one or one.is_busy:
+    before = {log.segment_id: log for log in seen.books.logs}
+    findings = []
+    for log in books.logs:
+        if before.get(log.segment_id) != log or log.is_busy:
             continue
-        finding = Finding(FindingKind.ACTIVE_MISSING, topic, one.backing_topic, one.segment_id)
-        kind = _kind_of_difference(one, seen.state(one))
+        finding = Finding(FindingKind.ACTIVE_MISSING, topic, log.backing_topic, log.segment_id)
+        kind = _kind_of_difference(log, seen.state(log))
         if kind is not None:
-            found.append(replace(finding, kind=kind))
-        elif one.state is SegmentState.SEALED:
-            found += [] if books.is_verified else _unread_again(finding, one, seen)
+            findings.append(replace(finding, kind=kind))
+        elif log.state is SegmentState.SEALED:
+            findings += [] if books.is_verified else _unread_again(finding, log, seen)
         elif not (books.changes_subscriptions or seen.books.changes_subscriptions):
-            found += _cursor_differences(finding, seen, books)
-    return found
+            findings += _cursor_differences(finding, seen, books)
+    return findings
 
 
 def _unread_again(of_log: Finding, log: BackingLog, seen: PlaneView) -> list[Finding]:
-    """Subscriptions that were moved back in a time that the journal lost."""
+    """Return a finding for each subscription that was moved back in a time that the journal lost."""
     cursors = seen.reports.get(log.backing_topic, MISSING_LOG).cursors
     return [
         replace(of_log, kind=FindingKind.UNREAD_AGAIN, subscription=name)
@@ -152,27 +171,27 @@ def _unread_again(of_log: Finding, log: BackingLog, seen: PlaneView) -> list[Fin
     ]
 
 
-def _kind_of_difference(one: BackingLog, state: LogState) -> FindingKind | None:
+def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
     return {
         (SegmentState.ACTIVE, LogState.MISSING): FindingKind.ACTIVE_MISSING,
         (SegmentState.ACTIVE, LogState.TERMINATED): FindingKind.ACTIVE_TERMINATED,
         (SegmentState.SEALED, LogState.OPEN): FindingKind.SEALED_OPEN,
-        (SegmentState.SEALED, LogState.MISSING): None if one.is_drained else FindingKind.SEALED_MISSING,
-    }.get((one.state, state))
+        (SegmentState.SEALED, LogState.MISSING): None if log.is_drained else FindingKind.SEALED_MISSING,
+    }.get((log.state, state))
 
 
 def _cursor_differences(of_log: Finding, seen: PlaneView, books: Books) -> list[Finding]:
     report = seen.reports.get(of_log.backing_topic)
     if report is None or report.state is not LogState.OPEN:
-        return []  # the log was missing at the first look
-    there = report.cursors.keys()
-    wanted = books.subscriptions.keys() & seen.books.subscriptions.keys()
+        return []  # The log was missing when the logs were described first.
+    existing = report.cursors.keys()
+    expected = books.subscriptions.keys() & seen.books.subscriptions.keys()
     recorded = books.subscriptions.keys() | seen.books.subscriptions.keys() | books.deleting_subscriptions
     return [
         replace(of_log, kind=kind, subscription=name)
         for kind, names in (
-            (FindingKind.CURSOR_MISSING, wanted - there),
-            (FindingKind.CURSOR_UNRECORDED, there - recorded),
+            (FindingKind.CURSOR_MISSING, expected - existing),
+            (FindingKind.CURSOR_UNRECORDED, existing - recorded),
         )
         for name in sorted(names)
     ]

@@ -1,4 +1,6 @@
-"""One topic, or many: look at the data plane, lock and compare, put right what can be put right."""
+"""Reconciles one topic or many: describes the logs, locks and compares the metadata, and repairs what can be
+repaired.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,17 @@ from controller.store.topics.recovery import RecoveredLayout
 
 log = telemetry.get_logger(__name__)
 
-Some = TypeVar("Some")
+Item = TypeVar("Item")
 
-TOPICS_A_LOOK = 100
-"""Looked at together. Where one of them cannot be, the others of its look are looked at one by one."""
-LOGS_A_CALL = 200
-"""So many a data plane answers for within its time for one call."""
+TOPICS_PER_VIEW = 100
+"""Number of topics whose logs are described together. If this fails, each of them is reconciled separately.
+"""
+LOGS_PER_CALL = 200
+"""Maximum number of logs that a data plane can describe within its time limit for one call."""
 ROUNDS = 4
-"""A recovery takes up to three: logs are terminated, the layout is rebuilt, the topic is compared once more."""
+"""Maximum number of rounds. A recovery takes up to three: logs are terminated, the layout is rebuilt, and the
+topic is compared again.
+"""
 
 
 def reconcile_topics(
@@ -52,10 +57,12 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Findings of up to `limit` topics with id above `after`, and the id to continue after (None: that was all).
+    """Return the findings of up to `limit` topics with an id above `after`, and the id after which to
+    continue (None: there are no more topics).
 
-    All are looked at together, without a lock; those that show a difference are looked at again one by one, and put
-    right. A topic whose data plane does not answer is logged and passed over. Raises StoreUnavailable only.
+    All topics are first described together without a lock. Topics with a difference are then reconciled one
+    by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
+    StoreUnavailable only.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
@@ -64,11 +71,15 @@ def reconcile_topics(
 
 
 def verify_topics(
-    store: Store, planes: Mapping[str, DataPlane], *, limit: int = TOPICS_A_LOOK, shards: Shards | None = None
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    *,
+    limit: int = TOPICS_PER_VIEW,
+    shards: Shards | None = None,
 ) -> tuple[int, int]:
-    """Compare the logs of up to `limit` topics that are unverified: after a restart, a promotion or a restore of the
-    database. Return how many there were, and how many of them are verified now. Raises
-    StoreUnavailable only.
+    """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a
+    restore of the database. Return the number of these topics, and how many of them are verified afterwards.
+    Raises StoreUnavailable only.
     """
     with store.single_statement() as tx:
         topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
@@ -91,7 +102,8 @@ def _compare_all(
             raise
         except CleaveError as error:
             log.warning("topic not reconciled", topic_id=topic_id, error=str(error))
-        except Exception as error:  # one topic's trouble must not keep the others from being compared
+        except Exception as error:
+            # An error of one topic must not keep the other topics from being compared.
             log.exception("topic not reconciled", topic_id=topic_id)
             unfit.append(
                 SetAside(
@@ -107,23 +119,23 @@ def _compare_all(
 def _suspects(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[int]:
-    """Those that differ, as far as one look at all of them tells; with them those that it could not see. The others are
-    recorded as verified.
+    """Return the topics that differ according to one common view, and those whose logs could not be
+    described. The other topics are recorded as verified.
     """
     with store.transaction() as tx:
         rows = topics.get_topics(tx, topic_ids)
     suspects: list[int] = []
     for plane_name in sorted({row.data_plane for row in rows}):
         plane, agreeing = planes.get(plane_name), list[int]()
-        here = [row for row in rows if row.data_plane == plane_name]
+        plane_rows = [row for row in rows if row.data_plane == plane_name]
         if isinstance(plane, LayoutKeeper):
-            # its broker keeps layout and logs together; `services.mirror` follows it
-            agreeing += [row.topic_id for row in here]
+            # The broker keeps layout and logs together; `services.mirror` follows them.
+            agreeing += [row.topic_id for row in plane_rows]
         elif not isinstance(plane, SetWiseDataPlane):
-            suspects += [row.topic_id for row in here]  # what is wrong with it is said for each
+            suspects += [row.topic_id for row in plane_rows]  # `reconcile` reports the reason for each topic.
         else:
-            for some in _chunks(here, TOPICS_A_LOOK):
-                names = {row.topic_id: row.name for row in some}
+            for chunk in _chunks(plane_rows, TOPICS_PER_VIEW):
+                names = {row.topic_id: row.name for row in chunk}
                 differing = _differing(store, plane, names)
                 suspects += differing
                 agreeing += sorted(names.keys() - {*differing})
@@ -135,9 +147,9 @@ def _suspects(
 
 
 def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
-    """The topics to be looked at one by one; all of them where what they have in common cannot be read."""
+    """Return the topics that must be reconciled one by one: all of them if their common view fails."""
     try:
-        seen = _look(store, plane, names)
+        seen = _views(store, plane, names)
         with store.transaction() as tx:
             books = backing_logs.read_books(tx, names)
         return [
@@ -145,22 +157,22 @@ def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) 
             for topic_id in names
             if topic_id not in seen
             or topic_id not in books
-            or _must_be_looked_at(names[topic_id], seen[topic_id], books[topic_id])
+            or _must_reconcile(names[topic_id], seen[topic_id], books[topic_id])
         ]
     except StoreUnavailable:
         raise
     except CleaveError as error:
-        log.info("topics looked at one by one", topics=len(names), error=str(error))
-    except Exception:  # it is one topic's trouble
-        log.exception("topics looked at one by one", topics=len(names))
+        log.info("topics reconciled one by one", topics=len(names), error=str(error))
+    except Exception:  # One of the topics causes the error.
+        log.exception("topics reconciled one by one", topics=len(names))
     return list(names)
 
 
-def _must_be_looked_at(topic: str, seen: PlaneView, books: Books) -> bool:
-    """Whether the look at many topics is not enough: it describes the logs of segments only."""
+def _must_reconcile(topic: str, seen: PlaneView, books: Books) -> bool:
+    """Return True if the common view, which describes logs of segments only, is not sufficient for the topic."""
     if books.held_reason is not None or compare(topic, seen, books, {}):
         return True
-    expected = {one.backing_topic for one in books.logs}
+    expected = {log.backing_topic for log in books.logs}
     return not books.is_verified and any(name not in expected for name in seen.listed)
 
 
@@ -172,11 +184,11 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare one topic and put right what can be; a dry run only lists. Idempotent.
+    """Compare one topic and repair its differences; a dry run only lists them. Idempotent.
 
-    Where the logs are ahead of the journal, the layout is rebuilt from the logs in the name of `actor`; a topic whose logs
-    do not tell enough is held. Raises TopicNotFound, Unsupported (its data plane is not configured here),
-    DataPlaneUnavailable while looking.
+    If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of
+    the change. If the logs' records are not sufficient, the topic is held. Raises TopicNotFound, Unsupported
+    (the topic's data plane is not configured here), and DataPlaneUnavailable if a log does not answer.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -184,58 +196,67 @@ def reconcile(
     if plane is None:
         raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} is not configured here")
     if isinstance(plane, LayoutKeeper):
-        return ()  # its broker keeps layout and logs together; `services.mirror` follows it
+        return ()  # The broker keeps layout and logs together; `services.mirror` follows them.
     if not isinstance(plane, SetWiseDataPlane):
-        raise Unsupported(f"data plane {plane.name!r} of {topic.name} takes no calls about several logs")
+        raise Unsupported(
+            f"data plane {plane.name!r} of {topic.name} cannot describe several logs in one call"
+        )
     findings: tuple[Finding, ...] = ()
     for _ in range(ROUNDS):
-        seen = _look_at_every_log(store, plane, topic_id, topic.name)
-        found, to_terminate = _reconcile_seen(store, plane, topic_id, seen, actor=actor, dry_run=dry_run)
-        findings += found
+        seen = _view_of_topic(store, plane, topic_id, topic.name)
+        round_findings, to_terminate = _reconcile_seen(
+            store, plane, topic_id, seen, actor=actor, dry_run=dry_run
+        )
+        findings += round_findings
         if to_terminate:
             plane.terminate_segments(to_terminate)
-        elif dry_run or not _is_recovered(found):
+        elif dry_run or not _is_recovered(round_findings):
             break
     return findings
 
 
-def _is_recovered(found: Sequence[Finding]) -> bool:
-    """Return True if the layout was rebuilt in this round, so that another round has to compare it."""
-    return any(one.kind is FindingKind.LOGS_AHEAD and one.error is None for one in found)
+def _is_recovered(findings: Sequence[Finding]) -> bool:
+    """Return True if the layout was rebuilt in this round, so that another round must compare it."""
+    return any(finding.kind is FindingKind.LOGS_AHEAD and finding.error is None for finding in findings)
 
 
 def _reconcile_seen(
     store: Store, plane: SetWiseDataPlane, topic_id: int, seen: PlaneView, *, actor: str, dry_run: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Compare what was seen with the journal, and answer. Return the findings, and logs to terminate before the next round."""
+    """Compare the view with the journal, and repair the differences. Return the findings, and the logs to
+    terminate before the next round.
+    """
     with store.transaction() as tx:
-        # Under the lock nobody reserves ids or commits; a dry run has only the order of its looks, books last.
+        # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
+        # metadata last.
         topic = topics.get_topic(tx, topic_id, lock=not dry_run)
         books = backing_logs.read_books(tx, [topic_id])[topic_id]
-        expected = {one.backing_topic for one in books.logs}
+        expected = {log.backing_topic for log in books.logs}
         owners = backing_logs.ownership(tx, [name for name in seen.listed if name not in expected])
         if ahead.may_be_ahead(seen, books, owners):
             layout = layouts.load_layout(tx, topic_id)
             planned = ahead.plan(seen, books, owners, layout, to_ms(database_now(tx)))
             if planned.is_needed:
-                found = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=ahead.describe(planned))
+                finding = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=ahead.describe(planned))
                 if dry_run:
-                    return (found,), ()
-                return _recover(tx, topic, plane, ahead.recovered(seen, books, planned), found, actor)
+                    return (finding,), ()
+                return _recover(tx, topic, plane, ahead.recovered(seen, books, planned), finding, actor)
         findings = compare(topic.name, seen, books, owners)
         if dry_run:
             return tuple(findings), ()
-        doubts = [one.error for one in findings if one.error]
+        doubts = [finding.error for finding in findings if finding.error]
         if not doubts:
             holds.release(tx, topic_id)
             holds.verify(tx, [topic_id])
         elif not books.is_verified:
             holds.hold(tx, topic_id, doubts[0])
-        findings = [one if one.error else _answer_in_books(tx, topic, plane, books, one) for one in findings]
+        findings = [
+            item if item.error else _repair_metadata(tx, topic, plane, books, item) for item in findings
+        ]
         foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
-        missing = [one.backing_topic for one in findings if one.kind is FindingKind.ACTIVE_MISSING]
+        missing = [item.backing_topic for item in findings if item.kind is FindingKind.ACTIVE_MISSING]
         origins = backing_logs.origins(tx, missing) if missing else {}
-    return tuple(one if one.error else _answer_on_plane(plane, books, origins, one) for one in findings), ()
+    return tuple(item if item.error else _repair_logs(plane, books, origins, item) for item in findings), ()
 
 
 def _recover(
@@ -243,63 +264,74 @@ def _recover(
     topic: topics.TopicRow,
     plane: DataPlane,
     recovered: RecoveredLayout,
-    found: Finding,
+    finding: Finding,
     actor: str,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Rebuild the layout, or hold the topic: until a person decides, logs are terminated, or no runner acts for it."""
-    planned, reason = recovered.plan, found.reason or ""
+    """Rebuild the layout, or hold the topic. The topic is held until a person decides, logs are terminated,
+    or no runner works on it.
+    """
+    planned, reason = recovered.plan, finding.reason or ""
     busy = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
-    why = reason if planned.problems else busy
-    if why is not None:
+    obstacle = reason if planned.problems else busy
+    if obstacle is not None:
         if holds.hold(tx, topic.topic_id, reason):
             log.warning("topic held", topic=topic.name, reason=reason)
-        return (replace(found, error=why),), ()
+        return (replace(finding, error=obstacle),), ()
     if planned.to_terminate:
         holds.hold(tx, topic.topic_id, reason)
         return (), planned.to_terminate
     epoch = recovery.commit(tx, topic, recovered, actor=actor, reason=reason)
     log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=reason)
-    return (found,), ()
+    return (finding,), ()
 
 
-def _look_at_every_log(store: Store, plane: SetWiseDataPlane, topic_id: int, name: str) -> PlaneView:
-    """One topic, with a report on every listed log. Raises DataPlaneUnavailable if a log did not answer."""
-    seen = _look(store, plane, {topic_id: name}).get(topic_id)
-    others = [] if seen is None else [one for one in seen.listed if one not in seen.reports]
-    reports = _describe(plane, others)
-    if seen is None or len(reports) < len(others):
-        raise DataPlaneUnavailable(f"not every log of {name} answered; looking again in a later run")
+def _view_of_topic(store: Store, plane: SetWiseDataPlane, topic_id: int, name: str) -> PlaneView:
+    """Return the view of one topic, with a report on every listed log. Raises DataPlaneUnavailable if a log
+    did not answer.
+    """
+    seen = _views(store, plane, {topic_id: name}).get(topic_id)
+    other_logs = (
+        []
+        if seen is None
+        else [name_of_log for name_of_log in seen.listed if name_of_log not in seen.reports]
+    )
+    reports = _describe(plane, other_logs)
+    if seen is None or len(reports) < len(other_logs):
+        raise DataPlaneUnavailable(f"not every log of {name} answered; the next run compares it again")
     return replace(seen, reports={**seen.reports, **reports})
 
 
-def _look(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> dict[int, PlaneView]:
-    """The listing first, then the books without a lock to know which logs to look at one by one.
+def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> dict[int, PlaneView]:
+    """Return the views of topics: list the logs first, then read the metadata without a lock to know which
+    logs to describe.
 
-    `names` are the topics' by their ids. A topic with a log that did not answer is absent.
+    `names` are the topics' names by id. A topic with a log that did not answer is left out.
     """
     listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
         books = backing_logs.read_books(tx, names)
-    logs = [one.backing_topic for of_topic in books.values() for one in of_topic.logs]
+    logs = [log.backing_topic for of_topic in books.values() for log in of_topic.logs]
     reports = _describe(plane, logs)
-    # What is missing is looked at twice: a log may be on its way to another broker.
-    reports |= _describe(plane, [one for one, seen in reports.items() if seen.state is LogState.MISSING])
+    # Missing logs are described twice, because a log may be moving to another broker.
+    reports |= _describe(
+        plane, [name for name, report in reports.items() if report.state is LogState.MISSING]
+    )
     return {
         topic_id: PlaneView(
             listed=tuple(listed[names[topic_id]]),
-            reports={one.backing_topic: reports[one.backing_topic] for one in of_topic.logs},
+            reports={log.backing_topic: reports[log.backing_topic] for log in of_topic.logs},
             books=of_topic,
         )
         for topic_id, of_topic in books.items()
-        if all(one.backing_topic in reports for one in of_topic.logs)
+        if all(log.backing_topic in reports for log in of_topic.logs)
     }
 
 
 def _describe(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     return {
         name: report
-        for some in _chunks(backing_topics, LOGS_A_CALL)
-        for name, report in plane.describe_logs(some).items()
+        for chunk in _chunks(backing_topics, LOGS_PER_CALL)
+        for name, report in plane.describe_logs(chunk).items()
     }
 
 
@@ -307,21 +339,21 @@ def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[ForeignLog]:
     return [
         ForeignLog(
             topic_id,
-            one.backing_topic,
-            one.segment_id,
-            one.reason or "",
-            one.report.origin,
-            one.report.most_unread,
+            finding.backing_topic,
+            finding.segment_id,
+            finding.reason or "",
+            finding.report.origin,
+            finding.report.most_unread,
         )
-        for one in findings
-        if one.kind is FindingKind.FOREIGN_LOG and one.report is not None
+        for finding in findings
+        if finding.kind is FindingKind.FOREIGN_LOG and finding.report is not None
     ]
 
 
-def _answer_in_books(
+def _repair_metadata(
     tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, finding: Finding
 ) -> Finding:
-    """Put right what takes a row, in the transaction that holds the topic's lock."""
+    """Apply the remedies that change rows, in the transaction that holds the topic's lock."""
     segment_id = finding.segment_id
     match finding.kind:
         case FindingKind.ORPHAN_LOG if segment_id is not None:
@@ -338,14 +370,18 @@ def _answer_in_books(
             for name in books.subscriptions:
                 drains.mark_drained(tx, topic.topic_id, name, [segment_id])
         case FindingKind.ACTIVE_TERMINATED if segment_id is not None:
-            return replace(finding, operation_id=_heal(tx, topic, plane, books, segment_id))
+            return replace(finding, operation_id=_intend_repair(tx, topic, plane, books, segment_id))
         case _:
             pass
     return finding
 
 
-def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, segment_id: int) -> int:
-    """Intend the reshape 1 → 1; an attempt that was aborted reserved an id, so the next one has another key."""
+def _intend_repair(
+    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, segment_id: int
+) -> int:
+    """Intend the reshape of one segment into one. An aborted attempt has reserved an id, so the next attempt
+    has another key.
+    """
     key = f"heal/{topic.topic_id}/{segment_id}/{books.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
     request = Request(key, Origin.RECONCILER, "reconciler", reason)
@@ -358,11 +394,11 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
     return reshape_intents.intend(tx, draft).operation.operation_id
 
 
-def _answer_on_plane(
+def _repair_logs(
     plane: DataPlane, books: Books, origins: Mapping[str, LogOrigin], finding: Finding
 ) -> Finding:
-    """Put right what takes a call of the data plane. A failure is noted in the finding, and a later run
-    finds it again.
+    """Apply the remedies that call the data plane. A failure is noted in the finding, and a later run finds
+    the difference again.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(
@@ -381,13 +417,15 @@ def _answer_on_plane(
 
 
 def _create_again(plane: DataPlane, books: Books, backing_topic: str, origin: LogOrigin | None) -> None:
-    """With the cursors its first creation gave it: the recorded ones, and those applications made on its parents."""
-    [parents] = [one.parent_topics for one in books.logs if one.backing_topic == backing_topic]
-    found = {name for parent in parents for name in plane.list_subscriptions(parent)}
-    wanted = books.subscriptions.keys() | found - books.deleting_subscriptions
-    plane.create_segment(backing_topic, sorted(wanted), origin)
+    """Create the log again with the cursors of its first creation: the recorded subscriptions, and those that
+    applications created on its parents.
+    """
+    [parents] = [log.parent_topics for log in books.logs if log.backing_topic == backing_topic]
+    parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}
+    expected = books.subscriptions.keys() | parent_cursors - books.deleting_subscriptions
+    plane.create_segment(backing_topic, sorted(expected), origin)
 
 
-def _chunks(many: Sequence[Some], size: int) -> Iterator[Sequence[Some]]:
+def _chunks(many: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     for first in range(0, len(many), size):
         yield many[first : first + size]

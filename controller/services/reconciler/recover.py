@@ -1,7 +1,8 @@
-"""Recovers one topic on request: compares its logs with the journal and rebuilds the layout where the logs are ahead.
+"""Recovers one topic on request: compares its logs with the journal, and rebuilds the layout if the logs are
+ahead.
 
-The same happens without a request whenever the database came back differently (`verifier`). A request can also recover a topic
-that the journal has lost altogether.
+`verifier` does the same without a request whenever the database was restarted, promoted or restored. A
+request can also recover a topic that the journal has lost completely.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from controller.store.topics.topics import TopicRow
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A topic after its recovery, or as a dry run found it. `held_reason` None: the topic is not held.
+    """A topic after its recovery, or as a dry run saw it. `held_reason` is None if the topic is not held.
 
-    `epoch` is -1 for a topic that the journal does not have yet.
+    `epoch` is -1 for a topic that is not in the journal.
     """
 
     topic: str
@@ -42,16 +43,17 @@ def recover(
     data_plane: str | None = None,
     dry_run: bool = False,
 ) -> Recovery:
-    """Compare the topic's logs with the journal, and rebuild the layout where the logs are ahead; a dry run only lists.
+    """Compare the topic's logs with the journal, and rebuild the layout if the logs are ahead. A dry run only
+    lists the findings.
 
-    `data_plane` names where the logs are of a topic that the journal does not have. Raises TopicNotFound, Unsupported,
-    DataPlaneUnavailable.
+    `data_plane` names the data plane of a topic that is not in the journal. Raises TopicNotFound,
+    Unsupported, DataPlaneUnavailable.
     """
     row = _row_of(store, topic)
     if row is None:
         ids = _ids_of_logs(planes, topic, data_plane)
         if dry_run:
-            reason = f"the journal lacks the topic, of which {len(ids)} log(s) exist: the layout is rebuilt from them"
+            reason = f"the journal lacks the topic, but {len(ids)} of its log(s) exist: the layout is rebuilt from them"
             return Recovery(topic, -1, None, (Finding(FindingKind.LOGS_AHEAD, topic, "", reason=reason),))
         row = _restore_row(store, topic, ids, actor=actor, data_plane=str(data_plane))
     _set_wise(planes, row.data_plane, topic)
@@ -74,28 +76,32 @@ def _row_of(store: Store, topic: str) -> TopicRow | None:
 
 
 def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> SetWiseDataPlane:
-    """Return the data plane whose logs Cleave creates. Raises Unsupported for one whose broker creates them."""
+    """Return the data plane, whose logs Cleave creates. Raises Unsupported if the broker of the data plane
+    creates its logs.
+    """
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, SetWiseDataPlane):
         raise Unsupported(
-            f"the broker keeps the layout of {topic} on data plane {data_plane!r}; Cleave mirrors it, and has nothing to recover"
+            f"the broker keeps the layout of {topic} on data plane {data_plane!r}, and Cleave mirrors it; there is nothing to recover"
         )
     return plane
 
 
 def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
-    """Return the segment ids of the logs of a topic that the journal does not have. Raises TopicNotFound if there is none."""
+    """Return the segment ids of the logs of a topic that is not in the journal. Raises TopicNotFound if there
+    are no logs.
+    """
     if data_plane is None:
         raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
     names = _set_wise(planes, data_plane, topic).list_segments(topic)
-    ids = [found[1] for name in names if (found := segment_of_log(name)) is not None]
+    ids = [named_segment[1] for name in names if (named_segment := segment_of_log(name)) is not None]
     if not ids:
         raise TopicNotFound(f"data plane {data_plane!r} has no log of topic {topic}; create the topic")
     return ids
 
 
 def _restore_row(store: Store, topic: str, ids: Sequence[int], *, actor: str, data_plane: str) -> TopicRow:
-    """Insert the row of a topic that only its logs tell of."""
+    """Insert the row of a topic of which only logs exist."""
     with store.transaction() as tx:
         first_free = topics.first_free_segment_id(tx, topic)
         return topics.insert_topic(

@@ -1,7 +1,9 @@
-"""Verifier: compares the logs of topics with the journal whenever the database came back as another one.
+"""Verifier: compares the logs of topics with the journal whenever the database was restarted, promoted or
+restored.
 
-Runs in a thread of the worker that holds the topics' shards. Until a topic is verified no reshape of it is intended, nothing of
-it is pruned and no consumer begins a session on it; operations that were intended before go on meanwhile.
+Runs in a thread of the worker that holds the topics' shards. Until a topic is verified, no reshape of it is
+intended, no segment is pruned and no consumer begins a session. Operations that were intended before
+continue.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ from controller.store.shards import Shards
 log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 1.0
-"""An index answers whether a topic is unverified."""
+"""Seconds between two rounds. An index answers whether a topic is unverified."""
 LONGEST_INTERVAL_SECONDS = 30.0
-"""Rounds that verify nothing, since a data plane does not answer or topics are held, come ever more rarely."""
+"""Maximum seconds between two rounds. The interval grows while rounds verify no topic because a data plane
+does not answer or topics are held.
+"""
 
 
 class Verifier:
-    """Looks for unverified topics again and again until `stop`."""
+    """A background service that verifies unverified topics until `stop`."""
 
     def __init__(
         self,
@@ -34,35 +38,37 @@ class Verifier:
         shards: Callable[[], Shards],
         on_verified: Callable[[], None],
     ) -> None:
-        """`on_verified` is called, in the verifier's thread, when topics may be acted on again."""
+        """`on_verified` is called in the verifier's thread when topics were verified."""
         self._store, self._planes, self._shards, self._on_verified = store, planes, shards, on_verified
         self._stopping = threading.Event()
         self._interval_seconds = INTERVAL_SECONDS
 
     def run(self) -> None:
-        """Rounds until `stop`. A round that verified topics is followed by the next one at once."""
+        """Run rounds until `stop`. After a round that verified topics, the next round begins at once."""
         retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
         Repeating(
             self._paced_round, self._stopping, log, "topics not verified", retry_seconds=retry_seconds
         ).run()
 
     def _paced_round(self) -> float:
-        """A round; then the seconds until the next one."""
-        found, verified = self.round()
+        """Run a round. Return the seconds until the next round."""
+        unverified, verified = self.round()
         if verified:
             log.info("topics verified", topics=verified)
             self._on_verified()
             return 0.0
         self._interval_seconds = (
-            min(2 * self._interval_seconds, LONGEST_INTERVAL_SECONDS) if found else INTERVAL_SECONDS
+            min(2 * self._interval_seconds, LONGEST_INTERVAL_SECONDS) if unverified else INTERVAL_SECONDS
         )
         return self._interval_seconds
 
     def stop(self) -> None:
-        """Leave after the present round."""
+        """Stop after the current round."""
         self._stopping.set()
 
     def round(self) -> tuple[int, int]:
-        """Compare some unverified topics; return how many there were, and how many are verified now. Raises StoreUnavailable."""
+        """Compare unverified topics. Return their number, and how many of them are verified afterwards.
+        Raises StoreUnavailable.
+        """
         shards = self._shards()
         return verify_topics(self._store, self._planes, shards=shards) if shards.held else (0, 0)

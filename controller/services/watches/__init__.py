@@ -1,1 +1,3 @@
-"""The watches of clients: layouts of topics, and topics of namespaces. `feeds` waits and reads; each feed knows who watches what."""
+"""The watches of clients: layouts of topics, and topics of namespaces. `feeds` waits for changes and reads
+them; each feed knows its watchers.
+"""

@@ -1,8 +1,9 @@
-"""Tells clients that watch what has changed: one listening connection and one thread that reads, however many watch.
+"""Notifies clients that watch layouts or topics: one listening connection and one reading thread, regardless
+of the number of watchers.
 
-A feed knows who watches what (`layout_feed`, `topic_feed`); this waits for notifications and lets each feed read and tell. A
-watcher is noted first and what it watches is read afterwards, so nothing falls between. All is read again when the listening
-connection was away, and every `SWEEP_SECONDS`.
+A feed knows its watchers (`layout_feed`, `topic_feed`). This module waits for notifications and makes each
+feed read and notify. A watcher is added before its subject is read, so that no change is missed. Everything
+is read again after the listening connection was interrupted, and every `SWEEP_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,34 +27,36 @@ Pushed_contra = TypeVar("Pushed_contra", contravariant=True)
 
 
 class Watcher(Protocol[Pushed_contra]):
-    """Safe to call from the feeds' thread; never blocks."""
+    """Destination of pushed values. Called from the feeds' thread; never blocks."""
 
     def push(self, pushed: Pushed_contra) -> None:
-        """Say this next, in place of what was not said yet."""
+        """Send the value. It supersedes a value that was not sent yet."""
 
     def end(self, reason: str) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
 
 
 class Feed(Protocol):
-    """What is watched, and by whom; called by the feeds' thread."""
+    """Watched subjects and their watchers. Called from the feeds' thread."""
 
     @property
     def due_in_seconds(self) -> float:
-        """When it has something to read: 0 at once, infinity for nothing."""
+        """Seconds until the feed has something to read: 0 at once, infinity for nothing."""
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note what is to be read again; in a sweep everything."""
+        """Note what must be read again; in a sweep, everything."""
 
     def tell(self) -> None:
-        """Read what is due, and tell. Raises Retryable, with nothing forgotten that was to be read."""
+        """Read what is due, and notify the watchers. Raises Retryable, and then reads the rest in the next
+        call.
+        """
 
     def end_all(self, reason: str) -> None:
-        """Nobody is told anything more."""
+        """End all watches with the reason."""
 
 
 class Feeds:
-    """Runs beside the worker's loop."""
+    """A background service of the worker that drives the feeds."""
 
     def __init__(self, listener: Listener, feeds: Sequence[Feed], *, clock: Clock) -> None:
         self._listener, self._feeds, self._clock = listener, tuple(feeds), clock
@@ -61,12 +64,12 @@ class Feeds:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End every watch and leave."""
+        """End every watch, and stop."""
         self._stopping.set()
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Run rounds until `stop`."""
         retry_seconds = (0.0, LONGEST_WAIT_SECONDS)
         Repeating(
             self._round, self._stopping, log, "watchers not notified", retry_seconds=retry_seconds
@@ -76,7 +79,7 @@ class Feeds:
         self._listener.close()
 
     def _round(self) -> float:
-        """Wait, and tell; the next round comes at once."""
+        """Wait, then notify the watchers; the next round begins at once."""
         self._wait()
         for feed in self._feeds:
             feed.tell()
@@ -86,7 +89,7 @@ class Feeds:
         due = min(feed.due_in_seconds for feed in self._feeds)
         notifications = self._listener.wait(max(0.0, min(due, LONGEST_WAIT_SECONDS)))
         now = self._clock.monotonic_seconds()
-        is_sweep = now >= self._sweep_at or any(one.is_resync for one in notifications)
+        is_sweep = now >= self._sweep_at or any(notification.is_resync for notification in notifications)
         if is_sweep:
             self._sweep_at = now + SWEEP_SECONDS
         for feed in self._feeds:

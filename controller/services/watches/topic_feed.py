@@ -1,7 +1,8 @@
-"""Who watches the topics of which namespace, and what each was told (`feeds` waits and calls).
+"""The watchers of namespaces' topics (`feeds` waits and calls).
 
-A watcher is pushed the whole set of names; what it says to its client, the set or what changed, is its own. What happens within
-`GATHER_SECONDS` is read once, so a topic that comes and goes in that time is never told of.
+A watcher receives the whole set of names; it decides whether to send the set or the changes to its client.
+Changes within `GATHER_SECONDS` are read once, so a topic that is created and deleted within that time is
+never reported.
 """
 
 from __future__ import annotations
@@ -35,130 +36,138 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """Live topics of a namespace (`tenant/namespace`) that have all of these properties."""
+    """The live topics of a namespace (`tenant/namespace`) that have all of these properties."""
 
     namespace: str
     properties: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
-        """From `key=value` texts. Raises InvalidInput."""
+        """Build the filter from `key=value` texts. Raises InvalidInput."""
         pairs = []
-        for given in properties:
-            key, is_pair, value = given.partition("=")
+        for pair in properties:
+            key, is_pair, value = pair.partition("=")
             if not is_pair or not key:
-                raise InvalidInput(f"property {given!r} is no key=value; give one such as team=billing")
+                raise InvalidInput(
+                    f"property {pair!r} must have the form key=value, for example team=billing"
+                )
             pairs.append((key, value))
         if len(dict(pairs)) < len(pairs):
-            raise InvalidInput("one property is asked for with two values; no topic has both")
+            raise InvalidInput("a property was given two values; give each property once")
         return cls(namespace, tuple(sorted(pairs)))
 
 
 def snapshot_hash(names: Iterable[str]) -> str:
-    """The same for the same set of names, in any order."""
+    """Return a hash of the set of names, independent of their order."""
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
 class TopicFeed:
-    """`watch` and `forget` are for any thread."""
+    """Topic names of watched filters. `watch` and `forget` are thread-safe."""
 
     def __init__(self, store: Store, wake: Callable[[], None], *, clock: Clock) -> None:
-        """`wake` has the feeds' thread look at once."""
+        """`wake` makes the feeds' thread start its next round at once."""
         self._store, self._wake, self._clock = store, wake, clock
         self._lock = threading.Lock()
         self._watchers: dict[TopicFilter, set[Watcher[Names]]] = {}
         self._due: dict[TopicFilter, float] = {}
 
-    def look(self, wanted: TopicFilter) -> Names:
-        """The names as they are now, sorted."""
+    def look(self, topic_filter: TopicFilter) -> Names:
+        """Return the present names, sorted."""
         with self._store.transaction() as tx:
-            parameters = {"namespace": wanted.namespace, "properties": json.dumps(dict(wanted.properties))}
+            parameters = {
+                "namespace": topic_filter.namespace,
+                "properties": json.dumps(dict(topic_filter.properties)),
+            }
             return tuple(tx.execute(_NAMES, parameters).scalars())
 
-    def watch(self, wanted: TopicFilter, watcher: Watcher[Names]) -> None:
-        """From now on; it is told the present names first."""
+    def watch(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
+        """Add a watcher. It first receives the present names."""
         with self._lock:
-            self._watchers.setdefault(wanted, set()).add(watcher)
-            self._due[wanted] = -math.inf
+            self._watchers.setdefault(topic_filter, set()).add(watcher)
+            self._due[topic_filter] = -math.inf
         self._wake()
 
-    def forget(self, wanted: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Tell it no more."""
+    def forget(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
+        """Remove a watcher."""
         with self._lock:
-            watching = self._watchers.get(wanted, set())
+            watching = self._watchers.get(topic_filter, set())
             watching.discard(watcher)
             if not watching:
-                self._watchers.pop(wanted, None)
-                self._due.pop(wanted, None)
+                self._watchers.pop(topic_filter, None)
+                self._due.pop(topic_filter, None)
 
     @property
     def due_in_seconds(self) -> float:
-        """See `Feed`."""
+        """Seconds until the feed has something to read, as `Feed` describes."""
         with self._lock:
             return min(self._due.values(), default=math.inf) - self._clock.monotonic_seconds()
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """See `Feed`."""
-        named = {one.payload for one in notifications if one.channel == CHANNEL}
+        """Note which filters must be read again, as `Feed` describes."""
+        named = {notification.payload for notification in notifications if notification.channel == CHANNEL}
         due = self._clock.monotonic_seconds() + (0.0 if is_sweep else GATHER_SECONDS)
         with self._lock:
-            for wanted in self._watchers:
-                if is_sweep or wanted.namespace in named:
-                    self._due[wanted] = min(due, self._due.get(wanted, math.inf))
+            for topic_filter in self._watchers:
+                if is_sweep or topic_filter.namespace in named:
+                    self._due[topic_filter] = min(due, self._due.get(topic_filter, math.inf))
 
     def tell(self) -> None:
-        """Read each set once, and push it; whoever was told the same says nothing."""
-        for wanted in self._take_due():
+        """Read each due set of names once, and push it. A watcher whose set is unchanged sends nothing."""
+        for topic_filter in self._take_due():
             try:
-                names = self.look(wanted)
+                names = self.look(topic_filter)
             except CleaveError:
                 with self._lock:
                     self._due = dict.fromkeys(self._watchers, -math.inf)
                 raise
-            except (
-                Exception
-            ):  # The next sweep reads this namespace again; the watchers of others are notified.
+            except Exception:
+                # The next sweep reads this namespace again; the watchers of others are notified.
                 client_metrics.LOOP_ERRORS.labels("watchers not notified").inc()
-                log.exception("watchers not notified", namespace=wanted.namespace)
+                log.exception("watchers not notified", namespace=topic_filter.namespace)
                 continue
-            for watcher in self._watching(wanted):
+            for watcher in self._watching(topic_filter):
                 watcher.push(names)
 
     def end_all(self, reason: str) -> None:
-        """See `Feed`."""
+        """End all watches with the reason, as `Feed` describes."""
         with self._lock:
-            watching = [one for those in self._watchers.values() for one in those]
+            watching = [watcher for of_filter in self._watchers.values() for watcher in of_filter]
         for watcher in watching:
             watcher.end(reason)
 
     def _take_due(self) -> list[TopicFilter]:
         now = self._clock.monotonic_seconds()
         with self._lock:
-            due = [wanted for wanted, at in self._due.items() if at <= now]
-            for wanted in due:
-                del self._due[wanted]
+            due = [topic_filter for topic_filter, at in self._due.items() if at <= now]
+            for topic_filter in due:
+                del self._due[topic_filter]
         return due
 
-    def _watching(self, wanted: TopicFilter) -> tuple[Watcher[Names], ...]:
+    def _watching(self, topic_filter: TopicFilter) -> tuple[Watcher[Names], ...]:
         with self._lock:
-            return tuple(self._watchers.get(wanted, ()))
+            return tuple(self._watchers.get(topic_filter, ()))
 
 
 class TopicChanges:
-    """What one watcher's client is to be told of the names that its token allows: all of them first, then what changed."""
+    """The messages to one watcher's client about the names that its token allows: first all names, then the
+    changes.
+    """
 
     def __init__(self, is_allowed: Callable[[str], bool], known_hash: str = "") -> None:
-        """`known_hash` is that of the set which the client has: if it is the present one, nothing is said."""
+        """`known_hash` is the hash of the client's set of names. If it equals the hash of the present set,
+        nothing is sent first.
+        """
         self._is_allowed, self._known_hash = is_allowed, known_hash
-        self._told: frozenset[str] | None = None
+        self._sent: frozenset[str] | None = None
 
     def document(self, names: Names) -> Mapping[str, object] | None:
-        """As JSON; None for nothing."""
+        """Return the message as JSON; None if there is nothing to send."""
         now = frozenset(filter(self._is_allowed, names))
-        before, self._told = self._told, now
+        before, self._sent = self._sent, now
         if before == now:
             return None
-        found = snapshot_hash(now)
+        current_hash = snapshot_hash(now)
         if before is None:
-            return None if found == self._known_hash else {"hash": found, "topics": sorted(now)}
-        return {"hash": found, "removed": sorted(before - now), "added": sorted(now - before)}
+            return None if current_hash == self._known_hash else {"hash": current_hash, "topics": sorted(now)}
+        return {"hash": current_hash, "removed": sorted(before - now), "added": sorted(now - before)}

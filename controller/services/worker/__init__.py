@@ -1,5 +1,5 @@
-"""The worker, which acts at once where the scheduler's passes come each minute.
+"""The worker, which reacts to changes at once, whereas the scheduler's passes run every minute.
 
-`sensors` wake it, `work` is what they ask for, `agenda` says what is due when, `shard_leases` whose topics it has,
-`work_loop` does the work, and `worker` is all of it together.
+`sensors` wake the work loop, `work` describes the work they request, `agenda` keeps the due times,
+`shard_leases` holds the worker's shards, `work_loop` does the work, and `worker` combines these parts.
 """

@@ -1,11 +1,9 @@
-"""The work loop's agenda: what is due when, and how long to wait until then.
+"""The work loop's agenda: which work is due when, and how long to wait until then.
 
-It is told the time with each call (`now`, monotonic seconds). It waits for nothing and asks nobody, so it can be tested
-without a clock. Four things stand on it:
-
-- the sweep, which looks at everything;
-- what the sensors said would fire next by itself, and until when that answer is good;
-- work that is put off for a moment, so that more of its kind can join it;
+Each call passes the time (`now`, monotonic seconds). The agenda neither waits nor makes calls, so it can be tested without a clock. It keeps four things:
+- the next sweep, which drains all tables;
+- the work of the sensors that fire next, and until when this information is valid;
+- deferred work, which waits briefly for more work of its kind;
 - help for a thread that is slow with its operations.
 """
 
@@ -18,23 +16,29 @@ from dataclasses import dataclass
 from controller.services.worker.work import NOTHING, Work
 
 SHORTEST_WAIT_SECONDS = 0.02
-"""What is due but locked by somebody else must not make the loop spin."""
+"""Minimum wait of the loop. Without it, work that is due but locked by another process would make the loop
+spin.
+"""
 BUSY_SECONDS = 0.03
-"""A thread that is still at work after this gets help. Until then it takes new operations along in its next round."""
+"""Seconds after which a thread that is still busy gets help. Until then it takes new operations in its next
+round.
+"""
 FIRINGS_KEPT_SECONDS = 0.25
-"""The sensors are not asked so soon again if only notifications came meanwhile."""
+"""Seconds for which the sensors' next firing is kept, if only notifications arrive in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A sensor that fires by itself in so many seconds (negative: it is overdue), and the work it asks for."""
+    """A sensor that fires without a notification in `in_seconds` (negative: it is overdue), and the work it
+    requests.
+    """
 
     in_seconds: float
     work: Work
 
 
 class Agenda:
-    """Due times of one work loop. Only `ask_sensors_again` may be called from another thread."""
+    """Due times of one work loop. Not thread-safe, except `ask_sensors_again`."""
 
     def __init__(self, sweep_seconds: float) -> None:
         self._sweep_seconds = sweep_seconds
@@ -44,47 +48,55 @@ class Agenda:
         self._help_at = math.inf
 
     def start_sweep(self, now: float) -> None:
-        """Everything is looked at now. That includes what was put off, and the next sweep counts from here."""
+        """Note that a sweep begins. The sweep includes the deferred work, and the next sweep is due
+        `sweep_seconds` later.
+        """
         self._sweep_at = now + self._sweep_seconds
         self._put_off, self._put_off_until = NOTHING, math.inf
 
     def is_sweep_due(self, now: float) -> bool:
-        """Whether it is time to look at everything."""
+        """Return True if a sweep is due."""
         return now >= self._sweep_at
 
     def put_off(self, work: Work, now: float, patience_seconds: float) -> None:
-        """Do this later. Work that is put off already is not delayed by it, and takes it along."""
+        """Defer the work by at most `patience_seconds`. Work that is already deferred keeps its due time, and
+        takes the added work along.
+        """
         self._put_off = self._put_off | work
         self._put_off_until = min(self._put_off_until, now + patience_seconds)
 
     @property
     def has_work_put_off(self) -> bool:
-        """Whether some work waits for more of its kind."""
+        """True if work is deferred."""
         return self._put_off is not NOTHING
 
     def take_put_off(self, now: float) -> Work:
-        """The work that was put off, once its time has come."""
+        """Return the deferred work if it is due."""
         if now < self._put_off_until:
             return NOTHING
         work, self._put_off, self._put_off_until = self._put_off, NOTHING, math.inf
         return work
 
     def help_soon(self, now: float) -> None:
-        """A new operation was left to a thread at work: ask the sensors in a moment whether it still waits."""
+        """Note that a new operation was left to a busy thread. The sensors are queried after `BUSY_SECONDS`,
+        to see whether the operation still waits.
+        """
         self._help_at = min(self._help_at, now + BUSY_SECONDS)
 
     def ask_sensors_again(self) -> None:
-        """What the sensors said is out of date."""
+        """Invalidate the sensors' answers. Thread-safe."""
         self._firing_known_until = -math.inf
 
     def must_ask_sensors(self, now: float) -> bool:
-        """Whether it is not known what fires next, or a thread may need help."""
+        """Return True if the next firing is unknown, or if a thread may need help."""
         return now >= min(self._firing_known_until, self._help_at)
 
     def note_firings(self, firings: Collection[Firing], asked_at: float) -> None:
-        """What the sensors said. `asked_at` is the time before they were asked, since their answer may be slow.
+        """Store the sensors' answers. `asked_at` is the time before the sensors were queried, because the
+        query may be slow.
 
-        Kept is the first that fires, with all that fire by then. What is overdue fires together.
+        The agenda keeps the sensor that fires first, with all that fire by then. Overdue sensors fire
+        together.
         """
         self._help_at = math.inf
         first = min((firing.in_seconds for firing in firings), default=math.inf)
@@ -97,15 +109,16 @@ class Agenda:
         self._firing_known_until = asked_at + FIRINGS_KEPT_SECONDS
 
     def wait_seconds(self, now: float) -> float:
-        """How long to wait for a notification before something is due."""
+        """Return the seconds to wait for a notification until work is due."""
         next_at = min(self._fires_at, self._put_off_until, self._help_at)
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 
     def take_firing(self, now: float, *, waited_since: float, was_notified: bool) -> Work | None:
-        """The work of the sensors that fire now, None if none does; call it once after each wait.
+        """Return the work of the sensors that fire at `now`, or None. Call it once after each wait.
 
-        A wait that was interrupted had a reason: the sensors are asked again. What is overdue fires after the shortest
-        wait at the earliest, but together with a notification at once: a steady stream of them must not starve it.
+        After a wait that ended early without a notification, the sensors are queried again. Overdue sensors
+        fire after `SHORTEST_WAIT_SECONDS` at the earliest. They fire at once together with a notification, so
+        that a steady stream of notifications does not starve them.
         """
         earliest = (
             self._fires_at if was_notified else max(self._fires_at, waited_since + SHORTEST_WAIT_SECONDS)

@@ -1,7 +1,7 @@
-"""Compares the schema that this program was written for with the schema of the database it works on.
+"""Compares the schema that this program was written for with the schema of its database.
 
-A worker starts only on its own schema, but a migration may be applied while the worker runs. The worker goes on, because
-migrations expand before they contract; its log says that it is to be replaced.
+A worker starts only on its own schema, but a migration may be applied while the worker runs. The worker
+continues, because migrations expand before they contract. It logs that it should be replaced.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ log = telemetry.get_logger(__name__)
 
 
 class SchemaVersion:
-    """The newest migration that this program knows. For one thread."""
+    """The newest migration that this program knows. Not thread-safe."""
 
     def __init__(self, known: str) -> None:
         self.known = known
-        self._seen = known
+        self._last_applied = known
 
     def compare(self, tx: Connection) -> None:
-        """Warn once for each change of the database's schema to one that this program does not know."""
+        """Log a warning once for each change of the database's schema to a version that this program does not
+        know.
+        """
         applied = migrations.newest_applied(tx)
-        if applied is None or applied == self._seen:
+        if applied is None or applied == self._last_applied:
             return
-        self._seen = applied
+        self._last_applied = applied
         if applied > self.known:
             log.warning(
                 "worker older than the schema; replace it by the newer program",

@@ -1,8 +1,8 @@
-"""Sensors: the things the worker can be woken by, one small object each.
+"""Sensors: the events that wake the worker, one small class each.
 
-A sensor says which notifications concern it and what work they ask for, and when it will fire by itself. It performs
-nothing: the work loop does. Notifications are a doorbell, never the truth: a worker that is woken drains the tables,
-and the loop's slow sweep drains them too.
+A sensor declares which notifications concern it, which work they request, and when it fires without a
+notification. The sensor does not do the work; the work loop does. A notification only says that the tables
+should be read: a woken worker drains the tables, and the loop's periodic sweep drains them too.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from controller.store.shards import Shards
 
 
 class Sensor:
-    """One thing the worker can be woken by: by a notification, by an instant, or by both."""
+    """An event that wakes the worker: a notification, a point in time, or both."""
 
     name = ""
     channels: tuple[str, ...] = ()
     patience_seconds = 0.0
-    """How long what a notification asks for may wait for more of its kind."""
+    """Seconds that the work of a notification may wait for more work of its kind."""
     is_measured = False
-    """Whether the time from a notification to its evaluation is a metric."""
+    """True if the time from a notification to its evaluation is recorded as a metric."""
     fires_for_patient = False
-    """Whether it also fires by itself for what sensors with patience were notified of. While their work is put off it
-    is not asked.
+    """True if the sensor also fires without a notification for the work of sensors with patience. While such
+    work is deferred, this sensor is not queried.
     """
 
     def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the default answer needs no topic
-        """Work for a notification about the topic, or (None) about any topic of the shards held."""
+        """Return the work for a notification about the topic, or (None) about any topic of the held shards."""
         return NOTHING
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - as above
-        """The next instant (database time) at which it fires without a notification, or None."""
+        """Return the next instant (database time) at which the sensor fires without a notification, or None."""
         return None
 
     def due(self) -> Work:
-        """Work to do when that instant has come."""
+        """Return the work to do at the instant of `fires_at`."""
         return NOTHING
 
 
 class ConsumerSensor(Sensor):
-    """Consumers of a stream subscription registered or left: the consumer lane, at once. The lane itself collects those that come
-    after an act.
+    """Fires when consumers of a stream subscription register or leave: evaluates the consumer lane at once.
+    After an action, the lane itself waits for further consumers.
     """
 
     name = "consumers"
@@ -56,16 +56,18 @@ class ConsumerSensor(Sensor):
     channels = ("cleave_consumers",)
 
     def notified(self, topic_id: int | None) -> Work:
-        """The consumer lane of the topic named."""
+        """Return the consumer lane for the topic, or for all topics."""
         return Work(frozenset({Lane.CONSUMER}), None if topic_id is None else frozenset({topic_id}))
 
 
 INPUT_PATIENCE_SECONDS = 0.25
-"""Layouts that change one after the other are evaluated together, since most are in a cooldown anyway."""
+"""Seconds that changes of load, layout or policy wait for each other. Layouts that change one after another
+are evaluated together, since most of their topics are in a cooldown.
+"""
 
 
 class InputSensor(Sensor):
-    """Load was written, a layout or a policy changed: every lane this worker has."""
+    """Fires when load was written, or a layout or policy changed: evaluates all lanes of this worker."""
 
     name = "inputs"
     patience_seconds = INPUT_PATIENCE_SECONDS
@@ -75,12 +77,14 @@ class InputSensor(Sensor):
         self._lanes = lanes
 
     def notified(self, topic_id: int | None) -> Work:
-        """Those lanes, for the topic named or for all dirty ones."""
+        """Return the worker's lanes for the topic, or for all dirty topics."""
         return Work(self._lanes, None if topic_id is None else frozenset({topic_id}))
 
 
 class DueSensor(Sensor):
-    """An answer stopped being valid, or a pause after an abort ended (`valid_until`, `not_before`)."""
+    """Fires when an evaluation is no longer valid (`valid_until`), or a pause after an aborted operation ends
+    (`not_before`).
+    """
 
     name = "due"
     fires_for_patient = True
@@ -89,16 +93,18 @@ class DueSensor(Sensor):
         self._lanes = lanes
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """The earliest instant at which an evaluation falls due."""
+        """Return the earliest instant at which an evaluation is due."""
         return evaluations.next_due(tx, self._lanes, shards)
 
     def due(self) -> Work:
-        """Those lanes, for whatever is due."""
+        """Return the worker's lanes for all topics that are due."""
         return Work(self._lanes, None)
 
 
 class OperationSensor(Sensor):
-    """Somebody intended an operation, a retry's pause ended, or a dead runner's claim expired."""
+    """Fires when an operation was intended, the pause before a retry ended, or the claim of a dead runner
+    expired.
+    """
 
     name = "operations"
     channels = ("cleave_operations",)
@@ -106,35 +112,39 @@ class OperationSensor(Sensor):
     def __init__(self, call_timeout_seconds: float) -> None:
         self._call_timeout_seconds = call_timeout_seconds
 
-    def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the journal is drained whatever rang
-        """Drain the journal."""
+    def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - each notification drains the journal
+        """Return work that drains the journal."""
         return Work(operations=True)
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """The earliest instant at which a live operation may be claimed."""
+        """Return the earliest instant at which a live operation may be claimed."""
         return claims.next_due(tx, shards, call_timeout_seconds=self._call_timeout_seconds)
 
     def due(self) -> Work:
-        """Drain the journal."""
+        """Return work that drains the journal."""
         return Work(operations=True)
 
 
 class TombstoneSensor(Sensor):
-    """A log that nobody needs any more is due for deletion, or for the second look that closes its tombstone."""
+    """Fires when a superfluous log is due for deletion, or for the second check that closes its deletion
+    entry.
+    """
 
     name = "tombstones"
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - any worker may delete
-        """The earliest instant at which a tombstone may be worked on."""
+        """Return the earliest instant at which a deletion entry may be processed."""
         return tombstones.next_due(tx)
 
     def due(self) -> Work:
-        """The threads that drain the journal sweep tombstones afterwards."""
+        """Return work that drains the journal: its threads process deletion entries afterwards."""
         return Work(operations=True)
 
 
 def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: float) -> tuple[Sensor, ...]:
-    """The worker's sensors; the lanes it has besides the consumer lane are a setting."""
+    """Return the worker's sensors. The settings decide which lanes the worker evaluates in addition to the
+    consumer lane.
+    """
     lanes = frozenset(
         {Lane.CONSUMER} | ({Lane.LOAD} if load_lane else set()) | ({Lane.MERGE} if merge_lane else set())
     )
@@ -148,7 +158,9 @@ def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: 
 
 
 def everything(sensors: Iterable[Sensor]) -> Work:
-    """What the first round, a sweep and a lost connection ask for: drain all that is dirty, due or claimable."""
+    """Return the work of the first round, of a sweep, and after a lost connection: drain all topics and
+    operations that are dirty, due or claimable.
+    """
     work = Work(operations=True, topic_ids=None)
     for sensor in sensors:
         work = work | sensor.due()

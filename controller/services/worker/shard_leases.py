@@ -1,14 +1,16 @@
-"""Shard leases: several workers share the topics, and a dead one's share moves within the lease time.
+"""Shard leases: several workers divide the topics, and the shards of a dead worker move to others within the
+lease time.
 
-Each worker announces itself by a lease `worker/<id>` and takes its fair share of `shard/<i>`: the shards divided
-by the workers that are alive, rounded up. Expiry and terms are judged by the database's clock; the holder trusts a
-lease for its time to live counted from when the attempt *began*. The terms are checked again inside each
-transaction that acts for a shard (`fence`), so a paused worker that wakes up writes nothing.
+Each worker announces itself with a lease `worker/<id>` and takes its fair share of the leases `shard/<i>`:
+the number of shards divided by the number of live workers, rounded up. The database's clock decides on expiry
+and terms. The holder trusts a lease for its time to live, counted from the *beginning* of the attempt. Each
+transaction that acts for a shard checks the terms again (`fence`), so a worker that was paused cannot write
+for lost shards.
 
-A worker's name belongs to one process at a time. A restarted process waits for the lease of the process before it; a
-process that sees the other one renew the lease ends with WorkerNameInUse.
+Only one process at a time may use a worker's name. A restarted process waits for the lease of the previous
+process. A process that sees another process renew this lease ends with WorkerNameInUse.
 
-Runs beside the work loop in a thread of its own, so that a long operation does not let the leases lapse.
+The leases are renewed in a thread of their own, so that a long operation does not let them expire.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from controller.store.shards import Shards
 log = telemetry.get_logger(__name__)
 
 RETRY_SECONDS = 0.5
-"""Pause after a round that failed, and between two looks at a lease of another process."""
+"""Pause after a failed round, and between two reads of another process's lease."""
 
 
 class ShardLeases(OneProcess):
-    """The shards this worker holds. `held` may be read from any thread, of this process alone."""
+    """The shards that this worker holds. `held` is thread-safe within this process."""
 
     _endings = frozenset({"stop", "resign"})
 
@@ -53,8 +55,9 @@ class ShardLeases(OneProcess):
         incarnation: str | None = None,
         schema: SchemaVersion | None = None,
     ) -> None:
-        """`address` is where this worker serves consumers, if it does. `incarnation` tells this process from others of
-        its name. `schema` is compared with the database's in each round.
+        """`address` is the URL at which this worker serves consumers, None if it does not. `incarnation`
+        distinguishes this process from others of its name. `schema` is compared with the database's schema in
+        each round.
         """
         self._store = store
         self._address = address
@@ -64,10 +67,10 @@ class ShardLeases(OneProcess):
         self._clock = clock
         self._incarnation = incarnation
         self._schema = schema
-        self._other: Lease | None = None
-        """The lease of another process of this name, as it was seen last."""
+        self._foreign_lease: Lease | None = None
+        """The lease of another process of this name, as read last."""
         self.refused: WorkerNameInUse | None = None
-        """Why `run` ended by itself."""
+        """The error with which `run` ended by itself."""
         self._leases: dict[int, Lease] = {}
         self._trusted_until = 0.0
         self._stop = threading.Event()
@@ -75,7 +78,9 @@ class ShardLeases(OneProcess):
 
     @property
     def held(self) -> Shards:
-        """Shards whose leases are trusted now; none once the last good round is a time to live ago."""
+        """The shards whose leases are trusted; none if the last successful round is older than the time to
+        live.
+        """
         return Shards.of(self._shard_count, self.terms)
 
     @property
@@ -86,10 +91,12 @@ class ShardLeases(OneProcess):
             return {shard: lease.term for shard, lease in self._leases.items()} if trusted else {}
 
     def fence(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None:
-        """Raise FencedOut unless the leases of these shards are ours, at their terms, by the database's clock.
+        """Raise FencedOut unless this worker holds the leases of these shards, at their terms, by the
+        database's clock.
 
-        Called inside the transaction that acts, so that a lease that moved cannot be acted upon. With `terms` they are to be
-        the terms that the caller acts for: what it knows may be from before a lease that was lost and won again.
+        The check runs inside the transaction that acts, so that the transaction of a worker whose lease moved
+        fails. `terms` are the terms for which the caller acts: the caller's state may precede a lease that
+        was lost and won again.
         """
         with self._lock:
             mine = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
@@ -99,11 +106,13 @@ class ShardLeases(OneProcess):
         leases.limit_pause(tx, self._ttl_seconds)
         if is_another or len(mine) < len(shards.held) or not leases.still_held(tx, list(mine.values())):
             raise FencedOut(
-                f"Worker {self._worker_id} lost a shard lease; another worker has its topics now."
+                f"worker {self._worker_id} lost a shard lease; another worker serves the topics of the shard"
             )
 
     def round(self) -> bool:
-        """Renew, give up or take leases once; True if `held` changed: other shards, or trusted again."""
+        """Renew, resign or acquire leases once. Return True if `held` changed: other shards, or shards that
+        are trusted again.
+        """
         began = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
@@ -112,8 +121,8 @@ class ShardLeases(OneProcess):
             share = ceil(self._shard_count / max(workers, 1))
             kept = self._renew(tx, share)
             leases.resign_forgotten(tx, "shard/", self._worker_id, self._incarnation, [*kept.values()])
-            wanted = share - len(kept)
-            for shard in self._free_shards(tx) if wanted > 0 else ():
+            missing = share - len(kept)
+            for shard in self._free_shards(tx) if missing > 0 else ():
                 lease = leases.acquire(
                     tx, f"shard/{shard}", self._worker_id, self._ttl_seconds, self._incarnation
                 )
@@ -125,43 +134,49 @@ class ShardLeases(OneProcess):
             before = self._leases
             changed = kept.keys() != before.keys() or (bool(kept) and began >= self._trusted_until)
             self._leases, self._trusted_until = kept, began + self._ttl_seconds
-        self._say("got", {shard: lease for shard, lease in kept.items() if shard not in before})
-        self._say("lost", {shard: lease for shard, lease in before.items() if shard not in kept})
+        self._report_changes("got", {shard: lease for shard, lease in kept.items() if shard not in before})
+        self._report_changes("lost", {shard: lease for shard, lease in before.items() if shard not in kept})
         if changed:
-            log.info("shards", worker=self._worker_id, held=len(kept), share=share, workers=workers)
+            log.info("shards held", worker=self._worker_id, held=len(kept), share=share, workers=workers)
         return changed
 
     def _take_name(self, tx: Connection) -> None:
-        """Renew or take the lease of the worker itself, and record what others need to know of this process.
+        """Renew or acquire the lease of the worker itself, and store the properties of this process that
+        other processes read.
 
-        Raises HeldUp while another process of this name may be dead, WorkerNameInUse when it has renewed its lease.
+        Raises HeldUp while another process of this name may be dead, WorkerNameInUse if that process renewed
+        its lease.
         """
         name = f"worker/{self._worker_id}"
         mine = leases.renew_or_acquire(
             tx, name, self._worker_id, self._ttl_seconds, incarnation=self._incarnation
         )
         if mine is None:
-            seen, self._other = self._other, leases.read(tx, name)
-            if seen is not None and self._other is not None and self._other.expires_at > seen.expires_at:
+            last_lease, self._foreign_lease = self._foreign_lease, leases.read(tx, name)
+            if (
+                last_lease is not None
+                and self._foreign_lease is not None
+                and self._foreign_lease.expires_at > last_lease.expires_at
+            ):
                 raise WorkerNameInUse(
-                    f"another worker runs as {self._worker_id}; give each worker a name of its own"
+                    f"another worker runs under the name {self._worker_id}; give each worker a unique name"
                 )
             raise HeldUp(
-                f"another process has the lease of worker {self._worker_id}; waiting for the end of that lease",
+                f"another process holds the lease of worker {self._worker_id}; this process waits until that lease ends",
                 RETRY_SECONDS,
             )
-        self._other = None
-        known = None if self._schema is None else self._schema.known
-        leases.announce(tx, name, self._worker_id, self._address, known)
+        self._foreign_lease = None
+        known_schema = None if self._schema is None else self._schema.known
+        leases.announce(tx, name, self._worker_id, self._address, known_schema)
         if self._schema is not None:
             self._schema.compare(tx)
 
-    def _say(self, change: str, changed: Mapping[int, Lease]) -> None:
-        """Count what was got or lost, and a line for each."""
+    def _report_changes(self, change: str, changed: Mapping[int, Lease]) -> None:
+        """Count the acquired or lost leases, and log a line for each."""
         metrics.LEASE_CHANGES.labels(change).inc(len(changed))
-        said = "shard got" if change == "got" else "shard lost"
+        event = "shard acquired" if change == "got" else "shard lost"
         for shard, lease in sorted(changed.items()):
-            log.info(said, shard=shard, worker=self._worker_id, term=lease.term)
+            log.info(event, shard=shard, worker=self._worker_id, term=lease.term)
 
     def _renew(self, tx: Connection, share: int) -> dict[int, Lease]:
         kept: dict[int, Lease] = {}
@@ -177,8 +192,9 @@ class ShardLeases(OneProcess):
         return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in taken]
 
     def run(self, on_change: Callable[[], None], on_refused: Callable[[], None] = lambda: None) -> None:
-        """Rounds at a third of the lease time until `stop`; a failed round is repeated soon, so that leases which run
-        still are renewed as soon as the store answers. Calls `on_refused` and ends when another process has the name.
+        """Run rounds at a third of the lease time until `stop`. A failed round is repeated soon, so that
+        leases that have not expired are renewed as soon as the store answers. If another process uses the
+        name, call `on_refused` and return.
         """
         pause_seconds = self._ttl_seconds / 3
 
@@ -204,11 +220,13 @@ class ShardLeases(OneProcess):
             on_refused()
 
     def stop(self) -> None:
-        """End `run`, after the round in hand."""
+        """Make `run` return after the current round."""
         self._stop.set()
 
     def resign(self) -> None:
-        """Give every lease back, so that others need not wait for the expiry. Not while `run` may take some."""
+        """Resign all leases, so that other workers need not wait for the expiry. Must not be called while
+        `run` may acquire leases.
+        """
         with self._lock:
             held, self._leases = self._leases, {}
         try:
@@ -218,9 +236,9 @@ class ShardLeases(OneProcess):
                 leases.resign_all(tx, self._worker_id, self._incarnation)
         except Retryable as error:
             log.warning(
-                "leases could not be resigned; they expire by themselves",
+                "leases not resigned; they expire by themselves",
                 worker=self._worker_id,
                 error=str(error),
             )
         for shard, lease in sorted(held.items()):
-            log.info("shard given back", shard=shard, worker=self._worker_id, term=lease.term)
+            log.info("shard resigned", shard=shard, worker=self._worker_id, term=lease.term)

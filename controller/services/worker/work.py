@@ -1,4 +1,4 @@
-"""What the worker may have to do next, as a value that can be added up."""
+"""A value that describes the worker's next work, and can be combined with `|`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from controller.domain.decision import Lane
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to do next: lanes to evaluate, for some topics or (None) for all dirty ones; the journal to drain."""
+    """The next work: lanes to evaluate, for some topics or (None) for all dirty topics; and whether to drain
+    the journal.
+    """
 
     lanes: frozenset[Lane] = frozenset()
     topic_ids: frozenset[int] | None = frozenset()

@@ -1,9 +1,9 @@
-"""The worker's loop: wait for a sensor, evaluate, run what was intended, wait again.
+"""The worker's loop: wait for a sensor, evaluate, run the intended operations, and wait again.
 
-It is told what evaluating, running and sweeping mean (bootstrap passes them in), so this file holds only the order of
-things: notifications become work, work is done for the shards held, and the agenda says how long to wait. Operations
-run on a small pool of threads, since a broker may take a while; evaluation stays on the loop's own thread and never
-calls a data plane.
+The functions that evaluate, run and sweep are passed in by bootstrap, so this module holds only the order of
+steps. Notifications become work, the work is done for the held shards, and the agenda determines how long to
+wait. Operations run on a small thread pool, because a broker may be slow. Evaluation runs on the loop's own
+thread and never calls a data plane.
 """
 
 from __future__ import annotations
@@ -31,33 +31,41 @@ from controller.store.shards import Shards
 log = telemetry.get_logger(__name__)
 
 RETRY_SECONDS = 0.5
-"""Longest pause after an error of the store: ranges that take no writes wait for the worker when the store answers."""
+"""Maximum seconds between two attempts after an error of the store. The bound is short because fenced ranges
+accept no writes until the worker continues.
+"""
 SHORTEST_RETRY_SECONDS = 0.1
 REFUSED_PAUSE_SECONDS = 1.0
-"""What was refused (a shard lease was lost) is still due. In this time the leases are put right."""
+"""Seconds of the pause after an evaluation was refused because a shard lease was lost. The refused work is
+still due, and the leases are corrected during the pause.
+"""
 
 
 class Evaluate(Protocol):
-    """Evaluate dirty and due topics; returns how many acts were intended."""
+    """Evaluates dirty and due topics. Returns the number of intended actions."""
 
     def __call__(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int: ...
 
 
 class RunOperations(Protocol):
-    """Claim and run operations of the shards that are due; returns how many, 0 when there is none to claim."""
+    """Claims and runs due operations of the shards. Returns the number of operations; 0 if none can be
+    claimed.
+    """
 
     def __call__(self, shards: Shards) -> int: ...
 
 
 class Round(NamedTuple):
-    """What one round of the loop does, and how many threads are to drain the journal if it asks for that."""
+    """The work of one round of the loop, and the number of threads that drain the journal if the work
+    requests it.
+    """
 
     work: Work
     threads: int
 
 
 class WorkLoop:
-    """Drives sensors until told to stop."""
+    """Drives sensors until it is stopped."""
 
     def __init__(
         self,
@@ -89,36 +97,37 @@ class WorkLoop:
         self._parallel_operations = parallel_operations
         self._running: set[Future[None]] = set()
         self._notified_at: dict[int | None, float] = {}
-        """Since when consumers of a topic, or of any (None), wait for a decision."""
+        """Monotonic time since which the consumers of a topic, or of any topic (None), wait for a decision.
+        """
         self._next: Round | None = None
-        """What the next round does; None: everything."""
+        """The next round; None stands for a sweep."""
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called; operation runners ask between steps."""
+        """True if `stop` was called. Operation runners check this between steps."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Finish the step in hand and leave. Safe to call from a signal handler."""
+        """Stop after the current step. May be called from a signal handler."""
         self._stopping.set()
         self._listener.interrupt()
 
     def pause(self, seconds: float) -> None:
-        """Let so much time pass, or less if told to stop."""
+        """Wait for `seconds`, or until `stop` is called."""
         self._stopping.wait(seconds)
 
     def rescan(self) -> None:
-        """Look at everything again, for instance because the shards held have changed."""
+        """Make the next round a sweep, for example because the held shards changed."""
         self._rescan.set()
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Work until `stop`; a store that is away is waited for."""
+        """Work until `stop`. Retry while the store is unavailable."""
         rounds = Repeating(
             self._round,
             self._stopping,
             log,
-            "round failed; trying again",
+            "round of the work loop failed; it will be repeated",
             retry_seconds=(0.0, min(RETRY_SECONDS, self._sweep_seconds)),
         )
         try:
@@ -127,14 +136,16 @@ class WorkLoop:
             self._pool.shutdown(wait=True)
 
     def _round(self) -> float:
-        """Do what is next, all there is at first and after an error, and wait; the next round comes at once."""
+        """Do the next round, which is a sweep at first and after an error. Then wait; the following round
+        begins at once.
+        """
         next_round, self._next = self._next or self._everything(), None
         self._perform(next_round)
         self._next = self._wait()
         return 0.0
 
     def _everything(self) -> Round:
-        """Drain all there is; the next sweep counts from here."""
+        """Return a round that drains everything, and restart the sweep interval."""
         self._agenda.start_sweep(self._now())
         return Round(everything(self._sensors), self._parallel_operations)
 
@@ -153,14 +164,16 @@ class WorkLoop:
             except CleaveError as error:
                 log.error("evaluation refused", error=str(error))
                 self._stopping.wait(REFUSED_PAUSE_SECONDS)
-            except Exception:  # what is intended already does not depend on it
+            except Exception:  # Operations that are already intended do not depend on the evaluation.
                 self._start_operations(max(next_round.threads, 1))
                 raise
         if work.operations or intended:
             self._start_operations(max(next_round.threads, intended, 1))
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
-        """How long the consumers waited on whose topics was decided. Those of shards that are another's now wait there."""
+        """Record how long the consumers of evaluated topics waited. Forget topics of shards that another
+        worker holds.
+        """
         if Lane.CONSUMER not in work.lanes:
             return
         now, waiting = self._now(), self._notified_at
@@ -174,56 +187,58 @@ class WorkLoop:
             else:
                 self._notified_at[topic_id] = since
 
-    def _start_operations(self, wanted: int) -> None:
-        """Have so many threads more drain the journal, up to `parallel_operations` in all.
+    def _start_operations(self, threads: int) -> None:
+        """Start `threads` more threads that drain the journal, up to `parallel_operations` in all.
 
-        While one is at work a single new operation is left to it for a moment.
+        While a thread is busy, a single new operation is left to it for a moment.
         """
         self._running = {future for future in self._running if not future.done()}
-        if wanted == 1 and self._running:
+        if threads == 1 and self._running:
             self._agenda.help_soon(self._now())
             return
-        for _ in range(min(wanted, self._parallel_operations - len(self._running))):
+        for _ in range(min(threads, self._parallel_operations - len(self._running))):
             future = self._pool.submit(copy_context().run, self._drain_operations)
-            future.add_done_callback(self._look_again)  # work may have come while it was leaving
+            future.add_done_callback(self._check_again)  # Work may have arrived while the thread was ending.
             self._running.add(future)
 
-    def _look_again(self, _ended: Future[None]) -> None:
+    def _check_again(self, _ended: Future[None]) -> None:
         self._agenda.ask_sensors_again()
         self._listener.interrupt()
 
     def _drain_operations(self) -> None:
-        """Run operations until none is due. Then delete the logs that they and others have made superfluous.
+        """Run operations until none is due. Then process the deletion entries of superfluous logs.
 
-        While the store is away the thread goes on trying: nothing would wake it for its own operations.
+        While the store is unavailable the thread keeps trying, because nothing would wake it for the
+        operations that it claimed.
         """
-        said = ""
+        last_error = ""
         while not self._stopping.is_set() and (shards := self._shards()).held:
             try:
                 if self._run_operations(shards) == 0:
                     self._sweep_tombstones()
                     return
-                said = ""
+                last_error = ""
             except Retryable as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("operation left for later", error=said)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    log.warning("operation deferred", error=last_error)
                 self._stopping.wait(min(max(error.delay_seconds, SHORTEST_RETRY_SECONDS), RETRY_SECONDS))
             except CleaveError as error:
-                log.warning("operation left for later", error=str(error))
+                log.warning("operation deferred", error=str(error))
                 return
-            except Exception:  # a thread of the pool would swallow it unseen
+            except Exception:  # A thread of the pool would otherwise hide the error.
                 client_metrics.LOOP_ERRORS.labels("operation runner failed").inc()
                 log.exception("operation runner failed")
                 self._stopping.wait(
                     RETRY_SECONDS
-                )  # the loop is woken by the end of this thread, and begins the next
+                )  # The end of this thread wakes the loop, which starts the next thread.
                 return
 
     def _wait(self) -> Round:
-        """Block until a notification, until the agenda says that something is due, or until an interrupt.
+        """Block until a notification arrives, work is due according to the agenda, or an interrupt. Return
+        the next round.
 
-        An interrupt alone asks for nothing: the sensors are only asked again when they fire.
+        An interrupt alone requests no work: the sensors are queried again only when they fire.
         """
         asked_at = self._now()
         if self._agenda.must_ask_sensors(asked_at):
@@ -239,33 +254,35 @@ class WorkLoop:
             self._rescan.clear()
             return self._everything()
         fired = self._agenda.take_firing(now, waited_since=waited_since, was_notified=bool(notifications))
-        asked = self._asked_by(notifications, now)
-        work = (fired or NOTHING) | asked.work | self._agenda.take_put_off(now)
-        return Round(work, asked.threads if fired is None else self._parallel_operations)
+        requested = self._requested_by(notifications, now)
+        work = (fired or NOTHING) | requested.work | self._agenda.take_put_off(now)
+        return Round(work, requested.threads if fired is None else self._parallel_operations)
 
-    def _asked_by(self, notifications: Sequence[Notification], now: float) -> Round:
-        """What they ask for at once; what may wait for more of its kind goes on the agenda."""
+    def _requested_by(self, notifications: Sequence[Notification], now: float) -> Round:
+        """Return the work that the notifications request at once. Defer the work that may wait for more of
+        its kind.
+        """
         shards, work, threads = self._shards(), NOTHING, 0
         for notification in notifications:
             topic_id = notification.first_id
             if topic_id is not None and not shards.owns(topic_id):
-                continue  # another worker's topic
+                continue  # The topic belongs to another worker.
             for sensor in self._sensors:
                 if notification.channel not in sensor.channels:
                     continue
                 metrics.WAKEUPS.labels(sensor.name).inc()
-                asked = sensor.notified(topic_id)
+                requested = sensor.notified(topic_id)
                 if sensor.is_measured:
                     self._notified_at.setdefault(topic_id, now)
                 if sensor.patience_seconds > 0:
-                    self._agenda.put_off(asked, now, sensor.patience_seconds)
+                    self._agenda.put_off(requested, now, sensor.patience_seconds)
                 else:
-                    work = work | asked
-                    threads += asked.operations
+                    work = work | requested
+                    threads += requested.operations
         return Round(work, threads)
 
     def _firings(self) -> list[Firing]:
-        """When the sensors fire by themselves, for the shards held."""
+        """Return the sensors that fire without a notification, for the held shards."""
         shards = self._shards()
         firings: list[Firing] = []
         if not shards.held:
@@ -274,9 +291,9 @@ class WorkLoop:
             now_ms = to_ms(database_now(tx))
             for sensor in self._sensors:
                 if sensor.due().operations and self._all_busy():
-                    continue  # the thread that ends first wakes the loop
+                    continue  # The first thread that ends wakes the loop.
                 if sensor.fires_for_patient and self._agenda.has_work_put_off:
-                    continue  # it would fire for the work that is put off
+                    continue  # The sensor would fire for the deferred work.
                 instant = sensor.fires_at(tx, shards)
                 if instant is not None:
                     firings.append(Firing((to_ms(instant) - now_ms + 1) / 1000, sensor.due()))

@@ -1,6 +1,7 @@
-"""The worker as a whole: leases taken first, then the control loop with what goes on beside it, and all given back.
+"""The whole worker: acquires leases, runs the work loop and the background services, and resigns the leases.
 
-Decides nothing and runs no operation itself: `work_loop` does, in the shards that `shard_leases` holds.
+This module decides nothing and runs no operations; `work_loop` does, for the shards that `shard_leases`
+holds.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ log = telemetry.get_logger(__name__)
 
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 2.0
-"""How long a worker that cannot start yet waits before it tries again: PostgreSQL is away, or the schema is another
-program's. Each wait is twice the one before, up to the longest.
+"""First and longest wait of a worker that cannot start yet, because PostgreSQL is unavailable or has the
+schema of another program version. Each wait is twice the previous wait, up to the longest.
 """
 
 
 class Beside(Protocol):
-    """Something a worker does beside its loop."""
+    """A background service of a worker."""
 
     def run(self) -> None:
-        """Until told to stop."""
+        """Run until `stop`."""
 
     def stop(self) -> None:
-        """Leave soon."""
+        """Make `run` return soon."""
 
 
 def run_part(
     part: Beside, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
 ) -> None:
-    """Run a part of a process. One that ends by itself is noted in `ended`, and the process stops: it would go on without that part
-    unnoticed, and is started again instead.
+    """Run a part of a process. If the part ends by itself, append its name to `ended` and stop the process:
+    the process would otherwise continue without the part unnoticed, and is restarted instead.
     """
     try:
         part.run()
@@ -53,15 +54,17 @@ def run_part(
 
 
 def demand_none_ended(ended: Sequence[str]) -> None:
-    """Raises InvariantViolated where a part of the process has ended by itself."""
+    """Raise InvariantViolated if a part of the process ended by itself."""
     if ended:
-        raise InvariantViolated(f"{ended[0]} ended by itself, and the process with it; the log says why")
+        raise InvariantViolated(
+            f"{ended[0]} ended by itself, and so the process stopped; read the reason in the log"
+        )
 
 
 @contextmanager
 def running(parts: Sequence[Beside], leave: threading.Event) -> Iterator[None]:
-    """Run the parts of a process in threads, and stop them at the end. A part that ends by itself sets `leave`. Raises
-    InvariantViolated where one did.
+    """Run the parts of a process in threads, and stop them at the end. A part that ends by itself sets
+    `leave`. Raises InvariantViolated if a part ended by itself.
     """
     ended: list[str] = []
     leaving = ended, leave.is_set, leave.set
@@ -79,22 +82,23 @@ def running(parts: Sequence[Beside], leave: threading.Event) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Worker:
-    """The control loop with its leases; `run` blocks until `stop`."""
+    """The work loop with its leases and background services; `run` blocks until `stop`."""
 
     loop: WorkLoop
     leases: ShardLeases
     listener: Listener
     beside: tuple[Beside, ...] = ()
-    """What goes on in threads of its own meanwhile, and is not waited for at the end."""
+    """Background services that run in threads of their own. The worker does not wait for them at the end."""
     name: str = ""
-    """Stands on each line that any of its threads logs."""
+    """Name of the worker, which is added to each log line of its threads."""
     schema: Callable[[], None] = lambda: None
-    """Raises Retryable while the database's schema is not this program's; asked before the first lease is taken."""
+    """Raises Retryable while the database has the schema of another program version. Called before the first
+    lease is acquired.
+    """
 
     def run(self) -> None:
-        """Take shards, then work; resign the leases at the end. A store that is away, or whose
-        schema is another version's, is waited for from the start. Raises WorkerNameInUse when another process works
-        under the name.
+        """Acquire shards, run the loop, and resign the leases at the end. At the start, wait until the store
+        is available and has the right schema. Raises WorkerNameInUse if another process runs under the name.
         """
         with telemetry.bound(worker=self.name):
             has_shards = False
@@ -109,26 +113,30 @@ class Worker:
     def _work(self) -> None:
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         ended: list[str] = []
-        for other in self.beside:
+        for service in self.beside:
             leaving = (lambda: self.loop.is_stopping), self.loop.stop
-            telemetry.start_thread(type(other).__name__, run_part, other, ended, *leaving)
+            telemetry.start_thread(type(service).__name__, run_part, service, ended, *leaving)
         try:
             self.loop.run()
         finally:
-            with ExitStack() as ends:  # from the last to the first, whatever one of them raises
+            with ExitStack() as ends:
+                # The callbacks run from the last to the first, even if one of them raises.
                 ends.callback(self.listener.close)
                 ends.callback(self.leases.resign)
-                ends.callback(leasing.join)  # a round in hand would take leases that were given back
+                # A round in progress would acquire leases that were already resigned.
+                ends.callback(leasing.join)
                 ends.callback(self.leases.stop)
-                for other in self.beside:
-                    ends.callback(other.stop)
+                for service in self.beside:
+                    ends.callback(service.stop)
         if self.leases.refused is not None:
             raise self.leases.refused
         demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
-        """The first round of leases; False when told to stop before there was one. Raises WorkerNameInUse."""
-        delay_seconds, said = FIRST_WAIT_SECONDS, ""
+        """Run the first round of leases. Return False if the worker was stopped before a round succeeded.
+        Raises WorkerNameInUse.
+        """
+        delay_seconds, last_error = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:
             try:
                 self.schema()
@@ -136,12 +144,12 @@ class Worker:
             except Terminal:
                 raise
             except Exception as error:
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != last_error:
+                    last_error = str(error)
                     is_known = isinstance(error, Retryable)
                     log.warning(
-                        "the worker waits to begin",
-                        error=said,
+                        "worker cannot start yet",
+                        error=last_error,
                         next_try_in_seconds=delay_seconds,
                         exc_info=None if is_known else error,
                     )
@@ -152,5 +160,5 @@ class Worker:
         return False
 
     def stop(self) -> None:
-        """Finish the step in hand and leave; safe in a signal handler."""
+        """Stop after the current step. May be called from a signal handler."""
         self.loop.stop()

@@ -220,7 +220,7 @@ def test_a_cadence_that_is_none_is_an_import_error_with_its_name(
 
     [error] = read_dags(PROJECT / "dags" / "cleave_merge_pass.py").import_errors.values()
 
-    assert "CLEAVE_MERGE_PASS_SECONDS='often' is not a number of whole seconds" in error
+    assert "CLEAVE_MERGE_PASS_SECONDS='often' must be a whole number of seconds" in error
 
 
 def test_the_pool_comes_from_the_environment(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:

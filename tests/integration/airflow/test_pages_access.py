@@ -65,7 +65,7 @@ def test_without_the_connection_a_page_says_what_is_missing(
         app.dependency_overrides.clear()
 
     assert page.status_code == 503
-    assert "Airflow does not say where Cleave is" in page.text
+    assert "cannot read the address of Cleave from Airflow" in page.text
     assert "cleave" in page.text
 
 

@@ -147,4 +147,4 @@ def test_a_night_without_enough_past_says_so(recorded: Bench, run_dag: RunDag) -
     assert run.state == "success"
     [topic] = result(run, "tune")["tuned"]
     assert (topic["topic"], topic["candidate_id"]) == (TOPIC, None)
-    assert topic["why"] == "2.5 recorded days to search in, and 3 are needed"
+    assert topic["why"] == "2.5 recorded days to search, but 3 are needed"

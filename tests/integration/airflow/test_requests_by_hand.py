@@ -108,7 +108,7 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
         (
             "cleave_manual_split",
             {"segment_id": 0, "dryrun": True},
-            "dryrun: there is no such parameter; the form has topic, reason, segment_id, cut_points, parts, ",
+            "dryrun: there is no such parameter; use one of topic, reason, segment_id, cut_points, parts, ",
         ),
         (
             "cleave_manual_split",
@@ -127,7 +127,7 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
         (
             "cleave_delete_topic",
             {"confirm": "acme/shop/other"},
-            f"confirm='acme/shop/other' is not the topic {TOPIC}; type its name again",
+            f"confirm='acme/shop/other' is not the topic {TOPIC}; enter its name again",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_without_a_connection_the_task_says_what_to_add(
 
     said = capsys.readouterr().out
     assert run.state == "failed"
-    assert "there is no connection 'cleave': add a Cleave or Postgres connection" in said
+    assert "there is no connection 'cleave'; add a Cleave or Postgres connection" in said
     assert not (SHOWS_NO_FRAMES and "Traceback" in said)
 
 

@@ -116,7 +116,7 @@ def test_an_attempt_that_waits_too_long_is_worth_another_and_the_operation_stays
         lease = leases.acquire(tx, "worker/asleep", "asleep", 3600.0)
         assert lease is not None
 
-    with pytest.raises(Retryable, match="see that a worker is up"):
+    with pytest.raises(Retryable, match="check that a worker runs"):
         tasks.perform("segments split", **asked(controller_url, segment_id=0, timeout_seconds=0.2))
 
     [waiting] = bench.live_operations()

@@ -83,10 +83,10 @@ def test_the_report_has_everything_in_it(cleave: CommandLine, recorded: str, tmp
 def test_what_cannot_be_asked_is_one_line(cleave: CommandLine, recorded: str, trace: Path) -> None:
     topic = ("--topic", recorded)
     for given, words in [
-        ((*topic, "--namespace", "acme/shop"), "one of the three"),
-        (("--trace", str(trace), "--from", "1d"), "--from and --to go with topics"),
+        ((*topic, "--namespace", "acme/shop"), "give only one of"),
+        (("--trace", str(trace), "--from", "1d"), "--from and --to apply to topics"),
         ((*topic, "--policy", "nonsense"), "is unknown; choose one of"),
-        ((*topic, "--policy", "pip483:max_segments"), "not of the form"),
+        ((*topic, "--policy", "pip483:max_segments"), "must have the form"),
         ((*topic, "--policy", "pip483:nonsense=1"), "nonsense"),
         ((*topic, "--policy", "pip483:max_segments=0"), "max_segments"),
         ((*topic, "--policy", "pip483:max_segments=null"), "give the value"),

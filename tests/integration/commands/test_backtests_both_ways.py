@@ -67,7 +67,8 @@ def test_what_takes_too_long_for_a_call_names_the_dag(both: tuple[CommandLine, O
     said = http("backtest", "--topic", TOPIC, "--from", "90d").err
 
     assert (
-        "270 days to simulate (1 loads, 3 times each); 200 at most are computed while somebody waits" in said
+        "the backtest simulates 270 days (1 loads, 3 times each), but at most 200 are allowed while a caller waits"
+        in said
     )
     assert "trigger the DAG policy_backtest" in said
 

@@ -163,7 +163,7 @@ def test_a_server_weighs_on_so_many_days_and_names_what_takes_more(
 
     said = http.refused("policy", "promote", THERE, "--days", "31")
 
-    assert "a server weighs a candidate on 30 days at most" in said
+    assert "days must be at most 30 on a server" in said
     assert "trigger the DAG policy_promote" in said
 
 

@@ -185,7 +185,7 @@ def test_too_short_a_past_is_refused_with_the_sentence(
     answer = cleave("policy", "promote", recorded)
 
     assert answer.code == 2
-    assert "has 1.0 recorded days among the last 14, and 3 are needed to judge a policy" in answer.err
+    assert "has 1.0 recorded days in the last 14, but 3 are needed to compare policies" in answer.err
     assert cleave.json("policy", "candidates")[0]["state"] == "shadow"
     monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "none"))
     assert "no load was recorded" in cleave("policy", "promote", recorded).err

@@ -109,9 +109,9 @@ def test_a_worker_serves_metrics_and_gives_its_leases_back_when_told_to_leave(
 
     assert "no worker is up" in cleave("doctor").out
     lines = [json.loads(line) for line in (tmp_path / "worker.log").read_text().splitlines()]
-    got = [line for line in lines if line["event"] == "shard got"]
+    got = [line for line in lines if line["event"] == "shard acquired"]
     assert {line["shard"] for line in got} == set(range(load_settings().worker_shards))
-    assert {line["shard"] for line in lines if line["event"] == "shard given back"} == {
+    assert {line["shard"] for line in lines if line["event"] == "shard resigned"} == {
         line["shard"] for line in got
     }
     [name] = {line["worker"] for line in lines}

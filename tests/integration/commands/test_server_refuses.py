@@ -83,7 +83,7 @@ def test_an_operation_that_takes_longer_is_for_later_and_stays(
     assert (answer.code, "intended" in answer.out) == (75, True)
     assert answer.err == (
         f"cleave: operation {left['operation_id']} (create of topic://acme/shop/late) is intended after 0.3 s; "
-        "wait longer, see that a worker is up, or look at `cleave operations --stuck`\n"
+        "wait longer, check that a worker runs, or read `cleave operations --stuck`\n"
     )
 
 

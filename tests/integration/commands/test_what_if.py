@@ -87,7 +87,7 @@ def test_a_policy_that_looks_at_ancestors_is_given_them(cleave: CommandLine, ord
     ("given", "said"),
     [
         (("--set", "nonsense=1"), "nonsense"),
-        (("--set", "max_segments"), "not of the form key=value"),
+        (("--set", "max_segments"), "must have the form key=value"),
         (("--set", "max_segments=many"), "give a whole number"),
         (("--set", "max_segments=0"), "max_segments = 0 must be >="),
         (("--set", "max_segments=null"), "give the value to ask about"),

@@ -225,7 +225,7 @@ def test_a_plain_topic_becomes_the_parent_of_one_segment(house: PulsarHouse) -> 
 
     assert [str(segment) for segment in house.layout.active] == ["1 (0000-ffff)"]
     assert house.log_of(0) == old
-    assert "is terminated already" in house.cleave.refused("topics", "adopt", old)
+    assert "is already terminated" in house.cleave.refused("topics", "adopt", old)
 
 
 def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarHouse) -> None:

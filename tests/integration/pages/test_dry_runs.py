@@ -66,7 +66,7 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
     told = pages.post("/preview", json=wish).json()
 
     assert "split_msg_rate_in from unset to 50" in told["sentence"]
-    assert f"1 of 1 topics would be treated differently at once: {TOPIC}" in told["sentence"]
+    assert f"1 of 1 topics would have other decisions at once: {TOPIC}" in told["sentence"]
     assert bench.rows("SELECT * FROM cleave.namespace_policy") == []
     quiet = {"level": "acme/shop", "parameters": {"max_segments": 9}}
     again = pages.post("/preview", json={**wish, "conf": quiet}).json()
@@ -98,7 +98,7 @@ def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looke
         told = pages.post("/preview", json=wish).json()
 
     assert "split_msg_rate_in from 10000 to 50" in told["sentence"]
-    assert "of 1 evaluated topics among 2, 1 would be treated differently at once" in told["sentence"]
+    assert "of 1 evaluated topics among 2, 1 would have other decisions at once" in told["sentence"]
     assert [one for one in asked if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
 
 

@@ -206,7 +206,7 @@ def test_a_second_worker_of_a_name_says_so_and_ends(
     wait_until(lambda: not second.running, message="the second has left")
 
     assert second.exit_code == 2
-    said = "cleave: another worker runs as w1; give each worker a name of its own"
+    said = "cleave: another worker runs under the name w1; give each worker a unique name"
     assert [line for line in log.read_text().splitlines() if line.startswith("cleave:")] == [said]
     assert first.running
     assert len(held_by(bench, "w1")) == 16

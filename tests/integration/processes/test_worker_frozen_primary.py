@@ -112,7 +112,7 @@ def test_a_worker_whose_address_leads_to_a_standby_says_so_in_lines_and_waits_fo
             late.start()
             wait_until(lambda: len(refused_writes(log)) > 2, message="several loops met the standby")
             wait_until(
-                lambda: late_log.exists() and refused_writes(late_log), message="a worker waits to begin"
+                lambda: late_log.exists() and refused_writes(late_log), message="worker cannot start yet"
             )
             last = newest_lease(bench)
 

@@ -42,7 +42,7 @@ def waiting_worker(
     worker.start()
     try:
         wait_until(
-            lambda: "the worker waits to begin" in log.read_text() or not worker.running, message="it says so"
+            lambda: "worker cannot start yet" in log.read_text() or not worker.running, message="it says so"
         )
         assert why in log.read_text()
         assert worker.running
@@ -69,7 +69,7 @@ def test_it_waits_for_a_schema_of_its_own_version(
         else:
             migrate(empty_database)
         wait_until(lambda: holders(store) == {"early"}, message="it holds shards")
-        assert log.read_text().count("the worker waits to begin") == 1
+        assert log.read_text().count("worker cannot start yet") == 1
         assert "Traceback" not in log.read_text()
     store.dispose()
 

@@ -239,7 +239,7 @@ def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
     [merge] = run(cold).intents
     again = say(cold, row, actor="eve")
     assert (again.state, again.answered_by, again.operation_id) == (ApprovalState.DONE, "ada", merge)
-    with pytest.raises(Conflict, match=r"was approved by ada at .* and is done; act by hand"):
+    with pytest.raises(Conflict, match=r"was approved by ada at .* and is done; make the change by hand"):
         say(cold, row, approve=False)
 
 
@@ -286,7 +286,7 @@ def test_no_answer_counts_after_its_time_whoever_looks_at_the_clock_first(cold: 
     wind(cold, row, 86_401)
 
     assert not waiting(cold)[0].is_answerable
-    with pytest.raises(Conflict, match=r"until .* UTC, and what holds without an answer is reject"):
+    with pytest.raises(Conflict, match=r"ended at .* UTC, and the default, reject, applies"):
         say(cold, row)
     with cold.store.transaction() as tx:
         assert not approval_rows.move(

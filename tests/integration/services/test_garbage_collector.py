@@ -138,7 +138,7 @@ def test_a_segment_waits_for_its_ancestors_so_that_the_order_of_reading_stays(be
 
     report = collect_now(bench)
     assert report.segments == {}
-    assert reasons(report)[1] == "after its ancestor(s) 0"
+    assert reasons(report)[1] == "it waits for its ancestor(s) 0"
 
     drain(bench, 0)
     assert collect_now(bench).segments == {TOPIC: (0, 1, 2)}
@@ -170,7 +170,7 @@ def test_a_log_that_is_out_of_sight_for_a_moment_keeps_its_segment(bench: Bench)
     plane.before_call = be_back
     report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
 
-    assert (report.segments, reasons(report)) == ({}, {0: "its log was out of sight for a moment"})
+    assert (report.segments, reasons(report)) == ({}, {0: "its log could not be seen for a moment"})
 
 
 def test_a_log_that_does_not_answer_keeps_its_segment(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -404,7 +404,7 @@ def test_a_restored_journal_that_is_pointed_to_another_cluster_acts_on_nothing(
 
     verify_topics(bench.store, bench.planes)
 
-    with pytest.raises(TopicHeld, match="does the address name the cluster"):
+    with pytest.raises(TopicHeld, match="check that the address names the cluster"):
         bench.intend(splitting(1))
     assert bench.plane.list_segments(bench.topic_name) == []
 

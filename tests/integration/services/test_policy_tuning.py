@@ -111,11 +111,14 @@ def test_a_planted_better_setting_is_found_and_proposed_with_its_evidence(
 
     again = tune(bench, trials, "night-2")
     assert (again.candidate_id, again.looked_at) == (None, 0)
-    assert "in shadow already" in again.why
+    assert "already has a candidate in shadow" in again.why
     policy_candidates.withdraw(bench.store, TOPIC, actor="ada", reason="not before the holidays")
     third = tune(bench, trials)
     assert third.candidate_id is None
-    assert third.why == f"the same was withdrawn as candidate {answer.candidate_id}: not before the holidays"
+    assert (
+        third.why
+        == f"the same policy was withdrawn as candidate {answer.candidate_id}: not before the holidays"
+    )
 
 
 @pytest.mark.usefixtures("short_past")
@@ -125,7 +128,7 @@ def test_where_the_live_policy_is_best_nothing_is_proposed(bench: Bench, url: Pa
 
     answer = tune(bench, trials)
 
-    assert answer.why == "nothing that was tried cost less than the policy in force"
+    assert answer.why == "no variant that was tried cost less than the policy in force"
     assert (answer.candidate_id, answer.confirmed) == (None, {})
     assert answer.looked_at >= 14
     assert bench.rows("SELECT count(*) FROM cleave.policy_candidate") == [(0,)]
@@ -152,7 +155,7 @@ def test_too_short_a_past_says_so(bench: Bench, url: Path, trials: Trials) -> No
 
     answer = tune(bench, trials)
 
-    assert answer.why == "1.1 recorded days to search in, and 3 are needed"
+    assert answer.why == "1.1 recorded days to search, but 3 are needed"
 
 
 @pytest.mark.parametrize(

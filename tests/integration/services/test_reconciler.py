@@ -149,7 +149,7 @@ def test_where_no_log_at_all_is_there_nothing_is_concluded(split_topic: Bench) -
     for _ in range(2):
         findings = look(split_topic)
         assert sorted(kinds(findings)) == ["active-missing", "active-missing", "sealed-missing"]
-        assert all("does the address name the cluster" in str(finding.error) for finding in findings)
+        assert all("check that the address names the cluster" in str(finding.error) for finding in findings)
     assert split_topic.plane.list_segments(TOPIC) == []
     with split_topic.store.transaction() as tx:
         assert drains.drained(tx, split_topic.topic_id, "billing") == set()

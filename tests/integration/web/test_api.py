@@ -462,7 +462,7 @@ class TestLoadOfBrokers:
 
         answer = http.post(f"{API}/load/samples", json=body, headers=broker)
 
-        assert (answer.status_code, "set the clocks right" in answer.json()["reason"]) == (412, True)
+        assert (answer.status_code, "synchronize the clocks" in answer.json()["reason"]) == (412, True)
 
     @pytest.mark.parametrize("instant_ms", [0, 2**62])
     def test_a_clock_that_is_wrong_is_told_so(
@@ -474,4 +474,4 @@ class TestLoadOfBrokers:
 
         answer = http.post(f"{API}/load/samples", json={"samples": samples}, headers=broker)
 
-        assert (answer.status_code, "set the clocks right" in answer.json()["reason"]) == (412, True)
+        assert (answer.status_code, "synchronize the clocks" in answer.json()["reason"]) == (412, True)

@@ -116,7 +116,7 @@ def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
         assert back == {"a": None}
         assert [*away] == ["a"]
         assert 2.0 <= (away["a"] or 0.0) < 30.0
-        told = [line for line in lines if line["event"] == "a bucket's owner is away"]
+        told = [line for line in lines if line["event"] == "owner of a bucket is disconnected"]
         assert [(one["consumer"], one["subscription"], one["topic_id"]) for one in told] == [
             ("a", "billing", bench.topic_id)
         ] * 2

@@ -109,11 +109,13 @@ def test_nothing_else_is_settled_before_the_loop_has_looked_after_who_is_led(ben
 
         def said() -> list[str]:
             events = [line["event"] for line in lines]
-            return [event for event in events if event in ("sessions not settled", "consumers wait")]
+            return [
+                event for event in events if event in ("sessions not settled", "round of the leader failed")
+            ]
 
         with capture_logs() as lines, away(bench.url, "cleave-leader"):
             bench.execute("SELECT pg_notify('cleave_drains', '1')")
-            wait_until(lambda: said().count("consumers wait") >= 3, message="three rounds")
+            wait_until(lambda: said().count("round of the leader failed") >= 3, message="three rounds")
 
-        assert said()[:6] == ["sessions not settled", "consumers wait"] * 3
+        assert said()[:6] == ["sessions not settled", "round of the leader failed"] * 3
         servers.close()

@@ -75,7 +75,7 @@ def test_the_command_performs_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     command(topic="acme/shop/orders", word="hello", times=None, reason=None, dry_run=False, as_json=True)
 
     [(request, options)] = asked
-    assert (request.topic, request.times, request.reason) == (TOPIC, 1, "asked for on the command line")
+    assert (request.topic, request.times, request.reason) == (TOPIC, 1, "requested on the command line")
     assert not options.dry_run
     assert json.loads(capsys.readouterr().out) == {"dry_run": False, "text": f"hello {TOPIC}"}
 
@@ -99,7 +99,7 @@ def test_it_is_a_form() -> None:
         ({"word": "hello"}, "topic: is missing"),
         ({"topic": TOPIC, "word": "much too long"}, "word='much too long': string should have at most 10"),
         ({"topic": TOPIC, "word": "hello", "times": 4}, "times=4: input should be less than or equal to 3"),
-        ({"topic": TOPIC, "word": "hello", "tone": 1}, "tone: there is no such parameter; the form has"),
+        ({"topic": TOPIC, "word": "hello", "tone": 1}, "tone: there is no such parameter; use one of"),
     ],
 )
 def test_a_wrong_form_is_refused_in_one_line(values: dict[str, object], line: str) -> None:

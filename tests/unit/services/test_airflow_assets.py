@@ -209,7 +209,7 @@ def test_an_answer_that_is_not_airflows_is_airflow_away(
     airflow.page = page
     rest = AirflowRest(AirflowLogin(url, **login))
 
-    with pytest.raises(AirflowAway, match="no answer of Airflow's"):
+    with pytest.raises(AirflowAway, match="did not answer like Airflow"):
         rest.post("t", {})
-    with pytest.raises(AirflowAway, match="no answer of Airflow's"):
+    with pytest.raises(AirflowAway, match="did not answer like Airflow"):
         rest.note("dag", "run", "done")

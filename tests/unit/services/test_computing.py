@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
-from controller.services.computing.child import GAVE_UP_WAITING
+from controller.services.computing.child import IDLE_EXIT_CODE
 from controller.services.computing.computers import Computation, Computers
 from controller.settings import PROJECT_ROOT
 from tests.support import computed
@@ -105,8 +105,8 @@ def test_a_process_that_dies_is_said_so(computers: Computers) -> None:
 
 def test_a_process_that_gave_up_waiting_as_it_was_taken_is_replaced_once(computers: Computers) -> None:
     first = Computation(computers).run(computed.process_id)
-    with pytest.raises(Retryable, match=f"exit code {GAVE_UP_WAITING}"):
-        Computation(computers).run(computed.leave, GAVE_UP_WAITING)
+    with pytest.raises(Retryable, match=f"exit code {IDLE_EXIT_CODE}"):
+        Computation(computers).run(computed.leave, IDLE_EXIT_CODE)
     assert Computation(computers).run(computed.process_id) != first
 
 

@@ -72,7 +72,7 @@ def test_the_confirmation_may_leave_the_scheme_out() -> None:
             {"topic": TOPIC, "segment_id": 0, "parts": 1},
             "parts=1: input should be greater than or equal to 2",
         ),
-        ({"topic": TOPIC, "segment_id": 0, "at": 1}, "at: there is no such parameter; the form has topic,"),
+        ({"topic": TOPIC, "segment_id": 0, "at": 1}, "at: there is no such parameter; use one of topic,"),
         ({"topic": TOPIC, "segment_id": 0, "cut_points": [70000]}, "hash '70000' is not on the ring"),
         (
             {"topic": TOPIC, "segment_id": 0, "cut_points": "0x8000 ninety"},

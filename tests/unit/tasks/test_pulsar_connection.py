@@ -55,8 +55,8 @@ def test_a_token_is_shown_to_nobody_on_the_way_unless_somebody_says_so(
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({}, "connection 'our_brokers' names no host"),
-        ({"host": "one", "extras": {"tokn": "secret"}}, "extras that are not read: tokn;"),
+        ({}, "connection 'our_brokers' has no host"),
+        ({"host": "one", "extras": {"tokn": "secret"}}, "unknown extras: tokn;"),
     ],
 )
 def test_what_cannot_serve_is_said_without_a_secret(fields: dict[str, Any], line: str) -> None:

@@ -38,7 +38,7 @@ def test_both_ways_of_the_example_hand_on_the_operation(bench: Bench, run_exampl
         instance.task_id: instance.xcom_pull(task_ids=instance.task_id)
         for instance in run.get_task_instances()
     }
-    assert told["tell"] == f"split of {bench.topic_name} made segments [1, 2]"
+    assert told["describe_operation"] == f"split of {bench.topic_name} made segments [1, 2]"
     assert told["wait"] == told["deferred"]
     link = run.get_task_instance("wait").xcom_pull(task_ids="wait", key="_link_OperationLink")
     assert link.endswith(f"/operation?operation_id={operation_id}")
@@ -71,7 +71,7 @@ def test_what_is_no_operation_fails_at_once(
     failed = run_operator(waiting("the last one", deferrable=deferrable))
 
     assert (failed.state, failed.try_number) == ("failed", 1)
-    assert "operation_id='the last one' is not an operation's id" in capsys.readouterr().out
+    assert "operation_id='the last one' must be the id of an operation" in capsys.readouterr().out
 
 
 def test_it_is_rescheduled_until_the_operation_ends(bench: Bench, connection: str) -> None:

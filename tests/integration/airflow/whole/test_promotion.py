@@ -146,7 +146,7 @@ def test_a_candidate_without_a_past_to_weigh_it_on_stays_in_shadow_and_the_page_
 
     pages = ask(airflow.url, page)
 
-    said = re.compile("failed. candidate [0-9]+ cannot be weighed: .*recorded")
+    said = re.compile("failed. candidate [0-9]+ cannot be compared: .*recorded")
     expect(candidate(pages).locator("[data-answer]")).to_have_text(said)
     expect(candidate(pages).locator("[data-answer]")).to_have_class("bad")
     expect(candidate(pages).get_by_role("button", name="Weigh and promote")).to_be_visible()

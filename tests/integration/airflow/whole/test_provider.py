@@ -81,7 +81,7 @@ def test_the_sensor_waits_rescheduled_and_deferred_for_an_operation_that_somebod
     assert airflow.api.wait_run(WAITS, run, timeout_seconds=300) == "success"
     assert answer(airflow, WAITS, run, "deferred") == answer(airflow, WAITS, run, "wait")
     assert answer(airflow, WAITS, run, "deferred")["operation_id"] == operation_id
-    assert answer(airflow, WAITS, run, "tell").startswith(f"split of {TOPIC} made segments [")
+    assert answer(airflow, WAITS, run, "describe_operation").startswith(f"split of {TOPIC} made segments [")
     links = airflow.api.call("GET", f"/dags/{WAITS}/dagRuns/{run}/taskInstances/deferred/links")
     [address] = links["extra_links"].values()
     assert address.endswith(linked(f"operation?operation_id={operation_id}"))
@@ -104,7 +104,7 @@ def test_a_split_by_an_operator_starts_the_dag_that_watches_for_splits(
             line
             for run in new
             if airflow.api.wait_run(REACTS, run)
-            for line in answer(airflow, REACTS, run, "tell")
+            for line in answer(airflow, REACTS, run, "describe_splits")
         ]
 
     children = answer(airflow, ACTS, acts, "split")["children"]
@@ -161,7 +161,9 @@ def test_what_the_triggerer_heard_becomes_one_run_for_each_topic(
         def told() -> list[Any]:
             runs = airflow.api.call("GET", f"/dags/{EACH}/dagRuns")["dag_runs"]
             ended = [one for one in runs if one["partition_key"] == TOPIC and one["state"] == "success"]
-            return [line for one in ended for line in answer(airflow, EACH, one["dag_run_id"], "tell")]
+            return [
+                line for one in ended for line in answer(airflow, EACH, one["dag_run_id"], "describe_changes")
+            ]
 
         line = f"split of {list(split.parent_ids)} into {[one.plan.segment_id for one in split.children]}"
         wait_until(lambda: line in told(), timeout_seconds=120, message="the topic's run")
@@ -193,5 +195,5 @@ def test_a_split_while_no_triggerer_is_up_starts_the_watching_dag_when_one_is(
 def line_of(airflow: AirflowStandalone, sealed: tuple[int, ...]) -> str | None:
     """What a run of the watching DAG said of the split of those segments, if any did."""
     ended = [run["dag_run_id"] for run in runs_by_asset(airflow) if run["state"] == "success"]
-    lines = [line for run in ended for line in answer(airflow, REACTS, run, "tell")]
+    lines = [line for run in ended for line in answer(airflow, REACTS, run, "describe_splits")]
     return next((line for line in lines if f": {list(sealed)} became" in line), None)

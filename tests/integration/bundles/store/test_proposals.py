@@ -526,7 +526,7 @@ def test_an_answer_whose_time_ends_while_it_waits_does_not_count(cycles: Cycles)
     with cycles.answer_that_waits(row) as (_, answer):
         cycles.end_wait()
 
-    with pytest.raises(Conflict, match="can no longer be answered: that was possible until"):
+    with pytest.raises(Conflict, match="can no longer be answered: the time for an answer ended at"):
         answer.result(30)
     assert cycles.read(row).state is ProposalState.PROPOSED
 

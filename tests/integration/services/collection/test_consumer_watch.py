@@ -193,7 +193,7 @@ def test_it_goes_on_round_by_round_until_it_is_stopped(bench: Bench, plane: Seei
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_an_interval_is_longer_than_nothing(bench: Bench, seconds: float) -> None:
-    with pytest.raises(InvalidInput, match="not longer than 0"):
+    with pytest.raises(InvalidInput, match="must be longer than 0 s, not"):
         watching(bench, interval_seconds=seconds)
 
 

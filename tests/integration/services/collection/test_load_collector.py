@@ -362,7 +362,7 @@ def test_it_ticks_until_it_is_stopped_and_outlives_a_storage_that_is_away(
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_an_interval_is_longer_than_nothing(bench: Bench, tmp_path: Path, seconds: float) -> None:
-    with pytest.raises(InvalidInput, match="not longer than 0"):
+    with pytest.raises(InvalidInput, match="must be longer than 0 s, not"):
         collector(bench, tmp_path, interval_seconds=seconds)
 
 

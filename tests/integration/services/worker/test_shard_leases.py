@@ -205,12 +205,12 @@ def test_a_second_worker_of_a_name_ends_when_it_sees_the_first_one_renew(
     bench: Bench, leases: ShardLeases, clock: HandClock
 ) -> None:
     second = worker(bench, "w1", clock, incarnation="second")
-    with pytest.raises(HeldUp, match="another process has the lease of worker w1"):
+    with pytest.raises(HeldUp, match="another process holds the lease of worker w1"):
         second.round()
     with pytest.raises(HeldUp):
         second.round()
     leases.round()
-    with pytest.raises(WorkerNameInUse, match="give each worker a name of its own"):
+    with pytest.raises(WorkerNameInUse, match="give each worker a unique name"):
         second.round()
     assert second.held.held == frozenset()
     assert not leases.round()
@@ -249,7 +249,7 @@ def test_who_wakes_up_behind_a_restarted_worker_of_its_name_stops_and_takes_noth
     thread.join()
     paused.resign()
 
-    assert "another worker runs as w1" in str(paused.refused)
+    assert "another worker runs under the name w1" in str(paused.refused)
     fence(bench, restarted, Shards.of(COUNT, range(COUNT)))
 
 
@@ -381,11 +381,11 @@ def test_each_shard_that_is_got_lost_or_given_back_is_told(bench: Bench, clock: 
             if line["event"] == event and line["worker"] == name
         ]
 
-    assert told("shard got", "w1")[:COUNT] == [(shard, 1) for shard in range(COUNT)]
+    assert told("shard acquired", "w1")[:COUNT] == [(shard, 1) for shard in range(COUNT)]
     assert told("shard lost", "w1") == [
-        (shard, 1) for shard in range(COUNT) if (shard, 2) in told("shard got", "w2")
+        (shard, 1) for shard in range(COUNT) if (shard, 2) in told("shard acquired", "w2")
     ]
-    assert told("shard given back", "w2") == told("shard got", "w2")
+    assert told("shard resigned", "w2") == told("shard acquired", "w2")
     mine.resign()
 
 

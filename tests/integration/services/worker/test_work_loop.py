@@ -224,7 +224,7 @@ def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: 
             one.rings()
             wait_until(lambda: len(tries) > 3, timeout_seconds=10, message="the journal is drained")
             due.at = None
-    assert [line["error"] for line in lines if line["event"] == "operation left for later"] == ["away"]
+    assert [line["error"] for line in lines if line["event"] == "operation deferred"] == ["away"]
 
 
 def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
