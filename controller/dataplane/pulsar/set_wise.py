@@ -22,16 +22,16 @@ def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born
     subscriptions are read while the topics are created.
     """
     deadline = admin.deadline()
-    topic_requests = [
+    creation_requests = [
         asks.create_topic(successor.backing_topic, successor.origin) for successor in successors
     ]
     predecessors = sorted({name for successor in successors for name in successor.predecessors})
     stats_requests = [asks.stats(name, f"list subscriptions of {name}") for name in predecessors]
-    answers = admin.demand_all([*topic_requests, *stats_requests], deadline)
+    answers = admin.demand_all([*creation_requests, *stats_requests], deadline)
     subscriptions_of = {
         name: frozenset(asks.subscriptions(ask, answer) or ())
         for name, ask, answer in zip(
-            predecessors, stats_requests, answers[len(topic_requests) :], strict=True
+            predecessors, stats_requests, answers[len(creation_requests) :], strict=True
         )
     }
     subscriptions_to_have = {
