@@ -181,6 +181,4 @@ def breaks(records: Iterable[Record]) -> int:
         if record.event is Event.HANDED_OUT:
             at = first[record.producer, record.key]
             at[record.number] = min(record.at_ns, at.get(record.number, record.at_ns))
-    return sum(
-        at[number] < at[number - 1] for at in first.values() for number in at if number - 1 in at
-    )
+    return sum(at[number] < at[number - 1] for at in first.values() for number in at if number - 1 in at)

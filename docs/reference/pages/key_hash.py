@@ -39,15 +39,17 @@ BYTES: Final = (b"", b"\x00", b"\x80", b"\xff\xff\xff\xff", b"\xde\xad\xbe\xef\x
 """Keys that are bytes: signed and unsigned bytes give different hashes if a client confuses them."""
 SPLITS: Final[Sequence[tuple[int, ...]]] = ((), equal_splits(4), (1, 2, 40_000), (65_535,))
 """First bucket hashes of the buckets 1, 2, ... of a segment."""
+_ONE_SEGMENT: Final = (
+    '{"topic_id": 1, "data_plane": "pulsar", "epoch": 0, "segments": [{"segment_id": 0, "range_start": %d, "range_end": %d,'
+    ' "bucket_splits": [], "backing_topic": "persistent://acme/shop/orders-segment-0"}]}'
+)
 REFUSED: Final = (
     "",
     "{}",
     "[1",
     '{"topic_id": 1, "data_plane": "pulsar", "epoch": 0, "segments": []}',
-    '{"topic_id": 1, "data_plane": "pulsar", "epoch": 0, "segments": [{"segment_id": 0, "range_start": 1, "range_end": 65535,'
-    ' "bucket_splits": [], "backing_topic": "persistent://acme/shop/orders-segment-0001-ffff-0"}]}',
-    '{"topic_id": 1, "data_plane": "pulsar", "epoch": 0, "segments": [{"segment_id": 0, "range_start": 0, "range_end": 65534,'
-    ' "bucket_splits": [], "backing_topic": "persistent://acme/shop/orders-segment-0000-fffe-0"}]}',
+    _ONE_SEGMENT % (1, 65_535),
+    _ONE_SEGMENT % (0, 65_534),
 )
 """Texts that are no layout document, or whose segments leave hashes without an owner."""
 _NOW: Final = 1_795_230_000_000
@@ -84,7 +86,10 @@ def key_hash_page() -> str:
         "The bucket of a bucket hash, by the splits of the segment:",
         table(
             ("`bucket_splits`", "bucket hash", "bucket"),
-            ((one["bucket_splits"], one["bucket_hash"], one["bucket"]) for one in json.loads(vectors())["buckets"]),
+            (
+                (one["bucket_splits"], one["bucket_hash"], one["bucket"])
+                for one in json.loads(vectors())["buckets"]
+            ),
         ),
         _FILE,
     )
@@ -126,7 +131,7 @@ def _document(layout: SegmentLayout) -> dict[str, object]:
         "epoch": layout.epoch,
         "next_segment_id": layout.next_segment_id,
         "leader": None,
-        "of a later version": {"quoted \"text\"": [1.5, -2, True, "\\ / \u2028 🔑"]},
+        "of a later version": {'quoted "text"': [1.5, -2, True, "\\ / \u2028 🔑"]},
         "segments": [_segment(segment) for segment in reversed(layout.active)],
     }
 
@@ -168,11 +173,11 @@ def _route(layout: SegmentLayout, key: str) -> dict[str, object]:
 
 def _streams() -> list[dict[str, object]]:
     """Return texts of event streams and the events in each; the last event of a stream that broke is not whole."""
-    token = '{"reason": "token expired"}'
+    end = '{"reason": "token expired"}'
     return [
         {
-            "text": f"event: layout\ndata: {{\"epoch\": 1}}\n\nevent: heartbeat\ndata: {{}}\n\nevent: end\ndata: {token}\n\n",
-            "events": [["layout", '{"epoch": 1}'], ["heartbeat", "{}"], ["end", token]],
+            "text": f'event: layout\ndata: {{"epoch": 1}}\n\nevent: heartbeat\ndata: {{}}\n\nevent: end\ndata: {end}\n\n',
+            "events": [["layout", '{"epoch": 1}'], ["heartbeat", "{}"], ["end", end]],
         },
         {"text": ": a comment\r\n\r\nevent:layout\r\ndata:{}\r\n\r\ndata: {", "events": [["layout", "{}"]]},
     ]

@@ -27,13 +27,19 @@ def demand_maven() -> str:
 
 def test_java(tmp_path: Path) -> None:
     """In a copy, so that Maven writes nothing into the checkout."""
-    project = shutil.copytree(ROOT / "clients" / JAVA, tmp_path / JAVA, ignore=shutil.ignore_patterns("target"))
+    project = shutil.copytree(
+        ROOT / "clients" / JAVA, tmp_path / JAVA, ignore=shutil.ignore_patterns("target")
+    )
     vectors = generate.HERE / VECTORS
 
-    said = build([demand_maven(), "--batch-mode", "-Dstyle.color=never", f"-Dvectors={vectors}", "test"], project)
+    said = build(
+        [demand_maven(), "--batch-mode", "-Dstyle.color=never", f"-Dvectors={vectors}", "test"], project
+    )
 
     assert "BUILD SUCCESS" in said
-    assert _ran(said) == len(re.findall("@Test", (project / "src/test/java/cleave/ConformanceTest.java").read_text()))
+    assert _ran(said) == len(
+        re.findall("@Test", (project / "src/test/java/cleave/ConformanceTest.java").read_text())
+    )
 
 
 def _ran(said: str) -> int:
@@ -45,7 +51,9 @@ def _ran(said: str) -> int:
 def test_go() -> None:
     said = build([demand_go(), "test", "-count=1", "-v", "./..."], ROOT / "clients" / GO)
 
-    tests = re.findall(r"^func (Test\w+)", (ROOT / "clients/go/conformance_test.go").read_text(), re.MULTILINE)
+    tests = re.findall(
+        r"^func (Test\w+)", (ROOT / "clients/go/conformance_test.go").read_text(), re.MULTILINE
+    )
     assert sorted(re.findall(r"^--- PASS: (\w+)", said, re.MULTILINE)) == sorted(tests)
 
 

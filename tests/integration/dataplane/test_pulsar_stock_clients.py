@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,9 @@ def reshape(house: PulsarHouse, operations: int) -> None:
             widest = max(active, key=lambda one: one.hash_range.width)
             house.cleave.ok("segments", "split", house.topic, str(widest.segment_id))
         else:
-            pairs = zip(active, active[1:], strict=False)
-            left, right = min(pairs, key=lambda pair: pair[0].hash_range.width + pair[1].hash_range.width)
+            left, right = min(
+                pairwise(active), key=lambda pair: pair[0].hash_range.width + pair[1].hash_range.width
+            )
             house.cleave.ok("segments", "merge", house.topic, str(left.segment_id), str(right.segment_id))
 
 

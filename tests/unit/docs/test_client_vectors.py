@@ -17,7 +17,9 @@ def test_hashes_have_each_tail_each_sign_and_bytes_that_are_no_text() -> None:
     assert {one["hash"] >> 31 for one in hashes} == {0, 1}
     assert {one["bucket_hash"] >> 15 for one in hashes} == {0, 1}
     assert any(one["text"] is None for one in hashes)
-    assert all(bytes.fromhex(one["bytes"]).decode() == one["text"] for one in hashes if one["text"] is not None)
+    assert all(
+        bytes.fromhex(one["bytes"]).decode() == one["text"] for one in hashes if one["text"] is not None
+    )
 
 
 def test_layouts_have_one_segment_and_several_not_in_order_with_one_bucket_and_several() -> None:
