@@ -64,8 +64,13 @@ def demand_go() -> str:
     return demand_command("go", "install Go 1.25 or newer (https://go.dev/dl) and put go on PATH")
 
 
+def demand_javac() -> str:
+    """The path of `javac`."""
+    return demand_command("javac", "apt install openjdk-17-jdk-headless (or put javac on PATH)")
+
+
 def _java(classes: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
-    compiler = demand_command("javac", "apt install openjdk-17-jdk-headless (or put javac on PATH)")
+    compiler = demand_javac()
     classpath = f"{demand_jars(PULSAR_4)}/*"
     sources = [*(ROOT / "clients/java/src/main").rglob("*.java"), *(_SOURCES / JAVA).glob("*.java")]
     build([compiler, "-cp", classpath, "-d", classes, *sources], ROOT)
