@@ -19,6 +19,7 @@ from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.serving import token_for
 from tests.support.brokers import demand_jars
 from tests.support.missing import demand_command
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 JAVA, GO = "java", "go"
@@ -27,6 +28,7 @@ _PRODUCE, _CONSUME = "produce", "consume"
 _SOURCES = Path(__file__).parent / "stock"
 _QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _CLASSES: Mapping[str, str] = {_PRODUCE: "StockProducer", _CONSUME: "StockConsumer"}
+_END_SECONDS = 60.0
 _BUILD_SECONDS = 600
 """The first build of the Go programs downloads and compiles the Pulsar client."""
 
@@ -88,8 +90,10 @@ def _go(directory: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
 class StockProcess:
     """One of the programs, started."""
 
-    def __init__(self, command: Sequence[str | Path], history: Path, counted: Event) -> None:
-        self.history, self._counted = history, counted
+    def __init__(self, role: str, command: Sequence[str | Path], history: Path) -> None:
+        """`role` is `produce` or `consume`."""
+        self.role, self.history = role, history
+        self._counted = Event.SENT if role == _PRODUCE else Event.HANDED_OUT
         self._log = history.with_suffix(".log")
         history.touch()
         self._child = ChildProcess(command, log=self._log, cwd=ROOT)
@@ -103,12 +107,24 @@ class StockProcess:
     @property
     def count(self) -> int:
         """Messages that the process has stored or was handed so far. Fails with the end of its log if it is not running."""
-        assert self._child.running, self._log.read_text(errors="replace")[-4000:]
+        assert self._child.running, self.whereabouts()
         return self.history.read_bytes().count(f"\t{self._counted}\t".encode())
 
+    def whereabouts(self) -> str:
+        """The end of the process's log, for the message of a test that waited in vain."""
+        return f"{self.history.stem}:\n{self._log.read_text(errors='replace')[-4000:]}"
+
     def stop(self) -> None:
-        """End the process in good order: a producer has stored what it was given to send."""
-        self._child.stop(grace_seconds=40.0)
+        """End the process in good order. Fails if the process has to be killed: a producer that waits for an answer that never comes, or
+        whose message failed.
+        """
+        self._child.ask_to_end()
+        wait_until(
+            lambda: not self._child.running,
+            timeout_seconds=_END_SECONDS,
+            message=f"the end of {self.whereabouts()}",
+        )
+        self._child.stop()
 
     def kill(self) -> None:
         """End the process at once."""
@@ -146,9 +162,12 @@ class StockScene:
         *,
         kind: str = "Failover",
         acknowledgement: str = "individual",
+        work_ms: int = 0,
     ) -> StockProcess:
-        """Start a consumer. `kind`: Failover or Exclusive; `acknowledgement`: individual or cumulative."""
-        arguments = [subscription, kind, acknowledgement]
+        """Start a consumer. `kind`: Failover or Exclusive; `acknowledgement`: individual or cumulative; `work_ms`: milliseconds of work
+        on each message.
+        """
+        arguments = [subscription, kind, acknowledgement, str(work_ms)]
         return self._start((language, _CONSUME), self.pattern, name, subscription, arguments)
 
     def _start(
@@ -158,9 +177,7 @@ class StockScene:
         histories.mkdir(parents=True, exist_ok=True)
         history = histories / f"{name}-{program[0]}.history"
         command = [*self.programs.commands[program], self.service_url, read_or_written, name, history]
-        started = StockProcess(
-            [*command, *arguments], history, Event.SENT if program[1] == _PRODUCE else Event.HANDED_OUT
-        )
+        started = StockProcess(program[1], [*command, *arguments], history)
         self._running.append(started)
         return started
 
@@ -177,6 +194,15 @@ class StockScene:
         """Kill what is still running."""
         for process in self._running:
             process.kill()
+
+
+def unsent(records: Iterable[Record]) -> int:
+    """Count the messages that no producer noted as stored although a later message of the same producer and key was."""
+    sent: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for record in records:
+        if record.event is Event.SENT:
+            sent[record.producer, record.key].add(record.number)
+    return sum(max(numbers) + 1 - len(numbers) for numbers in sent.values())
 
 
 def breaks(records: Iterable[Record]) -> int:

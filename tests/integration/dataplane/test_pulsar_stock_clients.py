@@ -12,7 +12,16 @@ from controller.client.history_check import Kind
 from controller.devstack.serving import serving_worker
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.bench_planes import OnPulsar
-from tests.support.stock_clients import GO, JAVA, LANGUAGES, Programs, StockProcess, StockScene, breaks
+from tests.support.stock_clients import (
+    GO,
+    JAVA,
+    LANGUAGES,
+    Programs,
+    StockProcess,
+    StockScene,
+    breaks,
+    unsent,
+)
 from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
 
@@ -110,6 +119,7 @@ def test_their_producers_keep_every_keys_order_across_splits_and_merges(
 
     assert verdict.in_order_and_complete, verdict
     assert verdict.sent > 2 * 700
+    assert unsent(scene.records(CLEAVE)) == 0
     assert breaks(scene.records(CLEAVE)) == 0
 
 

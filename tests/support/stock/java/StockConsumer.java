@@ -13,12 +13,13 @@ import org.apache.pulsar.client.api.SubscriptionType;
 /**
  * Reads all segments of a topic by a pattern until SIGTERM, and writes down what it was handed. It knows nothing of Cleave.
  *
- * <p>Arguments: SERVICE_URL TOPICS_PATTERN NAME HISTORY SUBSCRIPTION TYPE individual|cumulative.
+ * <p>Arguments: SERVICE_URL TOPICS_PATTERN NAME HISTORY SUBSCRIPTION TYPE individual|cumulative WORK_MS.
  */
 public final class StockConsumer {
     public static void main(String[] given) throws Exception {
         Ending ending = new Ending();
         boolean isCumulative = given[6].equals("cumulative");
+        long workMs = Long.parseLong(given[7]);
         Attachments attachments = new Attachments();
         try (PulsarClient client = PulsarClient.builder().serviceUrl(given[0]).build();
                 History history = new History(Path.of(given[3]));
@@ -39,9 +40,10 @@ public final class StockConsumer {
                 }
                 String topic = message.getTopicName();
                 String[] where = {given[2], topic.substring(topic.lastIndexOf('-') + 1), "", attachments.of(topic)};
-                for (String event : new String[] {"handed_out", "begun", "ended"}) {
-                    history.note(event, message.getData(), message.getKey(), where);
-                }
+                history.note("handed_out", message.getData(), message.getKey(), where);
+                history.note("begun", message.getData(), message.getKey(), where);
+                Thread.sleep(workMs);
+                history.note("ended", message.getData(), message.getKey(), where);
                 last = (isCumulative ? consumer.acknowledgeCumulativeAsync(message) : consumer.acknowledgeAsync(message))
                         .thenRun(() -> history.note("acknowledged", message.getData(), message.getKey(), where))
                         .exceptionally(lost -> null); // the message comes again

@@ -1,6 +1,6 @@
 // Reads all segments of a topic by a pattern until SIGTERM, and writes down what it was handed. It knows nothing of Cleave.
 //
-// Arguments: SERVICE_URL TOPICS_PATTERN NAME HISTORY SUBSCRIPTION TYPE individual|cumulative.
+// Arguments: SERVICE_URL TOPICS_PATTERN NAME HISTORY SUBSCRIPTION TYPE individual|cumulative WORK_MS.
 package main
 
 import (
@@ -19,6 +19,8 @@ var types = map[string]pulsar.SubscriptionType{"Failover": pulsar.Failover, "Exc
 
 func main() {
 	given := os.Args[1:]
+	work, err := time.ParseDuration(given[7] + "ms")
+	history.Demand(err)
 	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: given[0]})
 	history.Demand(err)
 	attachments := &attachments{process: history.Monotonic(), periods: map[string]int{}}
@@ -45,9 +47,10 @@ func main() {
 		}
 		topic := message.Topic()
 		where := []string{given[2], topic[strings.LastIndex(topic, "-")+1:], "", attachments.of(topic)}
-		for _, event := range []string{"handed_out", "begun", "ended"} {
-			file.Note(event, message.Payload(), message.Key(), where...)
-		}
+		file.Note("handed_out", message.Payload(), message.Key(), where...)
+		file.Note("begun", message.Payload(), message.Key(), where...)
+		time.Sleep(work)
+		file.Note("ended", message.Payload(), message.Key(), where...)
 		if acknowledge(message) == nil { // otherwise the message comes again
 			file.Note("acknowledged", message.Payload(), message.Key(), where...)
 		}
