@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from controller.client.history_check import Kind
@@ -16,6 +19,7 @@ from tests.support.stock_clients import (
     GO,
     JAVA,
     LANGUAGES,
+    ROOT,
     Programs,
     StockProcess,
     StockScene,
@@ -26,6 +30,7 @@ from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.pulsar
+PAGE = ROOT / "docs/how-to/consume-with-stock-clients.md"
 CLEAVE, STOCK = "billing", "audit"
 """Subscriptions: read by Cleave's Python consumers, and by standard consumers."""
 
@@ -146,3 +151,32 @@ def test_standard_consumers_without_gates_get_children_before_their_parents(
     assert verdict.counts[Kind.LOST] == 0, verdict
     assert verdict.counts[Kind.OVERTAKEN] > 0
     assert breaks(scene.records(STOCK)) > 0
+
+
+def test_the_pages_python_consumer_reads_sealed_and_active_segments(house: PulsarHouse) -> None:
+    """The block as it is on the page, but for the broker's address and the namespace."""
+    [block] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    block = block.replace("pulsar://broker.example.org:6650", str(house.access.service_url))
+    house.create(1, CLEAVE)
+    with closing(house.client()) as client:
+        send(client, house.log_of(0))
+        reshape(house, 1)
+        for segment in house.layout.active:
+            send(client, house.log_of(segment.segment_id))
+    seen: list[str] = []
+    names = {
+        "token": "a.b.c",
+        "handle": lambda key, _value: seen.append(key),
+        "stopping": lambda: len(seen) == 3,
+    }
+
+    exec(block.replace("acme/shop", house.namespace), names)
+
+    assert sorted(seen) == sorted(house.log_of(one) for one in house.layout.segments)
+
+
+def send(client: pulsar.Client, log: str) -> None:
+    """One message whose key is the log's name."""
+    producer = client.create_producer(log)
+    producer.send(b"", partition_key=log)
+    producer.close()
