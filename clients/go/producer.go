@@ -407,7 +407,7 @@ func (p *Producer) give(l *lane, sent *pending) bool {
 	answered := func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		once.Do(func() {
 			if errors.Is(err, pulsar.ErrSendQueueIsFull) || errors.Is(err, pulsar.ErrMemoryBufferIsFull) {
-				isFull = true // told in the call itself
+				isFull = true // the standard producer says so before SendAsync returns
 				return
 			}
 			p.router.put(func() { p.answered(l, sent, id, err) })

@@ -29,6 +29,7 @@ _SOURCES = Path(__file__).parent / "stock"
 _QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _CLASSES: Mapping[str, str] = {_PRODUCE: "StockProducer", _CONSUME: "StockConsumer"}
 _END_SECONDS = 60.0
+"""Of a process; less than `Ending.java` waits for its main thread."""
 _BUILD_SECONDS = 600
 """The first build of the Go programs downloads and compiles the Pulsar client."""
 

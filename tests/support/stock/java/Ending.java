@@ -9,7 +9,7 @@ final class Ending {
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             isWanted = true;
             try {
-                main.join(TimeUnit.SECONDS.toMillis(30));
+                main.join(TimeUnit.SECONDS.toMillis(120));
             } catch (InterruptedException error) {
                 Thread.currentThread().interrupt();
             }
