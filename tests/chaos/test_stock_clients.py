@@ -22,7 +22,8 @@ from tests.support.stock_clients import Programs
 pytestmark = [pytest.mark.pulsar, pytest.mark.chaos, pytest.mark.timeout(7200)]
 RecordFigure = Callable[[str], None]
 OPERATIONS = int(os.environ.get("CLEAVE_STOCK_OPERATIONS", "40"))
-RATE = int(os.environ.get("CLEAVE_STOCK_RATE", "500"))
+RATE = int(os.environ.get("CLEAVE_STOCK_RATE", "150"))
+"""Messages a second. One consumer may have all segments, and has to keep up."""
 Run = Callable[..., tuple[Verdict, int]]
 
 
