@@ -105,5 +105,5 @@ lock: $(READY) ## Resolve pyproject.toml anew into constraints.txt
 
 .PHONY: clean
 clean: ## Remove the environment, caches and local state
-	@rm -rf .venv .cache .cleave build dist *.egg-info
+	@rm -rf .venv .cache .cleave build dist *.egg-info clients/java/target
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

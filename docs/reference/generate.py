@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.reference.pages import client, model, program, reasons, views
+from docs.reference.pages import client, key_hash, model, program, reasons, views
 
 HERE = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/reference/generate.py from the code. Do not edit. -->\n"
@@ -24,11 +24,15 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reasons.md": reasons.reasons,
     "errors.md": model.errors_page,
     "inspect.md": views.views,
+    "key-hash.md": key_hash.key_hash_page,
+    "client-vectors.json": key_hash.vectors,
 }
 
 
 def render(page: str) -> str:
-    """Return the text of a page."""
+    """Return the text of a page, or of a data file, which has no notice."""
+    if not page.endswith(".md"):
+        return f"{PAGES[page]()}\n"
     text = re.sub(r"\n{3,}", "\n\n", PAGES[page]()).strip()
     return f"{NOTICE}\n{text}\n"
 

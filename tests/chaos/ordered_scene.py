@@ -33,6 +33,7 @@ from controller.services import garbage_collector, tombstone_sweeper, topic_admi
 from controller.services.segment_admin import Planner, merging, rebucketing, splitting
 from controller.settings import PROJECT_ROOT
 from tests.support.bench import Bench
+from tests.support.stock_clients import StockProcess
 from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
 
@@ -116,10 +117,10 @@ def _name(strike: Callable[[], None]) -> str:
 
 
 @dataclass
-class _Life:
+class TrafficLife:
     """A process with a place in the scene, and the histories of those that had it before."""
 
-    traffic: TrafficProcess
+    traffic: TrafficProcess | StockProcess
     histories: list[Path] = field(default_factory=list)
     lives: int = 1
 
@@ -158,7 +159,7 @@ class OrderedScene:
         bench.execute(
             "UPDATE cleave.cluster_policy SET policy = '{\"enabled\": false}', row_version = row_version + 1"
         )
-        bench.topic_with(FEWEST)
+        self._make_topic()
         self._ports = {name: free_port() for name in ("w1", "w2")}
         for port in self._ports.values():
             running.callback(release_port, port)
@@ -166,10 +167,26 @@ class OrderedScene:
         self._producers = {name: self._start("produce", name) for name in ("p1", "p2")}
         self._consumers = {f"c{i + 1}": self._start("consume", f"c{i + 1}") for i in range(consumers)}
         self._audits = 0
-        self._wait("traffic flows", lambda: all(one.traffic.count for one in self._everybody))
+        self._wait("traffic flows", self._flows)
+
+    def _flows(self) -> bool:
+        return all(one.traffic.count for one in self._everybody)
+
+    def _make_topic(self) -> None:
+        self.bench.topic_with(FEWEST)
 
     @property
-    def _everybody(self) -> list[_Life]:
+    def paths(self) -> list[Path]:
+        """The histories of all who took part."""
+        found = [path for one in self._everybody for path in one.histories]
+        return [*dict.fromkeys(found), self._directory / "seeks.history"]
+
+    @property
+    def _addresses(self) -> str:
+        return ",".join(f"http://127.0.0.1:{port}" for port in self._ports.values())
+
+    @property
+    def _everybody(self) -> list[TrafficLife]:
         return [*self._producers.values(), *self._consumers.values()]
 
     @property
@@ -226,12 +243,10 @@ class OrderedScene:
         self._read_down_to(0, "the backlog is read")
         for one in self._consumers.values():
             one.traffic.stop()
-        paths = [path for one in self._everybody for path in one.histories]
-        paths.append(self._directory / "seeks.history")
-        verdict = check(read_history(*paths), examples=EVERY_EXAMPLE)
+        verdict = check(read_history(*self.paths), examples=EVERY_EXAMPLE)
         if self._broker is not None:
             self._excuses.unloaded(self._broker.log)
-        return verdict, self._excuses.unexplained(verdict, read_history(*paths))
+        return verdict, self._excuses.unexplained(verdict, read_history(*self.paths))
 
     def _reshape(self) -> None:
         """One of the layout as it is; the workers run it. What cannot be just now is replaced by another."""
@@ -280,7 +295,7 @@ class OrderedScene:
     def _consumers_name(name: str, _lives: int) -> str:
         return name
 
-    def _kill_and_start(self, among: dict[str, _Life], named: Callable[[str, int], str]) -> None:
+    def _kill_and_start(self, among: dict[str, TrafficLife], named: Callable[[str, int], str]) -> None:
         place = self._chooser.choice(sorted(among))
         one = among[place]
         one.traffic.kill()
@@ -393,7 +408,7 @@ class OrderedScene:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def _any(self, among: dict[str, _Life]) -> TrafficProcess:
+    def _any(self, among: dict[str, TrafficLife]) -> TrafficProcess | StockProcess:
         return among[self._chooser.choice(sorted(among))].traffic
 
     def _unread_at_most(self, most: int) -> bool:
@@ -426,7 +441,7 @@ class OrderedScene:
             told = [one.traffic.whereabouts() for one in self._everybody]
             raise AssertionError("\n\n".join([str(late), repr(self.acts), *told])) from late
 
-    def _start(self, role: str, name: str, *, life: int = 1) -> _Life:
+    def _start(self, role: str, name: str, *, life: int = 1) -> TrafficLife:
         directory = self._directory / f"{name}-{life}"
         directory.mkdir()
         traffic = self._running.enter_context(
@@ -440,10 +455,10 @@ class OrderedScene:
                 pulsar=self.bench.pulsar,
                 rate=self._rate // 2,
                 prefetch=self._prefetch,
-                address=",".join(f"http://127.0.0.1:{port}" for port in self._ports.values()),
+                address=self._addresses,
             )
         )
-        return _Life(traffic, [traffic.history])
+        return TrafficLife(traffic, [traffic.history])
 
     def _start_worker(self, name: str) -> ChildProcess:
         given = {

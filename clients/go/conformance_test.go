@@ -1,0 +1,125 @@
+package cleave
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// vectors are what Cleave's own rules made.
+type vectors struct {
+	Hashes []struct {
+		Text        *string `json:"text"`
+		Bytes       string  `json:"bytes"`
+		Hash        uint32  `json:"hash"`
+		SegmentHash uint32  `json:"segment_hash"`
+		BucketHash  uint32  `json:"bucket_hash"`
+	} `json:"hashes"`
+	Buckets []struct {
+		BucketSplits []int `json:"bucket_splits"`
+		BucketHash   int   `json:"bucket_hash"`
+		Bucket       int   `json:"bucket"`
+	} `json:"buckets"`
+	Layouts []struct {
+		Document  string    `json:"document"`
+		TopicID   int64     `json:"topic_id"`
+		DataPlane string    `json:"data_plane"`
+		Epoch     int64     `json:"epoch"`
+		Segments  []Segment `json:"segments"`
+		Routes    []struct {
+			Key       string `json:"key"`
+			SegmentID int64  `json:"segment_id"`
+			Bucket    int    `json:"bucket"`
+		} `json:"routes"`
+	} `json:"layouts"`
+	RefusedLayouts []string `json:"refused_layouts"`
+	Streams        []struct {
+		Text   string      `json:"text"`
+		Events [][2]string `json:"events"`
+	} `json:"streams"`
+}
+
+func load(t *testing.T) vectors {
+	path := os.Getenv("CLIENT_VECTORS")
+	if path == "" {
+		path = "../../docs/reference/client-vectors.json"
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found vectors
+	if err := json.Unmarshal(text, &found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Hashes) == 0 || len(found.Buckets) == 0 || len(found.Layouts) == 0 || len(found.RefusedLayouts) == 0 ||
+		len(found.Streams) == 0 {
+		t.Fatal("vectors are missing")
+	}
+	return found
+}
+
+func TestHash(t *testing.T) {
+	for _, vector := range load(t).Hashes {
+		key, err := hex.DecodeString(vector.Bytes)
+		if err != nil || (vector.Text != nil && *vector.Text != string(key)) {
+			t.Fatalf("%v: %v", vector, err)
+		}
+		hash := Hash(key)
+		if hash != vector.Hash || hash>>16 != vector.SegmentHash || hash&0xffff != vector.BucketHash {
+			t.Errorf("%s: %08x, not %08x", vector.Bytes, hash, vector.Hash)
+		}
+	}
+}
+
+func TestBucketOf(t *testing.T) {
+	for _, vector := range load(t).Buckets {
+		if bucket := (Segment{BucketSplits: vector.BucketSplits}).BucketOf(vector.BucketHash); bucket != vector.Bucket {
+			t.Errorf("%v: bucket %d", vector, bucket)
+		}
+	}
+}
+
+func TestLayouts(t *testing.T) {
+	for _, vector := range load(t).Layouts {
+		layout, err := ParseLayout([]byte(vector.Document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		expected := Layout{vector.TopicID, vector.DataPlane, vector.Epoch, vector.Segments}
+		if !reflect.DeepEqual(layout, expected) {
+			t.Errorf("%v, not %v", layout, expected)
+		}
+		for _, route := range vector.Routes {
+			hash := Hash([]byte(route.Key))
+			segment := layout.SegmentOf(int(hash >> 16))
+			if bucket := segment.BucketOf(int(hash & 0xffff)); segment.ID != route.SegmentID || bucket != route.Bucket {
+				t.Errorf("%v: segment %d, bucket %d", route, segment.ID, bucket)
+			}
+		}
+	}
+}
+
+func TestRefusedLayouts(t *testing.T) {
+	for _, text := range load(t).RefusedLayouts {
+		if _, err := ParseLayout([]byte(text)); err == nil {
+			t.Errorf("%s was taken for a layout", text)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	for _, vector := range load(t).Streams {
+		var found [][2]string
+		readEvents(strings.NewReader(vector.Text), func() {}, func(name, data string) bool {
+			found = append(found, [2]string{name, data})
+			return true
+		})
+		if !reflect.DeepEqual(found, vector.Events) {
+			t.Errorf("%v, not %v", found, vector.Events)
+		}
+	}
+}

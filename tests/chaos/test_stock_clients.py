@@ -1,0 +1,83 @@
+"""Standard Java and Go clients on a topic that is reshaped all the time, while they, the workers and the broker are killed and stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.client.history_check import Kind, Verdict
+from controller.devstack.postgres import PostgresServer
+from controller.devstack.pulsar.standalone import PulsarStandalone
+from tests.chaos.stock_scene import StockOrderedScene
+from tests.chaos.test_ordered_consumption import SEED
+from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
+from tests.support.stock_clients import Programs
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.chaos, pytest.mark.timeout(7200)]
+RecordFigure = Callable[[str], None]
+OPERATIONS = int(os.environ.get("CLEAVE_STOCK_OPERATIONS", "40"))
+RATE = int(os.environ.get("CLEAVE_STOCK_RATE", "150"))
+"""Messages a second. One consumer may have all segments, and has to keep up."""
+Run = Callable[..., tuple[Verdict, int]]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """The programs on the standard clients, compiled once for this process."""
+    return Programs.build(tmp_path_factory.mktemp("stock"))
+
+
+@pytest.fixture
+def run(
+    killable_broker: PulsarStandalone,
+    postgres_server: PostgresServer,
+    migrated_template: str,
+    programs: Programs,
+    tmp_path: Path,
+    record_figure: RecordFigure,
+) -> Run:
+    """A run under strikes, and its verdict; the broker is killed as well where `kills_broker` says so."""
+
+    def play(*, kills_broker: bool, subscription: Mapping[str, Any], **options: Any) -> tuple[Verdict, int]:
+        url = postgres_server.create_database(
+            f"cleave_stock_{SEED}_{os.urandom(3).hex()}", template=migrated_template
+        )
+        place = OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "stock")
+        with closing(Bench(url, place)) as bench, ExitStack() as running:
+            scene = StockOrderedScene(
+                bench,
+                tmp_path,
+                running,
+                programs,
+                seed=SEED,
+                rate=RATE,
+                broker=killable_broker if kills_broker else None,
+                subscription=subscription,
+                **options,
+            )
+            scene.run(OPERATIONS, strike_every=5)
+            verdict, broken = scene.judge_order()
+            told = ", ".join(f"{count} {name}" for name, count in sorted(scene.acts.items()))
+        record_figure(
+            f"standard clients, {options}, {dict(subscription)}: {broken} breaks, {verdict.summary}; {told}"
+        )
+        return verdict, broken
+
+    return play
+
+
+@pytest.mark.parametrize("acknowledgement", ["individual", "cumulative"])
+def test_without_gates_some_messages_come_before_their_predecessors_and_none_is_lost(
+    run: Run, acknowledgement: str
+) -> None:
+    """The control run: without it, a run with gates that finds no break proves nothing."""
+    verdict, broken = run(kills_broker=False, subscription={}, acknowledgement=acknowledgement)
+
+    assert verdict.counts[Kind.LOST] == 0, verdict
+    assert broken > 0

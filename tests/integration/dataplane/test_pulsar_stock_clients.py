@@ -1,0 +1,182 @@
+"""The Java and Go producers of `clients/`, and standard pattern consumers, on a real broker with a real worker, while the topic is reshaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from controller.client.history_check import Kind
+from controller.devstack.serving import serving_worker
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.bench_planes import OnPulsar
+from tests.support.stock_clients import (
+    GO,
+    JAVA,
+    LANGUAGES,
+    ROOT,
+    Programs,
+    StockProcess,
+    StockScene,
+    breaks,
+    unsent,
+)
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.pulsar
+PAGE = ROOT / "docs/how-to/consume-with-stock-clients.md"
+CLEAVE, STOCK = "billing", "audit"
+"""Subscriptions: read by Cleave's Python consumers, and by standard consumers."""
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """The programs on the standard clients, compiled once for this process."""
+    return Programs.build(tmp_path_factory.mktemp("stock"))
+
+
+@pytest.fixture
+def scene(house: PulsarHouse, database: str, programs: Programs, tmp_path: Path) -> Iterator[StockScene]:
+    """Standard clients on the house's topic, with a worker that does what the house asks for."""
+    with serving_worker(database, consumer_grace_seconds=20.0) as worker:
+        scene = StockScene(
+            programs, house.topic, str(house.access.service_url), worker.address, tmp_path / "histories"
+        )
+        yield scene
+        scene.close()
+
+
+def subscribe(house: PulsarHouse, name: str, *options: str) -> None:
+    """Create a subscription. `options` such as `--consumers stock` go to the command."""
+    house.cleave.ok("subscriptions", "create", house.topic, name, *options)
+
+
+def reshape(house: PulsarHouse, operations: int) -> None:
+    """Split the widest segment and merge the two narrowest neighbours, in turn."""
+    for number in range(operations):
+        active = house.layout.active
+        if number % 2 == 0:
+            widest = max(active, key=lambda one: one.hash_range.width)
+            house.cleave.ok("segments", "split", house.topic, str(widest.segment_id))
+        else:
+            left, right = min(
+                pairwise(active), key=lambda pair: pair[0].hash_range.width + pair[1].hash_range.width
+            )
+            house.cleave.ok("segments", "merge", house.topic, str(left.segment_id), str(right.segment_id))
+
+
+def advance(*processes: StockProcess | TrafficProcess, by: int) -> None:
+    """Return when each process has so many more messages behind it."""
+    targets = [process.count + by for process in processes]
+    wait_until(
+        lambda: all(one.count >= target for one, target in zip(processes, targets, strict=True)),
+        timeout_seconds=90,
+        message="traffic flows",
+    )
+
+
+def is_read(house: PulsarHouse, subscription: str) -> Callable[[], bool]:
+    """Return whether the subscription has nothing unread in any log."""
+    plane = house.app.planes["pulsar"]
+    return lambda: not any(plane.backlog(log, subscription) for log in plane.list_segments(house.topic))
+
+
+def test_their_producers_keep_every_keys_order_across_splits_and_merges(
+    house: PulsarHouse, scene: StockScene, database: str
+) -> None:
+    """Nothing is lost, and each key comes in order to Cleave's own consumers, who have parts of segments each."""
+    house.create(2, CLEAVE)
+    producers = [scene.produce(language, language) for language in LANGUAGES]
+    on_pulsar = OnPulsar(house.access.admin_urls[0], scene.service_url, house.topic)
+    histories = scene.directory / CLEAVE
+    histories.mkdir(parents=True)
+    consumers = [
+        TrafficProcess(
+            *("consume", name),
+            url=database,
+            topic=house.topic,
+            directory=histories,
+            subscription=CLEAVE,
+            pulsar=on_pulsar,
+            address=scene.address,
+        )
+        for name in ("c1", "c2")
+    ]
+    try:
+        advance(*producers, *consumers, by=100)
+        for _ in range(3):
+            reshape(house, 2)
+            advance(*producers, by=200)
+        for producer in producers:
+            producer.stop()
+        wait_until(is_read(house, CLEAVE), timeout_seconds=60, message="the consumers read to the end")
+    finally:
+        for consumer in consumers:
+            consumer.stop()
+
+    verdict = scene.judge(CLEAVE)
+
+    assert verdict.in_order_and_complete, verdict
+    assert verdict.sent > 2 * 700
+    assert unsent(scene.records(CLEAVE)) == 0
+    assert breaks(scene.records(CLEAVE)) == 0
+
+
+@pytest.mark.parametrize("language", [JAVA, GO])
+def test_standard_consumers_without_gates_get_children_before_their_parents(
+    house: PulsarHouse, scene: StockScene, language: str
+) -> None:
+    """The control run: without it, a run with gates that finds no violation proves nothing."""
+    house.create(1)
+    subscribe(house, STOCK)
+    producer = scene.produce(JAVA, "shop", rate=2000)
+    advance(producer, by=4000)  # more than a consumer fetches at once
+    reshape(house, 1)
+    # A broker may keep a topic fenced that is terminated while messages come; nobody can subscribe until it is loaded again.
+    house.admin("PUT", f"{house.log_of(0).replace('://', '/')}/unload")
+    advance(producer, by=1000)
+    producer.stop()
+    for name in ("one", "two"):
+        scene.consume(language, name, STOCK)
+    wait_until(is_read(house, STOCK), timeout_seconds=60, message="the consumers read to the end")
+
+    verdict = scene.judge(STOCK)
+
+    assert verdict.counts[Kind.LOST] == 0, verdict
+    assert verdict.counts[Kind.OVERTAKEN] > 0
+    assert breaks(scene.records(STOCK)) > 0
+
+
+def test_the_pages_python_consumer_reads_sealed_and_active_segments(house: PulsarHouse) -> None:
+    """The block as it is on the page, but for the broker's address and the namespace."""
+    [block] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    block = block.replace("pulsar://broker.example.org:6650", str(house.access.service_url))
+    house.create(1, CLEAVE)
+    with closing(house.client()) as client:
+        send(client, house.log_of(0))
+        reshape(house, 1)
+        for segment in house.layout.active:
+            send(client, house.log_of(segment.segment_id))
+    seen: list[str] = []
+    names = {
+        "token": "a.b.c",
+        "handle": lambda key, _value: seen.append(key),
+        "stopping": lambda: len(seen) == 3,
+    }
+
+    exec(block.replace("acme/shop", house.namespace), names)
+
+    assert sorted(seen) == sorted(house.log_of(one) for one in house.layout.segments)
+
+
+def send(client: pulsar.Client, log: str) -> None:
+    """One message whose key is the log's name."""
+    producer = client.create_producer(log)
+    producer.send(b"", partition_key=log)
+    producer.close()

@@ -1,0 +1,216 @@
+"""Processes on the standard Java and Go clients: Cleave's producers for them, and pattern consumers that know nothing of Cleave.
+
+The programs lie in `tests/support/stock`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
+leaves what it had written when it is killed. `tests.support.traffic` has the same on Cleave's Python client.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controller.client.history import Event, Record, history_files, read_history
+from controller.client.history_check import Verdict, check
+from controller.devstack.process import ChildProcess
+from controller.devstack.pulsar.jars import PULSAR_4
+from controller.devstack.serving import token_for
+from tests.support.brokers import demand_jars
+from tests.support.missing import demand_command
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+JAVA, GO = "java", "go"
+LANGUAGES = (JAVA, GO)
+_PRODUCE, _CONSUME = "produce", "consume"
+_SOURCES = Path(__file__).parent / "stock"
+_QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_CLASSES: Mapping[str, str] = {_PRODUCE: "StockProducer", _CONSUME: "StockConsumer"}
+_END_SECONDS = 60.0
+"""Of a process; less than `Ending.java` waits for its main thread."""
+_BUILD_SECONDS = 600
+"""The first build of the Go programs downloads and compiles the Pulsar client."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs, compiled. `commands` maps (language, role) to how a program is started, without its arguments."""
+
+    commands: Mapping[tuple[str, str], Sequence[str | Path]]
+
+    @classmethod
+    def build(cls, directory: Path) -> Programs:
+        """Compile the programs of all languages into a directory."""
+        return cls({**_java(directory / JAVA), **_go(directory / GO)})
+
+
+def build(command: Sequence[str | Path], directory: Path) -> str:
+    """Run a build tool and return its output, which is the message where it fails."""
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_BUILD_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def demand_go() -> str:
+    """The path of `go`."""
+    return demand_command("go", "install Go 1.25 or newer (https://go.dev/dl) and put go on PATH")
+
+
+def demand_javac() -> str:
+    """The path of `javac`."""
+    return demand_command("javac", "apt install openjdk-17-jdk-headless (or put javac on PATH)")
+
+
+def _java(classes: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
+    compiler = demand_javac()
+    classpath = f"{demand_jars(PULSAR_4)}/*"
+    sources = [*(ROOT / "clients/java/src/main").rglob("*.java"), *(_SOURCES / JAVA).glob("*.java")]
+    build([compiler, "-cp", classpath, "-d", classes, *sources], ROOT)
+    java = Path(compiler).with_name("java")
+    start = [java, *_QUICK_START, "-cp", f"{classes}:{classpath}"]
+    return {(JAVA, role): [*start, name] for role, name in _CLASSES.items()}
+
+
+def _go(directory: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
+    directory.mkdir(parents=True)
+    build([demand_go(), "build", "-o", f"{directory}/", "./produce", "./consume"], _SOURCES / GO)
+    return {(GO, role): [directory / role] for role in (_PRODUCE, _CONSUME)}
+
+
+class StockProcess:
+    """One of the programs, started."""
+
+    def __init__(self, role: str, command: Sequence[str | Path], history: Path) -> None:
+        """`role` is `produce` or `consume`."""
+        self.role, self.history = role, history
+        self._counted = Event.SENT if role == _PRODUCE else Event.HANDED_OUT
+        self._log = history.with_suffix(".log")
+        history.touch()
+        self._child = ChildProcess(command, log=self._log, cwd=ROOT)
+        self._child.start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child.pid
+
+    @property
+    def count(self) -> int:
+        """Messages that the process has stored or was handed so far. Fails with the end of its log if it is not running."""
+        assert self._child.running, self.whereabouts()
+        return self.history.read_bytes().count(f"\t{self._counted}\t".encode())
+
+    def whereabouts(self) -> str:
+        """The end of the process's log, for the message of a test that waited in vain."""
+        return f"{self.history.stem}:\n{self._log.read_text(errors='replace')[-4000:]}"
+
+    def stop(self) -> None:
+        """End the process in good order. Fails if the process has to be killed: a producer that waits for an answer that never comes, or
+        whose message failed.
+        """
+        self._child.ask_to_end()
+        wait_until(
+            lambda: not self._child.running,
+            timeout_seconds=_END_SECONDS,
+            message=f"the end of {self.whereabouts()}",
+        )
+        self._child.stop()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._child.kill()
+
+
+@dataclass
+class StockScene:
+    """Standard clients on one topic. The histories of each subscription's consumers lie in a directory of its own."""
+
+    programs: Programs
+    topic: str
+    service_url: str
+    address: str
+    """Addresses of workers, with commas between."""
+    directory: Path
+    keys: int = 200
+    _running: list[StockProcess] = field(default_factory=list)
+
+    @property
+    def pattern(self) -> str:
+        """What a standard consumer subscribes to."""
+        return f"{self.topic.replace('topic://', 'persistent://')}-segment-.*"
+
+    def produce(self, language: str, name: str, *, rate: int = 300) -> StockProcess:
+        """Start a producer of so many messages a second."""
+        arguments = [self.address, token_for(self.topic), str(self.keys), str(rate)]
+        return self._start((language, _PRODUCE), self.topic, name, "sent", arguments)
+
+    def consume(
+        self,
+        language: str,
+        name: str,
+        subscription: str,
+        *,
+        kind: str = "Failover",
+        acknowledgement: str = "individual",
+        work_ms: int = 0,
+    ) -> StockProcess:
+        """Start a consumer. `kind`: Failover or Exclusive; `acknowledgement`: individual or cumulative; `work_ms`: milliseconds of work
+        on each message.
+        """
+        arguments = [subscription, kind, acknowledgement, str(work_ms)]
+        return self._start((language, _CONSUME), self.pattern, name, subscription, arguments)
+
+    def _start(
+        self, program: tuple[str, str], read_or_written: str, name: str, of: str, arguments: Sequence[str]
+    ) -> StockProcess:
+        histories = self.directory / of
+        histories.mkdir(parents=True, exist_ok=True)
+        history = histories / f"{name}-{program[0]}.history"
+        command = [*self.programs.commands[program], self.service_url, read_or_written, name, history]
+        started = StockProcess(program[1], [*command, *arguments], history)
+        self._running.append(started)
+        return started
+
+    def records(self, subscription: str) -> Iterable[Record]:
+        """What the producers and the subscription's consumers have written."""
+        directories = (self.directory / "sent", self.directory / subscription)
+        return read_history(*history_files(directories))
+
+    def judge(self, subscription: str) -> Verdict:
+        """Judge what the subscription's consumers were handed."""
+        return check(self.records(subscription))
+
+    def close(self) -> None:
+        """Kill what is still running."""
+        for process in self._running:
+            process.kill()
+
+
+def unsent(records: Iterable[Record]) -> int:
+    """Count the messages that no producer noted as stored although a later message of the same producer and key was."""
+    sent: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for record in records:
+        if record.event is Event.SENT:
+            sent[record.producer, record.key].add(record.number)
+    return sum(max(numbers) + 1 - len(numbers) for numbers in sent.values())
+
+
+def breaks(records: Iterable[Record]) -> int:
+    """Count the messages that were handed out for the first time before their predecessor of the same producer and key."""
+    first: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for record in records:
+        if record.event is Event.HANDED_OUT:
+            at = first[record.producer, record.key]
+            at[record.number] = min(record.at_ns, at.get(record.number, record.at_ns))
+    return sum(at[number] < at[number - 1] for at in first.values() for number in at if number - 1 in at)
