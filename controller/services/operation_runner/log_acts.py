@@ -27,10 +27,11 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.operation import FROM_LATEST, SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
+from controller.services.operation_runner.gate_acts import GateActs
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SoughtLog
 from controller.store.postgres.engine import Store
-from controller.store.topics import backing_logs
+from controller.store.topics import backing_logs, gates, subscriptions
 from controller.store.topics.bucket_owners import SubscriptionKey
 
 MOST_CURSORS = 500
@@ -118,6 +119,7 @@ class LogActs:
         self._store = store
         self._plane = plane
         self._call_all = call_all
+        self._gates = GateActs(store, plane, call_all)
 
     def perform(self, step: Step, subjects: Sequence[Subject]) -> Acted:
         """Do the step's part for all of them."""
@@ -164,13 +166,18 @@ class LogActs:
                     f"{', '.join(closed)} terminated before taking over; reshape again"
                 )
                 continue
+            self._gates.close_children(one)
             carried = frozenset(name for found in born.values() for name in found.subscriptions)
             acted.carried[one.operation_id] = carried
             acted.details[one.operation_id] = _noted(carried, one.observed.live_subscriptions)
         return acted
 
     def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
-        """The fences. Whoever's parent was not closed by the call for all is looked at by itself, behind the others."""
+        """The fences. Whoever's parent was not closed by the call for all is looked at by itself, behind the others. The gates of
+        the children are closed before the first parent is.
+        """
+        for one in subjects:
+            self._gates.keep_closed(one)
         open_logs = [
             log for one in subjects for log in one.operation.fenced_topics if log not in one.positions
         ]
@@ -207,7 +214,9 @@ class LogActs:
         return {"positions": positions, "found missing": list(left)}
 
     def _complete_children(self, subjects: Sequence[Subject]) -> Acted:
-        """What an application subscribed on a parent while it was being closed is made on the children, too."""
+        """What an application subscribed on a parent while it was being closed is made on the children, too. Then the parents are
+        looked at: a broker may have left one fenced.
+        """
         acted = Acted({one.operation_id: {} for one in subjects})
         succeeding = [one for one in subjects if one.operation.kind.succeeds_logs]
         logs = [log for one in succeeding for log in one.operation.fenced_topics]
@@ -221,10 +230,13 @@ class LogActs:
             if late:
                 children = [child.backing_topic for child in one.operation.children]
                 missing = {log for name in late for log in self._add_cursors(children, name)}
+                for name in late:
+                    self._gates.pass_barriers(one.operation.topic_id, name, children)
                 acted.details[one.operation_id] = {
                     "subscriptions": late,
                     "logs found missing": sorted(missing),
                 }
+        self._gates.probe_fences(logs)
         return acted
 
     def _create_cursors(self, operation: Operation) -> Detail:
@@ -232,9 +244,17 @@ class LogActs:
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
+            is_stock = subscriptions.get_subscription(tx, operation.topic_id, name).is_stock
         if operation.parameters.get(FROM_LATEST) is True:
             self._call_all([partial(self._begin_behind, log, name) for log in logs])
-        missing = self._add_cursors(logs, name)
+        ungated = (
+            self._gates.create_cursors(operation, SubscriptionKey(operation.topic_id, name), logs)
+            if is_stock
+            else logs
+        )
+        missing = self._add_cursors(ungated, name)
+        if not is_stock:
+            self._gates.pass_barriers(operation.topic_id, name, logs)
         return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
@@ -247,6 +267,7 @@ class LogActs:
                 self._plane.delete_subscription(log, name)
 
         self._call_all([partial(delete, log) for log in logs])
+        self._gates.remove(operation, name)
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
@@ -262,7 +283,9 @@ class LogActs:
 
         self._call_all([partial(look, one) for one in self._sought_logs(operation)])
         with self._store.transaction() as tx:
-            return {"not let go of": seeks.end_owners(tx, operation)}
+            ended = seeks.end_owners(tx, operation)
+            gates.demand_no_opening(tx, SubscriptionKey(operation.topic_id, name))
+            return {"not let go of": ended}
 
     def _move_cursors(self, operation: Operation) -> Detail:
         """Each cursor, and then which of the sealed logs have nothing to read after that. A segment that comes into being meanwhile
@@ -271,6 +294,8 @@ class LogActs:
         name = str(operation.parameters[SUBSCRIPTION])
         sought = operation.parameters[SOUGHT_MS]
         logs = self._sought_logs(operation)
+        if self._is_stock(operation, name):
+            return self._move_gated_cursors(operation, name, logs)
 
         def move(one: SoughtLog) -> int | None:
             """The backlog afterwards; None where there is no such log or cursor."""
@@ -284,12 +309,25 @@ class LogActs:
             return self._plane.backlog(one.backing_topic, name) if one.is_sealed else 0
 
         left = self._call_all([partial(move, one) for one in logs])
+        self._gates.pass_barriers(operation.topic_id, name, [one.backing_topic for one in logs])
         found = list(zip(logs, left, strict=True))
         return {
             "logs": len(logs),
             "read": [one.segment_id for one, backlog in found if one.is_sealed and backlog == 0],
             "missing": [one.segment_id for one, backlog in found if backlog is None],
         }
+
+    def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SoughtLog]) -> Detail:
+        """The cursors of standard consumers, with the gates of whatever has ancestors to read closed before the first one moves."""
+        key, sought = SubscriptionKey(operation.topic_id, name), operation.parameters[SOUGHT_MS]
+        instant_ms = sought if isinstance(sought, int) else None
+        if instant_ms is not None:
+            self._gates.close_for_seek(operation, key, instant_ms)
+        return self._gates.move_cursors(operation, key, logs, instant_ms)
+
+    def _is_stock(self, operation: Operation, name: str) -> bool:
+        with self._store.single_statement() as tx:
+            return name in gates.stock_subscriptions(tx, operation.topic_id)
 
     def _begin_behind(self, log: str, name: str) -> None:
         """Create the cursor behind the last message. One that an application has made stays where it is."""

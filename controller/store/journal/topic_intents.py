@@ -103,11 +103,13 @@ def intend_subscription_create(
     request: Request,
     *,
     from_latest: bool = False,
+    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
     """A new subscription: recorded here, so that every log made from now on carries it. It reads every segment that still
     exists, sealed ones included; with `from_latest` the active ones behind their last message.
 
-    Raises InvalidInput for the name, TopicNotLive, Conflict when the name is taken.
+    Raises InvalidInput for the name, TopicNotLive, Conflict when the name is taken, or when a segment that standard consumers would
+    have to wait for has a successor without a barrier.
     """
 
     def act() -> Operation:
@@ -118,9 +120,15 @@ def intend_subscription_create(
                 f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use it or another name"
             )
         epoch = topic.epoch if from_latest else subscriptions.first_epoch(tx, topic_id)
-        subscriptions.insert_subscription(tx, topic_id, demand_name("subscription", name), kind, epoch)
+        if consumers is SubscriptionConsumers.STOCK:
+            gates.demand_barriers(topic.name, name, gates.behind_unread(tx, topic_id, after_epoch=epoch))
+        subscriptions.insert_subscription(
+            tx, topic_id, demand_name("subscription", name), kind, epoch, consumers
+        )
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {SUBSCRIPTION: name, "kind": kind.value} | ({FROM_LATEST: True} if from_latest else {})
+        if consumers is not SubscriptionConsumers.CLEAVE:
+            parameters["consumers"] = consumers.value
         return write_operation(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
