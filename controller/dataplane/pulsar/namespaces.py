@@ -14,8 +14,10 @@ from typing import Any
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import namespace_path
-from controller.dataplane.pulsar.versions import VERSION
+from controller.dataplane.pulsar.versions import VERSION, reads_policies_first
+from controller.domain.errors import Unsupported
 
 INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -25,6 +27,8 @@ INACTIVE = {
 RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
 """A day: enough to go back after a bad release, and bounded."""
 _REFUSES_TO_SHOW = frozenset({401, 403})
+_NO_SUCH_CALL = 405
+_ABSENT = frozenset({404})
 
 
 class Severity(StrEnum):
@@ -45,6 +49,10 @@ class Namespace:
     """Runtime configuration; empty where the token may not see it, which counts as the default."""
     encrypts: bool = False
     """Whether producers with these settings encrypt."""
+    version: str = ""
+    """Version of the broker that answered: `4.2.4`."""
+    policy_status: int = 404
+    """Status of the answer to a question for a policy of a topic that does not exist."""
 
     def of_broker(self, key: str, default: str) -> str:
         """A value of the brokers' configuration."""
@@ -144,6 +152,42 @@ def _acknowledges_in_part(seen: Namespace) -> bool:
         return False
     return seen.of_broker("acknowledgmentAtBatchIndexLevelEnabled", "true") == "true"
 
+
+GATE_DEMANDS: tuple[Demand, ...] = (
+    Demand(
+        "brokers read a topic's policies first",
+        Severity.NOTE,
+        lambda seen: reads_policies_first(seen.version),
+        "subscriptions that standard clients read in the order of keys are refused: before 4.0 a broker serves a topic before the "
+        "broker has read the topic's policies, so a gate would let messages pass after a restart; update the brokers",
+    ),
+    Demand(
+        "topics have policies",
+        Severity.NOTE,
+        lambda seen: (
+            seen.policy_status != _NO_SUCH_CALL
+            and seen.of_broker("topicLevelPoliciesEnabled", "true") == "true"
+            and seen.of_broker("systemTopicEnabled", "true") == "true"
+        ),
+        "subscriptions that standard clients read in the order of keys are refused: set topicLevelPoliciesEnabled=true and "
+        "systemTopicEnabled=true in the brokers' configuration",
+    ),
+    Demand(
+        "dispatch rates hold without a backlog",
+        Severity.NOTE,
+        lambda seen: seen.of_broker("dispatchThrottlingOnNonBacklogConsumerEnabled", "true") == "true",
+        "subscriptions that standard clients read in the order of keys are refused: set "
+        "dispatchThrottlingOnNonBacklogConsumerEnabled=true in the brokers' configuration",
+    ),
+    Demand(
+        "Cleave may set policies of topics",
+        Severity.NOTE,
+        lambda seen: seen.policy_status not in _REFUSES_TO_SHOW,
+        "subscriptions that standard clients read in the order of keys are refused: make the role of Cleave's token an admin of the "
+        "tenant",
+    ),
+)
+"""What a gate needs; see `gates`. A namespace that meets these demands can have subscriptions for standard clients."""
 
 DEMANDS: tuple[Demand, ...] = (
     Demand(
@@ -250,7 +294,22 @@ DEMANDS: tuple[Demand, ...] = (
         "the end of a segment is not replicated to other clusters, so its keys would go on there; use a namespace of "
         "one cluster",
     ),
+    *GATE_DEMANDS,
 )
+
+
+def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
+    """Raise Unsupported if topics of the namespace cannot have gates."""
+    if access.service_url is None:
+        raise Unsupported(
+            f"gates of {namespace} need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
+        )
+    seen = _look(admin, namespace_path(namespace), admin.deadline())
+    for demand in GATE_DEMANDS:
+        if not demand.is_met(seen):
+            raise Unsupported(
+                f"namespace {namespace} cannot have gates (not so: {demand.name}): {demand.why}"
+            )
 
 
 class Namespaces:
@@ -266,7 +325,7 @@ class Namespaces:
         Raises NotFound for a namespace that does not exist, and what the broker's refusals are mapped to.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
-        seen = self._look(path, deadline)
+        seen = _look(self._admin, path, deadline, encrypts=self._encrypts)
         unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(seen)]
         if not fix:
             return tuple(unmet)
@@ -280,22 +339,6 @@ class Namespaces:
         """The broker's version: `4.2.4`."""
         return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
-    def _look(self, path: str, deadline: Deadline) -> Namespace:
-        policies = self._admin.ask(
-            Ask("GET", f"namespaces/{path}", f"look at namespace {path}"), deadline
-        ).document
-        runtime = self._admin.ask(
-            Ask(
-                "GET",
-                "brokers/configuration/runtime",
-                "look at the broker's configuration",
-                accept=_REFUSES_TO_SHOW,
-            ),
-            deadline,
-        )
-        broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
-        return Namespace(policies, broker, self._encrypts)
-
     def _set(self, path: str, one: Unmet, deadline: Deadline) -> Unmet:
         demand = one.demand
         if demand.path is None:
@@ -303,3 +346,33 @@ class Namespaces:
         act = f"set {demand.path} of namespace {path}"
         self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", act, body=demand.value), deadline)
         return Unmet(one.namespace, demand, set_now=True)
+
+
+def _look(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool = False) -> Namespace:
+    policies = admin.ask(Ask("GET", f"namespaces/{path}", f"look at namespace {path}"), deadline).document
+    runtime = admin.ask(
+        Ask(
+            "GET",
+            "brokers/configuration/runtime",
+            "look at the broker's configuration",
+            accept=_REFUSES_TO_SHOW,
+        ),
+        deadline,
+    )
+    broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
+    version = str(admin.ask(VERSION, deadline).document)
+    return Namespace(policies, broker, encrypts, version, _policy_status(admin, path, deadline))
+
+
+def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
+    """A topic's policies take the same rights to be read and set. The broker looks at the rights before it looks for the topic."""
+    ask = Ask(
+        "GET",
+        f"persistent/{path}/cleave.no-topic/cleave/dispatchRate",
+        f"ask for a topic's policy in namespace {path}",
+        accept={*_REFUSES_TO_SHOW, *_ABSENT, _NO_SUCH_CALL},
+    )
+    try:
+        return admin.ask(ask, deadline).status
+    except UnknownAddress:
+        return _NO_SUCH_CALL

@@ -62,7 +62,7 @@ def parts_of(
     admin: AdminCalls, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
 ) -> dict[tuple[int, int], StoredPart | None]:
     """Return what each entry holds, with a request for each, side by side. None for an entry that was deleted."""
-    answers = admin.demand_all([_entry_ask(backing_topic, place) for place in places], deadline)
+    answers = admin.demand_all([entry_ask(backing_topic, place) for place in places], deadline)
     return {
         place: None if answer.status in _TRIMMED else _part(answer)
         for place, answer in zip(places, answers, strict=True)
@@ -89,7 +89,7 @@ def is_final(internal: Mapping[str, Any]) -> bool:
 
 def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:
     """How many messages the entry at (ledger, entry) holds. DataGone where it was deleted."""
-    answer = admin.ask(_entry_ask(backing_topic, place), deadline)
+    answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         raise DataGone(
             f"{backing_topic}: entry {place[0]}:{place[1]} was deleted, so whether it was read to its end is unknown; begin "
@@ -115,7 +115,7 @@ def messages_left(
     wanted, until_left = min(entries, MOST_COUNTED), deadline.left_seconds / 2
     while len(counts) < wanted and deadline.left_seconds > until_left:
         wave = [
-            _entry_ask(backing_topic, place) for place in islice(places, min(_AT_ONCE, wanted - len(counts)))
+            entry_ask(backing_topic, place) for place in islice(places, min(_AT_ONCE, wanted - len(counts)))
         ]
         answers = [one for one in admin.ask_all(wave, deadline) if isinstance(one, Answer)]
         if not answers:
@@ -124,7 +124,8 @@ def messages_left(
     return round(entries * sum(counts) / len(counts)) if counts else entries
 
 
-def _entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
+def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
+    """Read an entry. The answer's headers tell what the entry holds."""
     path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
     return Ask("GET", path, f"look at an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
 
@@ -182,7 +183,7 @@ def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
     """By its producer's clock; None where it was deleted."""
-    answer = admin.ask(_entry_ask(backing_topic, place), deadline)
+    answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         return None
     try:
@@ -199,6 +200,14 @@ def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list counts the current ledger when it is closed
     return {ledger: count for ledger, count in entries.items() if ledger <= last_ledger}
+
+
+def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """The places of entries, from the first one that is stored on."""
+    entries, stored = _entries(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
+    for ledger in sorted(stored.intersection(entries)):
+        for entry in range(entries[ledger]):
+            yield ledger, entry
 
 
 def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> Iterator[tuple[int, int]]:
