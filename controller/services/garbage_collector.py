@@ -26,7 +26,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
-from controller.store.topics import backing_logs, drains, layouts, topics
+from controller.store.topics import backing_logs, drains, gates, layouts, topics
 from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.retention import ExpiredTopic, expired_topics
 
@@ -167,10 +167,11 @@ def _look(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _Looking:
         layout = layouts.load_layout(tx, topic.topic_id)
         books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
         done = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
+        stock = gates.stock_subscriptions(tx, topic.topic_id)
     if books.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
     reports = plane.describe_logs([one.backing_topic for one in books.logs])
-    return _Looking(plane, layout, books, done, reports)
+    return _Looking(plane, layout, books, done, stock, reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,8 @@ class _Looking:
     layout: SegmentLayout
     books: Books
     done: Mapping[str, Collection[int]]
+    stock: Collection[str]
+    """Subscriptions that standard consumers read. The gate keeper alone marks what they have drained."""
     reports: Mapping[str, LogReport]
 
     def unmarked(self, one: BackingLog) -> list[str]:
@@ -206,6 +209,12 @@ class _Looking:
                 return f"the cursor of subscription {name} is missing, so what it has read is unknown"
             if cursor.unread > 0 and one.segment_id not in self.done.get(name, ()):
                 return f"subscription {name} has {cursor.unread} unread message(s)"
+            if (
+                name in self.stock
+                and one.segment_id in self.held_back
+                and one.segment_id not in self.done[name]
+            ):
+                return f"the gates of subscription {name} in its children are not open yet"
         return self._without_position(one, names)
 
     def _without_position(self, one: BackingLog, names: Sequence[str]) -> str:

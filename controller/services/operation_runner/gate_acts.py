@@ -1,12 +1,12 @@
 """The part of an operation's steps that concerns gates: close them, look at them, move cursors behind them, remove them.
 
-`log_acts` calls this where a topic has subscriptions that standard consumers read, or logs that begin with a barrier. Every act may be
-repeated. The gate keeper opens gates; no step does, except for cursors that have to pass a barrier without a gate.
+`log_acts` calls this where a topic has subscriptions that standard consumers read. Every act may be repeated. No step opens the gate
+of a subscription that lives: the gate keeper does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -89,15 +89,6 @@ class GateActs:
         self._call_all([partial(plane.close_gate, one.backing_topic, key.name) for one in closed])
         gated = {one.backing_topic for one in closed}
         return [log for log in logs if log not in gated]
-
-    def pass_barriers(self, topic_id: int, name: str, logs: Collection[str]) -> None:
-        """Have a subscription without gates skip the barriers of these logs, which its consumers would never acknowledge."""
-        if not isinstance(self._any_plane, GatedDataPlane):
-            return
-        with self._store.single_statement() as tx:
-            barred = gates.logs_with_barrier(tx, topic_id)
-        plane = self._any_plane
-        self._call_all([partial(plane.open_gate, log, name) for log in sorted({*logs} & barred)])
 
     def remove(self, operation: Operation, name: str) -> None:
         """Remove what the gates of a deleted subscription have left on logs, or the name could not be used again."""

@@ -230,8 +230,6 @@ class LogActs:
             if late:
                 children = [child.backing_topic for child in one.operation.children]
                 missing = {log for name in late for log in self._add_cursors(children, name)}
-                for name in late:
-                    self._gates.pass_barriers(one.operation.topic_id, name, children)
                 acted.details[one.operation_id] = {
                     "subscriptions": late,
                     "logs found missing": sorted(missing),
@@ -253,8 +251,6 @@ class LogActs:
             else logs
         )
         missing = self._add_cursors(ungated, name)
-        if not is_stock:
-            self._gates.pass_barriers(operation.topic_id, name, logs)
         return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
@@ -309,7 +305,6 @@ class LogActs:
             return self._plane.backlog(one.backing_topic, name) if one.is_sealed else 0
 
         left = self._call_all([partial(move, one) for one in logs])
-        self._gates.pass_barriers(operation.topic_id, name, [one.backing_topic for one in logs])
         found = list(zip(logs, left, strict=True))
         return {
             "logs": len(logs),

@@ -24,7 +24,7 @@ from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import bucket_owners, drains, subscriptions, topics
+from controller.store.topics import bucket_owners, drains, gates, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -112,7 +112,7 @@ def intend_seek(
 
     From the commit on nothing is handed out before the seek is done: the subscription's row is locked here, as by whoever hands
     out. Raises TopicNotLive, SubscriptionNotFound, Conflict unless a checkpoint subscription is sought to what is kept and any other
-    is not, Unsupported where a broker keeps the layout.
+    is not, or where standard consumers would read a segment before its ancestors; Unsupported where a broker keeps the layout.
     """
 
     def act() -> Operation:
@@ -122,7 +122,13 @@ def intend_seek(
                 f"the broker keeps the layout and the consumers of {topic.name}; seek there, with its own admin client"
             )
         bucket_owners.lock(tx, SubscriptionKey(topic_id, subscription))
-        kind = subscriptions.get_subscription(tx, topic_id, subscription).kind
+        row = subscriptions.get_subscription(tx, topic_id, subscription)
+        kind = row.kind
+        if row.is_stock and target.instant_ms is not None:
+            since = to_datetime(max(target.instant_ms - CLOCKS_APART_MS, 0))
+            reach = min(row.created_epoch, subscriptions.first_epoch(tx, topic_id, since))
+            behind = gates.behind_unread(tx, topic_id, after_epoch=reach, since=since)
+            gates.demand_barriers(topic.name, subscription, behind)
         if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
                 f"subscription {subscription} of {topic.name} acknowledges, and keeps no checkpoints; say where to go on from"

@@ -23,8 +23,8 @@ from controller.store.journal.guards import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, holds, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
+from controller.store.topics import drains, gates, holds, subscriptions, topics
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicRow, TopicState
 
 _SEALED = """

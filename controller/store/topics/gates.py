@@ -138,15 +138,6 @@ _STOCK = """
 _WITH_STOCK = """
     SELECT DISTINCT topic_id FROM cleave.gate WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id
 """
-_WITH_BARRIER = """
-    SELECT DISTINCT s.backing_topic FROM cleave.gate g
-      JOIN LATERAL (SELECT backing_topic FROM cleave.segment
-                     WHERE topic_id = g.topic_id AND segment_id = g.segment_id AND pruned_epoch IS NULL
-                     UNION ALL
-                    SELECT backing_topic FROM cleave.operation_child
-                     WHERE topic_id = g.topic_id AND segment_id = g.segment_id) s ON true
-     WHERE g.topic_id = :topic_id
-"""
 # Everything that descends from sealed segments which the subscription reads, by the links of the layout.
 _BEHIND = """
     WITH RECURSIVE unread AS (
@@ -268,11 +259,6 @@ def gates_of(tx: Connection, key: SubscriptionKey) -> list[Gate]:
         Gate(row.segment_id, row.backing_topic, GateRecord(row.state), row.is_breached, row.is_opening)
         for row in tx.execute(text(_GATES), key.parameters)
     ]
-
-
-def logs_with_barrier(tx: Connection, topic_id: int) -> frozenset[str]:
-    """Return the topic's logs that begin with a barrier, those of reserved children included."""
-    return frozenset(tx.execute(text(_WITH_BARRIER), {"topic_id": topic_id}).scalars())
 
 
 @dataclass(frozen=True, slots=True)
