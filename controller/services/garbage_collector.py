@@ -209,12 +209,10 @@ class _Looking:
                 return f"the cursor of subscription {name} is missing, so what it has read is unknown"
             if cursor.unread > 0 and one.segment_id not in self.done.get(name, ()):
                 return f"subscription {name} has {cursor.unread} unread message(s)"
-            if (
-                name in self.stock
-                and one.segment_id in self.held_back
-                and one.segment_id not in self.done[name]
-            ):
-                return f"the gates of subscription {name} in its children are not open yet"
+            if name in self.stock and one.segment_id not in self.done[name]:
+                return (
+                    f"the data plane has not written down yet that subscription {name} has read it to its end"
+                )
         return self._without_position(one, names)
 
     def _without_position(self, one: BackingLog, names: Sequence[str]) -> str:

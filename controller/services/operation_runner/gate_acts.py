@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from controller.clock import to_datetime
 from controller.dataplane.base import DataPlane
@@ -18,13 +17,11 @@ from controller.domain.errors import HeldUp, NotFound, SubscriptionNotFound, Uns
 from controller.domain.gates import FenceState, GateState
 from controller.domain.operation import Operation
 from controller.domain.segment_graph import SegmentGraph
+from controller.services.operation_runner.calls import CallAll
 from controller.store.journal.seeks import CLOCKS_APART_MS, SoughtLog
 from controller.store.postgres.engine import Store
 from controller.store.topics import gates, layouts
 from controller.store.topics.bucket_owners import SubscriptionKey
-
-if TYPE_CHECKING:
-    from controller.services.operation_runner.log_acts import CallAll, Subject
 
 PROBE_AGAIN_SECONDS = 0.25
 """A broker needs some 100 ms to load a topic again."""
@@ -37,9 +34,8 @@ class GateActs:
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
         self._store, self._any_plane, self._call_all = store, plane, call_all
 
-    def close_children(self, subject: Subject) -> None:
-        """Close the gate of each child for each subscription of standard consumers, and record the gates."""
-        operation, names = subject.operation, subject.observed.stock_subscriptions
+    def close_children(self, operation: Operation, names: Sequence[str]) -> None:
+        """Close the gate of each child for each subscription of standard consumers (`names`), and record the gates."""
         if not (names and operation.kind.succeeds_logs):
             return
         plane = self._plane(operation.topic_name)
@@ -48,9 +44,8 @@ class GateActs:
         with self._store.transaction() as tx:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
-    def keep_closed(self, subject: Subject) -> None:
+    def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
         """Look at the children's gates before the parents are terminated, and close what is not closed."""
-        operation, names = subject.operation, subject.observed.stock_subscriptions
         if not (names and operation.kind.succeeds_logs):
             return
         plane = self._plane(operation.topic_name)

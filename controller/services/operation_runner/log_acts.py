@@ -8,11 +8,10 @@ all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
 
 from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
 from controller.domain.errors import (
@@ -27,6 +26,7 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.operation import FROM_LATEST, SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
+from controller.services.operation_runner.calls import CallAll
 from controller.services.operation_runner.gate_acts import GateActs
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SoughtLog
@@ -39,19 +39,7 @@ MOST_CURSORS = 500
 HELD_SECONDS = 0.02
 """A log that somebody appends to is free in milliseconds."""
 
-Result = TypeVar("Result")
 Detail = Mapping[str, object]
-
-
-class CallAll(Protocol):
-    """Make calls under the claims, several at a time; results in order, the first error raised.
-
-    `seconds`: the longest one of them may take; None: an ordinary call's time.
-    """
-
-    def __call__(
-        self, calls: Sequence[Callable[[], Result]], seconds: float | None = None
-    ) -> list[Result]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +154,7 @@ class LogActs:
                     f"{', '.join(closed)} terminated before taking over; reshape again"
                 )
                 continue
-            self._gates.close_children(one)
+            self._gates.close_children(one.operation, one.observed.stock_subscriptions)
             carried = frozenset(name for found in born.values() for name in found.subscriptions)
             acted.carried[one.operation_id] = carried
             acted.details[one.operation_id] = _noted(carried, one.observed.live_subscriptions)
@@ -177,7 +165,7 @@ class LogActs:
         the children are closed before the first parent is.
         """
         for one in subjects:
-            self._gates.keep_closed(one)
+            self._gates.keep_closed(one.operation, one.observed.stock_subscriptions)
         open_logs = [
             log for one in subjects for log in one.operation.fenced_topics if log not in one.positions
         ]
