@@ -31,7 +31,7 @@ _READERS = """
       FROM holder h LEFT JOIN bucket b ON b.subscription = h.subscription AND b.owner = h.consumer
      GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
 """
-_UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand')"
+_UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand', 'read by standard consumers')"
 
 
 class ListConsumers(TopicQuestion):

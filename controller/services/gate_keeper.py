@@ -31,7 +31,7 @@ from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import bucket_owners, drains, gates, readable_segments, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.gates import GateRecord, ShutGates
+from controller.store.topics.gates import Gate, GateRecord, ShutGates
 
 log = telemetry.get_logger(__name__)
 
@@ -136,8 +136,10 @@ class GateKeeper:
             pause = min(POLL_SECONDS * float(2**pace.failures), LONGEST_PAUSE_SECONDS)
         pace.next_at = self._clock.monotonic_seconds() + pause
 
-    def _report(self, shut: ShutGates, error: Exception) -> None:
-        of_gates = {"topic": shut.topic, "subscription": shut.key.name, "segments": list(shut.logs)}
+    def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
+        """Log and record why the gates of these segments, or all that are shut, are not as they should be."""
+        segments = list(segment_ids or shut.logs)
+        of_gates = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
         if not isinstance(error, CleaveError):
             log.error("gates stay shut", **of_gates, exc_info=error)
         elif isinstance(error, StoreUnavailable):
@@ -146,7 +148,7 @@ class GateKeeper:
             log.warning("gates stay shut", **of_gates, error=str(error))
         try:
             with self._store.transaction() as tx:
-                gates.note_failure(tx, shut.key, shut.logs.keys(), str(error) or type(error).__name__)
+                gates.note_failure(tx, shut.key, segments, str(error) or type(error).__name__)
         except StoreUnavailable:
             return
 
@@ -234,21 +236,29 @@ class GateKeeper:
         if now < pace.audit_at or not shut.waits_for_ancestors:
             return
         pace.audit_at = now + AUDIT_SECONDS
-        plane, name = self._planes[shut.data_plane], shut.key.name
         with self._store.transaction() as tx:
             recorded = gates.gates_of(tx, shut.key)
         for one in recorded:
-            if one.state is not GateRecord.CLOSED or one.is_opening:
-                continue
-            state = plane.gate_state(one.backing_topic, name)
-            if state is GateState.OPEN:
-                log.warning("gate found open", topic=shut.topic, subscription=name, segment_id=one.segment_id)
-                plane.close_gate(one.backing_topic, name)
-            is_breached = state is GateState.BREACHED
-            with self._store.transaction() as tx:
-                is_news = gates.note_breach(tx, shut.key, one.segment_id, is_breached=is_breached)
-            if is_news and is_breached:
-                log.warning("gate breached", topic=shut.topic, subscription=name, segment_id=one.segment_id)
+            if one.state is GateRecord.CLOSED and not one.is_opening:
+                try:
+                    self._audit_one(shut, one)
+                except StoreUnavailable:
+                    raise
+                except CleaveError as error:  # the other gates are looked at, and opened in time
+                    self._report(shut, error, one.segment_id)
+
+    def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
+        plane, name = self._planes[shut.data_plane], shut.key.name
+        which = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
+        state = plane.gate_state(gate.backing_topic, name)
+        if state is GateState.OPEN:
+            log.warning("gate found open", **which)
+            plane.close_gate(gate.backing_topic, name)
+        is_breached = state is GateState.BREACHED
+        with self._store.transaction() as tx:
+            is_news = gates.note_breach(tx, shut.key, gate.segment_id, is_breached=is_breached)
+        if is_news and is_breached:
+            log.warning("gate breached", **which)
 
 
 def _is_written_down(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:

@@ -20,7 +20,7 @@ from controller.bootstrap import Application, application
 from controller.clock import SystemClock
 from controller.domain.errors import CleaveError, Terminal
 from controller.domain.shown import duration
-from controller.entrypoints.commands import doctor_airflow, doctor_pulsar, doctor_rights
+from controller.entrypoints.commands import doctor_airflow, doctor_gates, doctor_pulsar, doctor_rights
 from controller.entrypoints.commands.checks_in_time import findings_by
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
@@ -381,6 +381,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "topics held": _held_topics,
     "foreign logs": _foreign_logs,
     "entry buckets": _buckets,
+    "gates": doctor_gates.gates,
     "java": _java,
     "spark": _spark,
     "landing area": _landing,

@@ -38,13 +38,23 @@ class FindingKind(StrEnum):
     """Recorded as read to its end, while the data plane has unread messages: the record is withdrawn."""
     CURSOR_MISSING = "cursor-missing"
     """Created at earliest."""
+    GATE_OPEN = "gate-open"
+    """Ancestors of the segment are unread, and nothing holds its messages back from standard consumers: closed by the gate keeper."""
+    GATE_SHUT = "gate-shut"
+    """Every ancestor is read, and the data plane still holds the messages back: opened by the gate keeper."""
+    GATE_BREACHED = "gate-breached"
+    """Closed, but a consumer has acknowledged the barrier: set the crypto failure action of the application's consumers to FAIL."""
     CURSOR_UNRECORDED = "cursor-unrecorded"
     """An application's own, or left by a call held up on its way: reported, left alone."""
 
     @property
     def has_remedy(self) -> bool:
         """Whether a run puts it right; the others are for a person to judge."""
-        return self not in (FindingKind.FOREIGN_LOG, FindingKind.CURSOR_UNRECORDED)
+        return self not in (
+            FindingKind.FOREIGN_LOG,
+            FindingKind.CURSOR_UNRECORDED,
+            FindingKind.GATE_BREACHED,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.clock import to_ms
 from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
+from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Unsupported
 from controller.domain.log_origin import LogOrigin
@@ -18,6 +19,7 @@ from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.services.reconciler import ahead
 from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
+from controller.services.reconciler.gates import reconcile_gates
 from controller.store import set_aside
 from controller.store.journal import reshape_intents, tombstones
 from controller.store.journal.operations import Request
@@ -26,7 +28,16 @@ from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
-from controller.store.topics import backing_logs, drains, foreign_logs, holds, layouts, recovery, topics
+from controller.store.topics import (
+    backing_logs,
+    drains,
+    foreign_logs,
+    gates,
+    holds,
+    layouts,
+    recovery,
+    topics,
+)
 from controller.store.topics.backing_logs import Books
 from controller.store.topics.foreign_logs import ForeignLog
 from controller.store.topics.recovery import RecoveredLayout
@@ -60,6 +71,7 @@ def reconcile_topics(
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
     findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)
+    findings += reconcile_gates(store, planes, topic_ids, dry_run=dry_run)
     return findings, topic_ids[-1] if len(topic_ids) == limit else None
 
 
@@ -86,7 +98,7 @@ def _compare_all(
     unfit: list[SetAside] = []
     for topic_id in _suspects(store, planes, topic_ids, dry_run=dry_run):
         try:
-            findings += reconcile(store, planes, topic_id, dry_run=dry_run)
+            findings += _reconcile_logs(store, planes, topic_id, dry_run=dry_run)
         except StoreUnavailable:
             raise
         except CleaveError as error:
@@ -172,7 +184,22 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare one topic and put right what can be; a dry run only lists. Idempotent.
+    """Compare the logs and the gates of one topic and put right what can be; a dry run only lists. Idempotent. Raises as
+    `_reconcile_logs`.
+    """
+    found = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
+    return (*found, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
+
+
+def _reconcile_logs(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic_id: int,
+    *,
+    actor: str = "reconciler",
+    dry_run: bool = False,
+) -> tuple[Finding, ...]:
+    """Compare the logs of one topic and put right what can be; a dry run only lists. Idempotent.
 
     Where the logs are ahead of the journal, the layout is rebuilt from the logs in the name of `actor`; a topic whose logs
     do not tell enough is held. Raises TopicNotFound, Unsupported (its data plane is not configured here),
@@ -235,7 +262,11 @@ def _reconcile_seen(
         foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
         missing = [one.backing_topic for one in findings if one.kind is FindingKind.ACTIVE_MISSING]
         origins = backing_logs.origins(tx, missing) if missing else {}
-    return tuple(one if one.error else _answer_on_plane(plane, books, origins, one) for one in findings), ()
+        closed = gates.closed_logs(tx, topic_id)
+    answered = (
+        one if one.error else _answer_on_plane(plane, books, origins, closed, one) for one in findings
+    )
+    return tuple(answered), ()
 
 
 def _recover(
@@ -359,18 +390,22 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
 
 
 def _answer_on_plane(
-    plane: DataPlane, books: Books, origins: Mapping[str, LogOrigin], finding: Finding
+    plane: DataPlane,
+    books: Books,
+    origins: Mapping[str, LogOrigin],
+    closed: Collection[tuple[str, str]],
+    finding: Finding,
 ) -> Finding:
     """Put right what takes a call of the data plane. A failure is noted in the finding, and a later run
-    finds it again.
+    finds it again. `closed`: logs and subscriptions whose gates are closed, so that a cursor comes after its gate.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(
-            plane, books, finding.backing_topic, origins.get(finding.backing_topic)
+            plane, books, finding.backing_topic, origins.get(finding.backing_topic), closed
         ),
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),
-        FindingKind.CURSOR_MISSING: lambda: plane.create_subscription(
-            finding.backing_topic, finding.subscription or ""
+        FindingKind.CURSOR_MISSING: lambda: _create_cursor(
+            plane, finding.backing_topic, finding.subscription or "", closed
         ),
     }
     try:
@@ -380,12 +415,30 @@ def _answer_on_plane(
     return finding
 
 
-def _create_again(plane: DataPlane, books: Books, backing_topic: str, origin: LogOrigin | None) -> None:
+def _create_cursor(
+    plane: DataPlane, backing_topic: str, name: str, closed: Collection[tuple[str, str]]
+) -> None:
+    if (backing_topic, name) in closed and isinstance(plane, GatedDataPlane):
+        plane.close_gate(backing_topic, name)
+    else:
+        plane.create_subscription(backing_topic, name)
+
+
+def _create_again(
+    plane: DataPlane,
+    books: Books,
+    backing_topic: str,
+    origin: LogOrigin | None,
+    closed: Collection[tuple[str, str]],
+) -> None:
     """With the cursors its first creation gave it: the recorded ones, and those applications made on its parents."""
     [parents] = [one.parent_topics for one in books.logs if one.backing_topic == backing_topic]
     found = {name for parent in parents for name in plane.list_subscriptions(parent)}
     wanted = books.subscriptions.keys() | found - books.deleting_subscriptions
-    plane.create_segment(backing_topic, sorted(wanted), origin)
+    gated = {name for name in wanted if (backing_topic, name) in closed}
+    plane.create_segment(backing_topic, sorted(wanted - gated), origin)
+    for name in sorted(gated):
+        _create_cursor(plane, backing_topic, name, closed)
 
 
 def _chunks(many: Sequence[Some], size: int) -> Iterator[Sequence[Some]]:

@@ -73,15 +73,15 @@ _SEGMENTS = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# A subscription with registered consumers has as many. Any other has as many as its brokers list, unless it is read as
-# a queue; those know nothing of entry buckets, so that each of them needs a segment of its own.
+# A subscription with registered consumers has as many. Any other, and each that standard consumers read, has as many as its
+# brokers list, unless it is read as a queue; those know nothing of entry buckets, so that each of them needs a segment of its own.
 _CONSUMERS = Prepared(
     "situation_consumers",
     """
     SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers,
            count(c.name) > 0 OR coalesce(max(o.consumers), 0) = 0 AS can_share
       FROM cleave.subscription u
-      LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
+      LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name AND u.consumers = 'cleave'
       LEFT JOIN cleave.observed_subscription o
              ON o.topic_id = u.topic_id AND o.name = u.name AND o.subscription_type <> 'Shared'
      WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'

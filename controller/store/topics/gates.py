@@ -120,6 +120,14 @@ _BREACHED = """
        AND (breached_at IS NOT NULL) <> :is_breached
  RETURNING segment_id
 """
+_REOPEN = """
+    UPDATE cleave.gate SET state = 'ready', ready_at = clock_timestamp(), opened_at = NULL
+     WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = ANY (:segment_ids) AND state = 'open'
+"""
+_CLOSED_LOGS = """
+    SELECT s.backing_topic, g.subscription FROM cleave.gate g JOIN cleave.segment s USING (topic_id, segment_id)
+     WHERE g.topic_id = :topic_id AND g.state = 'closed' AND s.pruned_epoch IS NULL
+"""
 _OPENING_SECONDS = """
     SELECT CAST(extract(epoch FROM max(opening_until) - clock_timestamp()) AS float8) AS seconds FROM cleave.gate
      WHERE topic_id = :topic_id AND subscription = :subscription AND opening_until > clock_timestamp()
@@ -240,6 +248,19 @@ def note_breach(tx: Connection, key: SubscriptionKey, segment_id: int, *, is_bre
     """Record whether the barrier of a closed gate is acknowledged. Return True if the row was changed."""
     parameters = {**key.parameters, "segment_id": segment_id, "is_breached": is_breached}
     return tx.execute(text(_BREACHED), parameters).one_or_none() is not None
+
+
+def reopen(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) -> None:
+    """Have the keeper open these gates, which are recorded as open, once more. The caller holds the subscription's lock."""
+    tx.execute(text(_REOPEN), {**key.parameters, "segment_ids": sorted(segment_ids)})
+
+
+def closed_logs(tx: Connection, topic_id: int) -> frozenset[tuple[str, str]]:
+    """Return the closed gates of the topic, each as backing topic and subscription."""
+    return frozenset(
+        (row.backing_topic, row.subscription)
+        for row in tx.execute(text(_CLOSED_LOGS), {"topic_id": topic_id})
+    )
 
 
 def demand_no_opening(tx: Connection, key: SubscriptionKey) -> None:
