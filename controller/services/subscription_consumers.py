@@ -38,15 +38,15 @@ WHY_NOT_IN_ORDER = {
 _NAMED = 5
 
 
-def demand_gates(planes: Mapping[str, DataPlane], topic: TopicRow) -> None:
+def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> None:
     """Raise Unsupported, with what to do, where the logs of the topic cannot have gates."""
-    plane = configured(planes, topic.data_plane, topic.name)
+    plane = configured(planes, data_plane, topic)
     if not isinstance(plane, GatedDataPlane):
         raise Unsupported(
-            f"data plane {topic.data_plane!r} of {topic.name} has no gates, which keep standard consumers in order; "
+            f"data plane {data_plane!r} of {topic} has no gates, which keep standard consumers in order; "
             "read the subscription with Cleave's client, and leave its consumers at cleave"
         )
-    plane.demand_gates(topic.name)
+    plane.demand_gates(topic)
 
 
 def demand_ordered_type(
@@ -69,7 +69,7 @@ def demand_stock(
             f"subscription {subscription} of {topic.name} is of kind {kind}, which has no order that gates could keep; "
             "standard consumers need the kind STREAM"
         )
-    demand_gates(planes, topic)
+    demand_gates(planes, topic.data_plane, topic.name)
     with store.transaction() as tx:
         logs = backing_logs.backing_topics(tx, topic.topic_id)
     demand_ordered_type(planes, topic, subscription, logs)
