@@ -15,11 +15,12 @@ class GateState(StrEnum):
     CLOSED = "closed"
     """Both parts are in place, and the cursor stands before the barrier: no message of an application is delivered."""
     OPEN = "open"
-    """A part is missing: messages are delivered. A gate that was closed in part is OPEN."""
+    """The rate is missing: messages are delivered."""
     BREACHED = "breached"
-    """The rate is in place, but the subscription has acknowledged the barrier: each load of the log may deliver one message.
+    """The rate is in place, but the subscription has acknowledged the barrier, or there is none: each load of the log may deliver
+    one message.
 
-    The state lies also between the two calls of an opening.
+    A gate is also BREACHED for a moment while it is closed for the first time, and while it is opened.
     """
 
     @property

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Deadline
-from controller.dataplane.pulsar.stored import entry_ask, places_forwards
+from controller.dataplane.pulsar.stored import entry_ask, place_told, places_forwards
 from controller.domain.pulsar_names import full_name
 
 if TYPE_CHECKING:
@@ -59,6 +59,21 @@ def last_barrier(
             break
         found = place
     return found
+
+
+def holds_nothing_else(internal: Mapping[str, Any], barrier: tuple[int, int]) -> bool:
+    """Return True if the topic shows no trace of a message but the barriers that it begins with, up to the place `barrier`."""
+    before = [place for place in islice(places_forwards(internal), MOST_BARRIERS) if place <= barrier]
+    marks = [place_told(one["markDeletePosition"]) for one in internal["cursors"].values()]
+    producers = {name for one in internal["cursors"].values() for name in one.get("properties") or ()}
+    return (
+        place_told(internal["lastConfirmedEntry"]) == barrier
+        and max(internal["numberOfEntries"], internal["entriesAddedCounter"]) == len(before)
+        and all(
+            mark <= barrier or mark[1] < 0 for mark in marks
+        )  # a load may move a mark to the new ledger's beginning
+        and producers <= {BARRIER}
+    )
 
 
 def _is_stored_barrier(answer: Answer) -> bool:

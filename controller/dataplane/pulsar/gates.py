@@ -48,6 +48,7 @@ class Gates:
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """See `GatedDataPlane`."""
+        self._demand_front(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
         # The rate comes first: a consumer that attaches from here on has the rate, and the topic is loaded again for the others.
         self._set_rate(backing_topic, subscription, deadline)
         self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
@@ -87,7 +88,7 @@ class Gates:
             return None
         barrier = last_barrier(self._admin, backing_topic, internal, deadline)
         if barrier is None:
-            return GateState.CLOSED if is_closed_and_empty(internal) else GateState.OPEN
+            return GateState.CLOSED if is_closed_and_empty(internal) else GateState.BREACHED
         is_passed = place_told(cursor["markDeletePosition"]) >= barrier
         return GateState.BREACHED if is_passed else GateState.CLOSED
 
@@ -138,8 +139,14 @@ class Gates:
                 return None
             append_barrier(self._open()[0], backing_topic, deadline)
             internal = self._cursors.internal(backing_topic, deadline)
+        return self._demand_front(backing_topic, internal, deadline)
+
+    def _demand_front(
+        self, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
+    ) -> Place | None:
+        """Return the place of the barrier, None in an empty topic. Raises DataGone if another message comes first."""
         barrier = last_barrier(self._admin, backing_topic, internal, deadline)
-        if barrier is None:
+        if barrier is None and next(places_forwards(internal), None) is not None:
             raise DataGone(
                 f"{backing_topic} begins with a message of an application, so no gate can be closed in front of the messages: the "
                 "barrier was deleted after its retention, or messages were appended first; choose a later position, or read the "

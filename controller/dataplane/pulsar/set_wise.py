@@ -8,10 +8,12 @@ hand just before the fence goes unnoticed here, and the reconciler finds and hea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controller.dataplane.base import MISSING_LOG, Born, LogReport, LogState, Successor
 from controller.dataplane.pulsar import asks
-from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.barrier import MOST_BARRIERS, holds_nothing_else, last_barrier
 from controller.dataplane.pulsar.names import namespace_path, segment_topic, segments_of
 from controller.domain.errors import CleaveError, SegmentNotFound
 from controller.domain.pulsar_names import namespace_of
@@ -101,7 +103,11 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
 
 
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
-    """Return a report on each topic, by name, MISSING topics included; without those that did not answer in full."""
+    """Return a report on each topic, by name, MISSING topics included; without those that did not answer in full.
+
+    The barrier of a gate is no message.
+    """
+    deadline = admin.deadline()
     asking = [
         (
             asks.internal_stats(name),
@@ -110,12 +116,30 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
         )
         for name in backing_topics
     ]
-    answers = iter(admin.ask_all([ask for three in asking for ask in three], admin.deadline()))
-    found = {
-        name: _report(three, [next(answers) for _ in three])
-        for name, three in zip(backing_topics, asking, strict=True)
-    }
-    return {name: report for name, report in found.items() if report is not None}
+    answers = iter(admin.ask_all([ask for three in asking for ask in three], deadline))
+    found = {}
+    for name, three in zip(backing_topics, asking, strict=True):
+        answered = [next(answers) for _ in three]
+        report = _report(three, answered)
+        if report is not None and report.has_carried_messages:
+            report = _without_barriers(admin, name, answered[0], report, deadline)
+        if report is not None:
+            found[name] = report
+    return found
+
+
+def _without_barriers(
+    admin: AdminCalls, name: str, looked: Answer | CleaveError, report: LogReport, deadline: Deadline
+) -> LogReport | None:
+    """Return the report of a topic that may hold nothing but barriers. None if the topic did not answer."""
+    if not isinstance(looked, Answer) or looked.document["numberOfEntries"] > MOST_BARRIERS:
+        return report
+    try:
+        barrier = last_barrier(admin, name, looked.document, deadline)
+    except CleaveError:
+        return None
+    is_unused = barrier is not None and holds_nothing_else(looked.document, barrier)
+    return replace(report, has_carried_messages=not is_unused)
 
 
 def _report(asking: Sequence[Ask], answers: Sequence[Answer | CleaveError]) -> LogReport | None:

@@ -48,7 +48,9 @@ def waiting(airflow: AirflowStandalone, bench: Bench) -> Iterator[ApprovalRow]:
     run(bench)
     [row] = pending(bench.store)
     yield row
-    bench.execute("TRUNCATE cleave.approval")  # unanswered, it would meet the next test in the database that they share
+    bench.execute(
+        "TRUNCATE cleave.approval"
+    )  # unanswered, it would meet the next test in the database that they share
 
 
 @pytest.fixture
