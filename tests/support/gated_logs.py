@@ -1,13 +1,16 @@
 """Embedded logs with gates, for tests of what the controller does with them; no released version of the embedded logs has any.
 
-Logs, cursors and messages are real. A gate is a mark in this object, and nothing is held back: what a gate does is the broker's, and
-is tested on one. Every call about gates is kept in `acts`, beside the calls that terminate logs and move cursors.
+Logs, cursors and messages are real. A gate is a row beside the logs, which every process of a test sees and no crash of one removes, and
+nothing is held back: what a gate does is the broker's, and is tested on one. Every call about gates is kept in `acts`, beside the
+calls that terminate logs and move cursors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from sqlalchemy import text
 
 from controller.clock import SystemClock
 from controller.dataplane.base import LogState
@@ -16,6 +19,7 @@ from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotF
 from controller.domain.gates import FenceState, GateState
 from controller.services.gate_keeper import GateKeeper
 from controller.services.topic_admin import create_subscription
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
@@ -23,13 +27,24 @@ from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
 ALL = Shards.of(1, [0])
 
 
+_TABLES = """
+    CREATE SCHEMA IF NOT EXISTS gated_logs;
+    CREATE TABLE IF NOT EXISTS gated_logs.gate (log text, subscription text, state text NOT NULL, PRIMARY KEY (log, subscription));
+    CREATE TABLE IF NOT EXISTS gated_logs.barrier (log text PRIMARY KEY);
+"""
+_CLOSE = """
+    INSERT INTO gated_logs.gate VALUES (:log, :subscription, 'closed')
+    ON CONFLICT (log, subscription) DO UPDATE SET state = 'closed'
+"""
+
+
 class GatedLogs(EmbeddedDataPlane):
     """Gates by log and subscription. Safe for the threads of one keeper."""
 
     def __init__(self, url: str, *, call_timeout_seconds: float) -> None:
         super().__init__(url, call_timeout_seconds=call_timeout_seconds)
-        self.gates: dict[tuple[str, str], GateState] = {}
-        self.barriers: set[str] = set()
+        self._gate_store = Store(url, application_name="gated-logs")
+        self._run("SELECT pg_advisory_xact_lock(8); " + _TABLES)
         self.acts: list[tuple[str, str]] = []
         """What was done, and to which log, in order."""
         self.unwritten: set[str] = set()
@@ -38,6 +53,35 @@ class GatedLogs(EmbeddedDataPlane):
         """What the next probes of a log find; terminated afterwards."""
         self.before: Callable[[str, str], None] = lambda _act, _log: None
         """Runs ahead of each act."""
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._gate_store.dispose()
+        super().close()
+
+    @property
+    def gates(self) -> dict[tuple[str, str], GateState]:
+        """The gates that are not open, by log and subscription."""
+        rows = self._run("SELECT log, subscription, state FROM gated_logs.gate")
+        return {(log, name): GateState(state) for log, name, state in rows}
+
+    def set_gate(self, log: str, subscription: str, state: GateState | None) -> None:
+        """Change a gate behind Cleave's back; None opens it."""
+        which = {"log": log, "subscription": subscription}
+        self._run("DELETE FROM gated_logs.gate WHERE log = :log AND subscription = :subscription", **which)
+        if state is not None:
+            self._run(
+                "INSERT INTO gated_logs.gate VALUES (:log, :subscription, :state)", **which, state=state.value
+            )
+
+    def open_all_by_hand(self) -> None:
+        """Open every gate behind Cleave's back."""
+        self._run("DELETE FROM gated_logs.gate")
+
+    def _run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        with self._gate_store.transaction() as tx:
+            result = tx.execute(text(statement), parameters)
+            return [tuple(row) for row in result] if result.returns_rows else []
 
     def _note(self, act: str, log: str) -> None:
         self.before(act, log)
@@ -56,17 +100,19 @@ class GatedLogs(EmbeddedDataPlane):
         state = self.segment_state(backing_topic)
         if state is LogState.MISSING:
             raise SegmentNotFound(f"no log {backing_topic}")
-        if backing_topic not in self.barriers:
+        if not self._run("SELECT FROM gated_logs.barrier WHERE log = :log", log=backing_topic):
             if self.describe_logs([backing_topic])[backing_topic].has_carried_messages:
                 raise DataGone(f"{backing_topic} begins with a message of an application")
-            self.barriers.add(backing_topic)
+            self._run(
+                "INSERT INTO gated_logs.barrier VALUES (:log) ON CONFLICT DO NOTHING", log=backing_topic
+            )
+        self._run(_CLOSE, log=backing_topic, subscription=subscription)
         self.create_subscription(backing_topic, subscription)
-        self.gates[backing_topic, subscription] = GateState.CLOSED
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
         """See `GatedDataPlane`."""
         self._note("open", backing_topic)
-        self.gates.pop((backing_topic, subscription), None)
+        self.set_gate(backing_topic, subscription, None)
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
         """See `GatedDataPlane`."""

@@ -18,13 +18,14 @@ MOST_WAIT_MS = 200
 class StockReaders:
     """An application that reads every log it was told of, as the consumer of a pattern does. Not thread-safe.
 
-    `seen` has (log, payload) in the order of deliveries.
+    `seen` has (log, payload) in the order of deliveries. `queue`: the library gives the broker no permit back for an entry of a barrier,
+    so a queue of a few messages would stay empty behind one.
     """
 
     service_url: str
     subscription: str
     kind: pulsar.ConsumerType = pulsar.ConsumerType.Failover
-    queue: int = 1
+    queue: int = 20
     seen: list[tuple[str, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -229,7 +229,7 @@ def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> 
     bench.stock_topic()
     bench.publish(0)
     bench.reshape(splitting(0))
-    bench.gated.gates.clear()
+    bench.gated.open_all_by_hand()
 
     bench.keep()
 
@@ -240,14 +240,14 @@ def test_a_breached_gate_is_reported_until_it_is_whole_again(bench: GatedBench) 
     bench.stock_topic()
     bench.publish(0)
     bench.reshape(splitting(0))
-    bench.gated.gates[bench.log_of(1), "billing"] = GateState.BREACHED
+    bench.gated.set_gate(bench.log_of(1), "billing", GateState.BREACHED)
 
     bench.keep()
     assert bench.rows(_HEALTH) == [(2, 0, 1)]
     assert dict(bench.rows(_WHY))[1].startswith("gate breached: a consumer has acknowledged the barrier")  # type: ignore[arg-type]
     assert kinds_of(bench) == {FindingKind.GATE_BREACHED}
 
-    bench.gated.gates[bench.log_of(1), "billing"] = GateState.CLOSED
+    bench.gated.set_gate(bench.log_of(1), "billing", GateState.CLOSED)
     bench.keep()
     assert bench.rows(_HEALTH) == [(2, 0, 0)]
 
@@ -258,7 +258,7 @@ def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench)
     bench.reshape(splitting(0))
     bench.read(0)
     bench.keep()
-    bench.gated.gates[bench.log_of(2), "billing"] = GateState.CLOSED
+    bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
 
     assert kinds_of(bench, dry_run=True) == {FindingKind.GATE_SHUT}
     assert bench.gate_rows() == {1: "open", 2: "open"}
@@ -291,7 +291,7 @@ def test_a_cursor_that_is_missing_comes_back_behind_its_gate(bench: GatedBench) 
     bench.publish(0)
     bench.reshape(splitting(0))
     bench.gated.delete_subscription(bench.log_of(1), "billing")
-    bench.gated.gates.clear()
+    bench.gated.open_all_by_hand()
 
     assert FindingKind.CURSOR_MISSING in kinds_of(bench)
     assert (bench.log_of(1), "billing") in bench.gated.gates

@@ -87,7 +87,7 @@ def test_a_gate_that_somebody_opened_before_the_fence_is_closed_again(bench: Gat
     intent = bench.intend(splitting(0))
     bench.run_until(intent.operation.operation_id, OperationState.FENCING)
     assert len(bench.closed_at_plane()) == 2
-    bench.gated.gates.clear()
+    bench.gated.open_all_by_hand()
     bench.gated.before = open_by_hand
     bench.finish(intent)
 
