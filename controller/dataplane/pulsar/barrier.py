@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice, repeat, takewhile
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,17 @@ def _is_stored_barrier(answer: Answer) -> bool:
     return answer.headers.get(_PRODUCER) == BARRIER and answer.headers.get(_ENCRYPTED) == "true"
 
 
+@contextlib.contextmanager
+def unreadably_encrypting() -> Iterator[Mapping[str, Any]]:
+    """Arguments of a producer that encrypts with the key that nobody has. A namespace that requires encryption admits the producer."""
+    import pulsar
+
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as key:  # the library reads a key from a file
+        key.write(_PUBLIC_KEY)
+        key.flush()
+        yield {"encryption_key": BARRIER, "crypto_key_reader": pulsar.CryptoKeyReader(key.name, "")}
+
+
 def append_barrier(connections: Connections, backing_topic: str, deadline: Deadline) -> None:
     """Append a barrier to the topic. Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable."""
     import pulsar
@@ -108,15 +119,12 @@ def append_barrier(connections: Connections, backing_topic: str, deadline: Deadl
     results: list[pulsar.Result] = []
 
     def append(client: pulsar.Client) -> pulsar.Producer:
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as key:  # the library reads a key from a file
-            key.write(_PUBLIC_KEY)
-            key.flush()
+        with unreadably_encrypting() as encrypting:
             producer = client.create_producer(
                 topic,
                 producer_name=BARRIER,
                 send_timeout_millis=max(1, int(deadline.left_seconds * 1000)),
-                encryption_key=BARRIER,
-                crypto_key_reader=pulsar.CryptoKeyReader(key.name, ""),
+                **encrypting,
             )
             with contextlib.suppress(pulsar.PulsarException):  # `results` tells
                 for number in range(ENTRIES):

@@ -6,6 +6,7 @@ may have come. `tests/chaos/test_gates.py` kills brokers.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -143,11 +144,10 @@ def test_barriers_that_were_stored_twice_are_passed_together(
     scene: GatedScene, *, has_deduplication: bool
 ) -> None:
     """A broker that deduplicates drops the second one."""
-    namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
     log = scene.log("stock")
     path = f"{path_of(log)}/deduplicationEnabled"
     scene.admin("POST", path, json=has_deduplication)
-    wait_until(lambda: scene.admin("GET", path).json() is has_deduplication, message=namespace)
+    wait_until(lambda: scene.admin("GET", path).json() is has_deduplication)
     scene.plane.close_gate(log, "stock")
     connections = Connections(scene.here.access, call_timeout_seconds=30.0)
     append_barrier(connections, log, scene.plane._admin.deadline())
@@ -219,9 +219,31 @@ def test_a_cursor_is_stored_once_all_of_a_terminated_log_is_acknowledged(scene: 
     assert receive(consumer, 3) == numbers(3)
     wait_until(lambda: scene.plane.backlog(log, "stock") == 0)
 
+    before = stored_positions(scene, log)
     assert scene.plane.persist_cursor_at_end(log, "stock")
+    assert stored_positions(scene, log) > before
     assert scene.plane.persist_cursor_at_end(log, "stock")
     assert scene.plane.backlog(log, "stock") == 0
+
+
+def stored_positions(scene: GatedScene, log: str) -> int:
+    """How often the broker has stored the cursor since it opened the cursor's ledger."""
+    found = scene.admin("GET", f"{path_of(log)}/internalStats").json()["cursors"]["stock"]
+    return int(found["cursorLedgerLastEntry"])
+
+
+def test_gates_and_the_probe_work_where_encryption_is_required(pulsar_broker: SharedBroker) -> None:
+    """The barrier is encrypted anyway, and the probe's producer says that it would encrypt."""
+    name = f"gates-encrypted-{secrets.token_hex(4)}"
+    with closing(GatedScene.at(pulsar_broker.admin_url, pulsar_broker.service_url, name)) as scene:
+        namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
+        scene.admin("POST", f"namespaces/{namespace}/encryptionRequired", json=True)
+        log = scene.log("stock")
+        scene.plane.close_gate(log, "stock")
+        assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+        assert scene.plane.probe_fence(log) is FenceState.OPEN
+        scene.plane.terminate_segment(log)
+        assert scene.plane.probe_fence(log) is FenceState.TERMINATED
 
 
 def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedScene) -> None:
