@@ -28,8 +28,9 @@ class GatedDataPlane(DataPlane, Protocol):
         The call creates the subscription at the beginning of the log, or moves a cursor that has passed the barrier back to
         there; messages behind the barrier are delivered again after the opening. Consumers that are attached are
         disconnected and attach again. All other subscriptions skip the barrier. Close the gate before producers
-        learn of the log. Raises SegmentNotFound, Unsupported as `demand_gates`, and DataGone if the log begins with a message of
-        an application, so that no barrier can come before the message.
+        learn of the log; until the opening, its backlog counts the entries of the barrier too. Raises SegmentNotFound, Unsupported
+        if the servers keep no policies of logs, and DataGone if the log begins with a message of an application, so that no barrier
+        can come before the message; nothing was changed then.
         """
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
@@ -51,6 +52,7 @@ class GatedDataPlane(DataPlane, Protocol):
     def probe_fence(self, backing_topic: str) -> FenceState:
         """Look whether a log that was terminated says so to its clients. Have a log that stays fenced loaded again.
 
-        A broker may keep a log fenced that was terminated during an append (seen with Pulsar 4.2.4): nobody can subscribe to it, and its producers do
-        not learn of its end. Call it after each termination until the answer is not FENCED.
+        A broker may keep a log fenced that was terminated during an append (seen with Pulsar 4.2.4): nobody can subscribe to the log, and its producers
+        do not learn of its end. Probe after each termination, and again, a few times at most, while the answer is FENCED: a log that stays
+        FENCED is refused for another reason, such as a quota for its backlog.
         """

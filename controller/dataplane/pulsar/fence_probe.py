@@ -9,6 +9,7 @@ from __future__ import annotations
 import pulsar
 
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.barrier import unreadably_encrypting
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
@@ -32,7 +33,7 @@ class FenceProbe:
             # The answer to a client that asks for a producer must not create a topic that is missing.
             if not self._cursors.is_terminated(backing_topic, deadline):
                 return FenceState.OPEN
-            producer = self._connections.open(act, deadline, lambda client: client.create_producer(topic))
+            producer = self._connections.open(act, deadline, lambda client: _producer(client, topic))
         except SegmentNotFound:
             return FenceState.MISSING
         except pulsar.Timeout:
@@ -54,3 +55,9 @@ class FenceProbe:
     def close(self) -> None:
         """Give back connections."""
         self._connections.close()
+
+
+def _producer(client: pulsar.Client, topic: str) -> pulsar.Producer:
+    """A broker that requires encryption looks at that before it looks for a fence."""
+    with unreadably_encrypting() as encrypting:
+        return client.create_producer(topic, **encrypting)

@@ -1,8 +1,9 @@
-"""Gates on a Pulsar broker: a dispatch rate of the subscription lets one entry pass a load of the topic, and that entry is the barrier.
+"""Gates on a Pulsar broker: a dispatch rate of the subscription lets one entry pass a load of the topic, and that entry is of the barrier.
 
-Two facts keep a gate closed. The rate, one message in 68 years, is a policy of the topic, which a broker from 4.0 on reads before it serves the topic. After each
-load the rate lets one message pass: the barrier (see `barrier`), which stays the first unread entry because no client
-acknowledges it. This holds for Failover and Exclusive. A Key_Shared dispatcher may pass over the barrier.
+Two facts keep a gate closed. The rate, one message in 68 years, is a policy of the topic, which a broker from 4.0 on reads before it serves
+the topic. After each load the rate lets one entry pass, and on a busy broker seldom two: entries of the barrier (see `barrier`), which
+stay the first unread entries because no client acknowledges them. This holds for Failover and Exclusive. A Key_Shared dispatcher may pass
+over the barrier.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.barrier import append_barrier, last_barrier
+from controller.dataplane.pulsar.barrier import ENTRIES, Barrier, append_barrier, barrier_of
 from controller.dataplane.pulsar.cursors import Cursors, is_closed_and_empty
 from controller.dataplane.pulsar.errors import late
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
@@ -68,9 +69,9 @@ class Gates:
         except SegmentNotFound:
             return
         if cursor_name(subscription) in internal["cursors"]:
-            barrier = last_barrier(self._admin, backing_topic, internal, deadline)
+            barrier = barrier_of(self._admin, backing_topic, internal, deadline)
             if barrier is not None:
-                self._skip(backing_topic, subscription, barrier, deadline)
+                self._skip(backing_topic, subscription, barrier.last, deadline)
         path = _rate_path(backing_topic, subscription)
         act = f"remove the dispatch rate of {subscription!r} on {backing_topic}"
         self._admin.ask(Ask("DELETE", path, act, accept=asks.GONE | _NO_POLICIES), deadline)
@@ -86,18 +87,18 @@ class Gates:
                 return GateState.OPEN
         except SegmentNotFound:
             return None
-        barrier = last_barrier(self._admin, backing_topic, internal, deadline)
+        barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is None:
             return GateState.CLOSED if is_closed_and_empty(internal) else GateState.BREACHED
-        is_passed = place_told(cursor["markDeletePosition"]) >= barrier
+        is_passed = place_told(cursor["markDeletePosition"]) >= barrier.first
         return GateState.BREACHED if is_passed else GateState.CLOSED
 
     def skip_barrier(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """Have a subscription without a closed gate skip the barrier, if the topic begins with one. Raises SegmentNotFound."""
         internal = self._cursors.internal(backing_topic, deadline)
-        barrier = last_barrier(self._admin, backing_topic, internal, deadline)
+        barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is not None and not self._has_rate(backing_topic, subscription, deadline):
-            self._skip(backing_topic, subscription, barrier, deadline)
+            self._skip(backing_topic, subscription, barrier.last, deadline)
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """See `GatedDataPlane`."""
@@ -131,21 +132,23 @@ class Gates:
         found = self._admin.ask(_rate_ask(backing_topic, subscription), deadline)
         return found.status not in _NO_POLICIES and _is_ours(found.document)
 
-    def _barrier_made(self, backing_topic: str, deadline: Deadline) -> Place | None:
-        """Return the place of the barrier, and append a barrier if the topic is empty. None if no message can follow."""
+    def _barrier_made(self, backing_topic: str, deadline: Deadline) -> Barrier | None:
+        """Return the barrier, and append one if the topic has no message yet. None if no message can follow."""
         internal = self._cursors.internal(backing_topic, deadline)
-        if next(places_forwards(internal), None) is None:
-            if is_closed_and_empty(internal):
-                return None
-            append_barrier(self._open()[0], backing_topic, deadline)
-            internal = self._cursors.internal(backing_topic, deadline)
+        barrier = self._demand_front(backing_topic, internal, deadline)
+        if internal.get("state") == "Terminated" or (barrier is not None and barrier.entries >= ENTRIES):
+            return barrier
+        if barrier is not None and barrier.entries < int(internal["numberOfEntries"]):
+            return barrier  # messages have followed upon a part of it
+        append_barrier(self._open()[0], backing_topic, deadline)
+        internal = self._cursors.internal(backing_topic, deadline)
         return self._demand_front(backing_topic, internal, deadline)
 
     def _demand_front(
         self, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
-    ) -> Place | None:
-        """Return the place of the barrier, None in an empty topic. Raises DataGone if another message comes first."""
-        barrier = last_barrier(self._admin, backing_topic, internal, deadline)
+    ) -> Barrier | None:
+        """Return the barrier, None in an empty topic. Raises DataGone if another message comes first."""
+        barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is None and next(places_forwards(internal), None) is not None:
             raise DataGone(
                 f"{backing_topic} begins with a message of an application, so no gate can be closed in front of the messages: the "
@@ -154,39 +157,40 @@ class Gates:
             )
         return barrier
 
-    def _move_before(self, backing_topic: str, subscription: str, barrier: Place, deadline: Deadline) -> None:
-        """Move a cursor that has passed the barrier back to the beginning."""
+    def _move_before(
+        self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
+    ) -> None:
+        """Move a cursor that has passed the barrier, or a part of it, back to the beginning."""
         internal = self._cursors.internal(backing_topic, deadline)
-        if _mark_of(internal, subscription) >= barrier:
-            first = next(places_forwards(internal), barrier)
-            self._cursors.move_before(backing_topic, subscription, first, deadline)
+        if _mark_of(internal, subscription) >= barrier.first:
+            self._cursors.move_before(backing_topic, subscription, barrier.first, deadline)
 
     def _skip_for_others(
-        self, backing_topic: str, subscription: str, barrier: Place, deadline: Deadline
+        self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
         """Have each other subscription skip the barrier, unless the gate of the subscription is closed."""
         internal = self._cursors.internal(backing_topic, deadline)
         listing = asks.stats(backing_topic, f"list subscriptions of {backing_topic}")
         found = asks.subscriptions(listing, self._admin.ask(listing, deadline)) or {}
         before = [
-            name for name in sorted(found) if name != subscription and _mark_of(internal, name) < barrier
+            name for name in sorted(found) if name != subscription and _mark_of(internal, name) < barrier.last
         ]
         rates = self._admin.demand_all([_rate_ask(backing_topic, name) for name in before], deadline)
         for name, rate in zip(before, rates, strict=True):
             if not _is_ours(rate.document):
-                self._skip(backing_topic, name, barrier, deadline)
+                self._skip(backing_topic, name, barrier.last, deadline)
 
-    def _skip(self, backing_topic: str, subscription: str, barrier: Place, deadline: Deadline) -> None:
-        """Acknowledge all up to the barrier, and return when that is done. A cursor behind the barrier stays where it is."""
+    def _skip(self, backing_topic: str, subscription: str, last: Place, deadline: Deadline) -> None:
+        """Acknowledge all up to the last entry of a barrier, and return when that is done. A cursor behind it stays where it is."""
         act = f"skip the barrier of {backing_topic} for {subscription!r}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/expireMessages"
-        body = {"ledgerId": barrier[0], "entryId": barrier[1], "partitionIndex": -1}
+        body = {"ledgerId": last[0], "entryId": last[1], "partitionIndex": -1}
 
         def is_skipped() -> bool:
             internal = self._cursors.internal(backing_topic, deadline)
             if cursor_name(subscription) not in internal["cursors"]:
                 return True
-            if _mark_of(internal, subscription) >= barrier:
+            if _mark_of(internal, subscription) >= last:
                 return True
             self._admin.ask(Ask("POST", path, act, body=body, accept=asks.GONE | _ONGOING), deadline)
             return False

@@ -8,13 +8,14 @@ twice. Nothing is set unless somebody asks for it (`cleave doctor --fix`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.errors import UnknownAddress
+from controller.dataplane.pulsar.asks import GONE
+from controller.dataplane.pulsar.errors import UnknownAddress, refusal
 from controller.dataplane.pulsar.names import namespace_path
 from controller.dataplane.pulsar.versions import VERSION, reads_policies_first
 from controller.domain.errors import Unsupported
@@ -28,7 +29,6 @@ RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
 """A day: enough to go back after a bad release, and bounded."""
 _REFUSES_TO_SHOW = frozenset({401, 403})
 _NO_SUCH_CALL = 405
-_ABSENT = frozenset({404})
 
 
 class Severity(StrEnum):
@@ -304,7 +304,7 @@ def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> Non
         raise Unsupported(
             f"gates of {namespace} need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
         )
-    seen = _look(admin, namespace_path(namespace), admin.deadline())
+    seen = _look_at_brokers(admin, namespace_path(namespace), admin.deadline())
     for demand in GATE_DEMANDS:
         if not demand.is_met(seen):
             raise Unsupported(
@@ -348,8 +348,13 @@ class Namespaces:
         return Unmet(one.namespace, demand, set_now=True)
 
 
-def _look(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool = False) -> Namespace:
+def _look(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -> Namespace:
     policies = admin.ask(Ask("GET", f"namespaces/{path}", f"look at namespace {path}"), deadline).document
+    return replace(_look_at_brokers(admin, path, deadline), policies=policies, encrypts=encrypts)
+
+
+def _look_at_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace:
+    """The namespace without its own policies, which take more rights to be seen."""
     runtime = admin.ask(
         Ask(
             "GET",
@@ -361,18 +366,22 @@ def _look(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool = 
     )
     broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
     version = str(admin.ask(VERSION, deadline).document)
-    return Namespace(policies, broker, encrypts, version, _policy_status(admin, path, deadline))
+    return Namespace({}, broker, version=version, policy_status=_policy_status(admin, path, deadline))
 
 
 def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
-    """A topic's policies take the same rights to be read and set. The broker looks at the rights before it looks for the topic."""
-    ask = Ask(
-        "GET",
-        f"persistent/{path}/cleave.no-topic/cleave/dispatchRate",
-        f"ask for a topic's policy in namespace {path}",
-        accept={*_REFUSES_TO_SHOW, *_ABSENT, _NO_SUCH_CALL},
-    )
+    """Status of the answer to a question for the policy of a topic that does not exist. NotFound for a namespace that does not.
+
+    To set a policy takes the rights that it takes to read the policy, and the broker looks at the rights first.
+    """
+    act = f"ask for a topic's policy in namespace {path}"
+    question = f"persistent/{path}/cleave.no-topic/cleave/dispatchRate"
+    ask = Ask("GET", question, act, accept={*_REFUSES_TO_SHOW, *GONE, _NO_SUCH_CALL})
     try:
-        return admin.ask(ask, deadline).status
+        answer = admin.ask(ask, deadline)
     except UnknownAddress:
         return _NO_SUCH_CALL
+    reason = str(answer.document["reason"]) if answer.status in GONE else "topic"
+    if not reason.lower().startswith("topic"):
+        raise refusal(act, answer.status, reason)
+    return answer.status

@@ -13,7 +13,7 @@ from dataclasses import replace
 from controller.dataplane.base import MISSING_LOG, Born, LogReport, LogState, Successor
 from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
-from controller.dataplane.pulsar.barrier import MOST_BARRIERS, holds_nothing_else, last_barrier
+from controller.dataplane.pulsar.barrier import MOST_ENTRIES, barrier_of, holds_nothing_else
 from controller.dataplane.pulsar.names import namespace_path, segment_topic, segments_of
 from controller.domain.errors import CleaveError, SegmentNotFound
 from controller.domain.pulsar_names import namespace_of
@@ -132,10 +132,10 @@ def _without_barriers(
     admin: AdminCalls, name: str, looked: Answer | CleaveError, report: LogReport, deadline: Deadline
 ) -> LogReport | None:
     """Return the report of a topic that may hold nothing but barriers. None if the topic did not answer."""
-    if not isinstance(looked, Answer) or looked.document["numberOfEntries"] > MOST_BARRIERS:
+    if not isinstance(looked, Answer) or looked.document["numberOfEntries"] > MOST_ENTRIES:
         return report
     try:
-        barrier = last_barrier(admin, name, looked.document, deadline)
+        barrier = barrier_of(admin, name, looked.document, deadline)
     except CleaveError:
         return None
     is_unused = barrier is not None and holds_nothing_else(looked.document, barrier)

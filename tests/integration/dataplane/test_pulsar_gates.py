@@ -1,11 +1,12 @@
 """Gates on a real broker hold back messages from consumers of the standard client until they are opened, and from nobody else.
 
-A broker that loads a topic gives out one entry for each closed gate, the barrier. So a test waits for that entry, and then nothing else may
-have come. `tests/chaos/test_gates.py` kills brokers.
+A broker that loads a topic gives out one entry for each closed gate, of the barrier. So a test waits for that entry, and then no message
+may have come. `tests/chaos/test_gates.py` kills brokers.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -13,7 +14,7 @@ import pulsar
 import pytest
 
 from controller.dataplane.gates import GatedDataPlane
-from controller.dataplane.pulsar.barrier import append_barrier
+from controller.dataplane.pulsar.barrier import ENTRIES, append_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.errors import DataGone, NotFound, SegmentNotFound, SubscriptionNotFound
@@ -77,7 +78,7 @@ def test_without_a_barrier_the_rate_lets_a_message_pass_after_each_load(scene: G
     consumer = scene.consumer(log)
 
     scene.spends_its_token(log)
-    assert wait_until(lambda: received(consumer)) == [b"0"]
+    assert wait_until(lambda: received(consumer))[0] == b"0"
 
 
 def test_a_topic_is_loaded_again_for_consumers_that_attached_before_the_rate(scene: GatedScene) -> None:
@@ -87,7 +88,7 @@ def test_a_topic_is_loaded_again_for_consumers_that_attached_before_the_rate(sce
     scene.plane.close_gate(log, "stock")
 
     found = scene.admin("GET", f"{path_of(log)}/internalStats").json()
-    assert (found["entriesAddedCounter"], found["numberOfEntries"]) == (0, 1)
+    assert (found["entriesAddedCounter"], found["numberOfEntries"]) == (0, ENTRIES)
 
 
 def test_a_gate_is_closed_again_for_a_seek_and_messages_behind_it_come_again(scene: GatedScene) -> None:
@@ -143,17 +144,16 @@ def test_barriers_that_were_stored_twice_are_passed_together(
     scene: GatedScene, *, has_deduplication: bool
 ) -> None:
     """A broker that deduplicates drops the second one."""
-    namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
     log = scene.log("stock")
     path = f"{path_of(log)}/deduplicationEnabled"
     scene.admin("POST", path, json=has_deduplication)
-    wait_until(lambda: scene.admin("GET", path).json() is has_deduplication, message=namespace)
+    wait_until(lambda: scene.admin("GET", path).json() is has_deduplication)
     scene.plane.close_gate(log, "stock")
     connections = Connections(scene.here.access, call_timeout_seconds=30.0)
     append_barrier(connections, log, scene.plane._admin.deadline())
     connections.close()
     scene.send(log, 3)
-    assert scene.plane.backlog(log, "stock") == 3 + (1 if has_deduplication else 2)
+    assert scene.plane.backlog(log, "stock") == 3 + ENTRIES * (1 if has_deduplication else 2)
 
     assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
     scene.plane.open_gate(log, "stock")
@@ -219,9 +219,31 @@ def test_a_cursor_is_stored_once_all_of_a_terminated_log_is_acknowledged(scene: 
     assert receive(consumer, 3) == numbers(3)
     wait_until(lambda: scene.plane.backlog(log, "stock") == 0)
 
+    before = stored_positions(scene, log)
     assert scene.plane.persist_cursor_at_end(log, "stock")
+    assert stored_positions(scene, log) > before
     assert scene.plane.persist_cursor_at_end(log, "stock")
     assert scene.plane.backlog(log, "stock") == 0
+
+
+def stored_positions(scene: GatedScene, log: str) -> int:
+    """How often the broker has stored the cursor since it opened the cursor's ledger."""
+    found = scene.admin("GET", f"{path_of(log)}/internalStats").json()["cursors"]["stock"]
+    return int(found["cursorLedgerLastEntry"])
+
+
+def test_gates_and_the_probe_work_where_encryption_is_required(pulsar_broker: SharedBroker) -> None:
+    """The barrier is encrypted anyway, and the probe's producer says that it would encrypt."""
+    name = f"gates-encrypted-{secrets.token_hex(4)}"
+    with closing(GatedScene.at(pulsar_broker.admin_url, pulsar_broker.service_url, name)) as scene:
+        namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
+        scene.admin("POST", f"namespaces/{namespace}/encryptionRequired", json=True)
+        log = scene.log("stock")
+        scene.plane.close_gate(log, "stock")
+        assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+        assert scene.plane.probe_fence(log) is FenceState.OPEN
+        scene.plane.terminate_segment(log)
+        assert scene.plane.probe_fence(log) is FenceState.TERMINATED
 
 
 def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedScene) -> None:
@@ -247,7 +269,7 @@ class TestReadersOfCleave:
         earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
         scene.admin("PUT", f"{path_of(log)}/subscription/cleave", json=earliest)
         scene.plane.terminate_segment(log)
-        assert scene.plane.backlog(log, "cleave") == 4
+        assert scene.plane.backlog(log, "cleave") == 3 + ENTRIES
         return log
 
     @pytest.fixture
