@@ -47,6 +47,8 @@ class GatedLogs(EmbeddedDataPlane):
         self._run("SELECT pg_advisory_xact_lock(8); " + _TABLES)
         self.acts: list[tuple[str, str]] = []
         """What was done, and to which log, in order."""
+        self.sought: dict[str, int] = {}
+        """The instant to which each log's cursor was moved last."""
         self.unwritten: set[str] = set()
         """Logs whose cursors the server has not written down."""
         self.fences: dict[str, list[FenceState]] = {}
@@ -145,6 +147,7 @@ class GatedLogs(EmbeddedDataPlane):
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor, and keep that."""
         self._note("seek", backing_topic)
+        self.sought[backing_topic] = instant_ms
         super().seek(backing_topic, subscription, instant_ms)
 
 

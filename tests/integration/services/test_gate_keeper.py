@@ -179,6 +179,26 @@ def test_a_seek_back_closes_the_gates_before_a_cursor_moves(bench: GatedBench) -
     assert bench.gate_rows() == {1: "open", 2: "open"}
 
 
+def test_a_seek_to_an_instant_leaves_a_child_at_its_barrier_while_an_ancestor_is_unread(
+    bench: GatedBench,
+) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    before = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 - 60000"))
+    after = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 + 60000"))
+
+    bench.finish(seek(bench, SeekTarget(before)))
+    assert [bench.gated.sought[bench.log_of(i)] for i in range(3)] == [before, 0, 0]
+
+    bench.finish(seek(bench, SeekTarget(after)))
+    assert [bench.gated.sought[bench.log_of(i)] for i in range(3)] == [after] * 3
+    bench.keep()
+    assert set(bench.gate_rows().values()) == {"open"}
+
+
 def test_a_seek_to_the_end_leaves_everything_read_and_open(bench: GatedBench) -> None:
     bench.stock_topic()
     bench.publish(0)
