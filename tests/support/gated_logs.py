@@ -17,6 +17,7 @@ from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound, Unsupported
 from controller.domain.gates import FenceState, GateState
+from controller.domain.observed_consumers import ObservedConsumer
 from controller.services.gate_keeper import GateKeeper
 from controller.services.topic_admin import create_subscription
 from controller.store.postgres.engine import Store
@@ -53,6 +54,8 @@ class GatedLogs(EmbeddedDataPlane):
         """Logs whose cursors the server has not written down."""
         self.fences: dict[str, list[FenceState]] = {}
         """What the next probes of a log find; terminated afterwards."""
+        self.attached: dict[str, list[ObservedConsumer]] = {}
+        """Consumers of each log, as a broker lists them."""
         self.before: Callable[[str, str], None] = lambda _act, _log: None
         """Runs ahead of each act."""
 
@@ -88,6 +91,14 @@ class GatedLogs(EmbeddedDataPlane):
     def _note(self, act: str, log: str) -> None:
         self.before(act, log)
         self.acts.append((act, log))
+
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
+        """See `ObservesConsumers`."""
+        return {log: self.attached.get(log, []) for log in backing_topics}
+
+    def attach(self, log: str, subscription: str, kind: str, *names: str) -> None:
+        """From now on these consume."""
+        self.attached[log] = [ObservedConsumer(subscription, kind, name, name, "broker") for name in names]
 
     def demand_gates(self, topic: str) -> None:
         """Raise Unsupported for a topic named after what it lacks."""

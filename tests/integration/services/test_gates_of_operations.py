@@ -6,16 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.clock import SystemClock
 from controller.dataplane.base import LogState
+from controller.domain.decision import Lane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, Unsupported
 from controller.domain.gates import FenceState
 from controller.domain.operation import Operation, OperationState
 from controller.domain.seek_target import EARLIEST, SeekTarget
-from controller.services import subscription_consumers, topic_admin
+from controller.services import autoscaler, subscription_consumers, topic_admin
+from controller.services.consumer_watch import ConsumerWatch
 from controller.services.operation_runner import Outcome
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, replacing, splitting
 from controller.store.journal.adoptions import Adoption, intend_adopt
-from controller.store.topics import consumers
+from controller.store.topics import consumers, topics
 from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
@@ -315,6 +318,53 @@ def test_the_field_changes_while_nobody_reads(bench: GatedBench) -> None:
     set_consumers(bench, CLEAVE)
     with bench.store.transaction() as tx:
         assert consumers.register(tx, bench.topic_id, "billing", "c1")
+
+
+def test_the_field_stays_while_standard_consumers_are_attached(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.gated.attach(bench.log_of(0), "billing", "Failover", "a", "b")
+    with pytest.raises(Conflict, match="consumers are attached to subscription billing"):
+        set_consumers(bench, CLEAVE)
+    set_consumers(bench, STOCK)  # as it is
+
+
+def test_key_shared_is_refused_with_the_reason_and_reported_where_it_comes_later(bench: GatedBench) -> None:
+    bench.topic_with(1, ())
+    bench.gated.attach(bench.log_of(0), "billing", "Key_Shared", "a")
+    with bench.store.transaction() as tx:
+        topic = topics.find_topic(tx, bench.topic_name)
+    with pytest.raises(
+        Unsupported, match="used as Key_Shared: the broker may deliver a message of a child before"
+    ):
+        subscription_consumers.demand_stock(
+            bench.store, bench.planes, topic, "billing", SubscriptionKind.STREAM
+        )
+    bench.subscribe("billing")
+    watch = ConsumerWatch(
+        bench.store, bench.planes, interval_seconds=60.0, sealed_for_seconds=600.0, clock=SystemClock()
+    )
+    watch.round()
+
+    assert bench.rows("SELECT DISTINCT reason FROM inspect.buckets") == [
+        ("read as Key_Shared, which no gate keeps in order: use Failover or Exclusive",)
+    ]
+    assert bench.scalar("SELECT unordered_stock_subscriptions FROM inspect.health") == 1
+
+
+def test_standard_consumers_at_the_broker_count_in_the_consumer_lane(bench: GatedBench) -> None:
+    bench.stock_topic(2)
+    bench.gated.attach(bench.log_of(0), "billing", "Failover", "a", "b")
+    bench.gated.attach(bench.log_of(1), "billing", "Failover", "b", "c")
+    watch = ConsumerWatch(
+        bench.store, bench.planes, interval_seconds=60.0, sealed_for_seconds=600.0, clock=SystemClock()
+    )
+    watch.round()
+    decided = autoscaler.run_pass(bench.store, bench.planes, {Lane.CONSUMER}, decided_by="test", limit=10)
+    [operation_id] = decided.intents
+    operation = bench.drive(operation_id)
+
+    assert bench.gate_rows() == {child.plan.segment_id: "closed" for child in operation.children}
+    assert bench.rows("SELECT in_decisions, consumers FROM inspect.observed_consumers") == [("counts", 3)]
 
 
 def test_the_field_changes_when_sealed_segments_are_read(bench: GatedBench) -> None:
