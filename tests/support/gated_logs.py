@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from controller.clock import SystemClock
+from controller.clock import Clock, SystemClock
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound, Unsupported
@@ -187,9 +187,9 @@ class GatedBench(Bench):
         wanted = {"consumers": SubscriptionConsumers.STOCK, **options}
         self.finish(create_subscription(self.store, self.topic_name, name, self.request(), **wanted))
 
-    def keeper(self, **options: Any) -> GateKeeper:
+    def keeper(self, clock: Clock | None = None, **options: Any) -> GateKeeper:
         """A keeper of every topic that has looked at none yet, so that no pause is waited for."""
-        return GateKeeper(self.store, self.planes, lambda: ALL, SystemClock(), **options)
+        return GateKeeper(self.store, self.planes, lambda: ALL, clock or SystemClock(), **options)
 
     def keep(self) -> int:
         """One round of a keeper: the number of subscriptions that had shut gates before it."""

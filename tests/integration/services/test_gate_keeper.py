@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.clock import SystemClock
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.gates import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
@@ -131,6 +132,35 @@ def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(
 
     assert asked
     assert (drained(bench), bench.gate_rows()) == ([], {1: "closed", 2: "closed"})
+
+
+class StoppedClock(SystemClock):
+    """A clock that somebody else moves."""
+
+    seconds = 0.0
+
+    def monotonic_seconds(self) -> float:
+        """The seconds to which it was moved."""
+        return self.seconds
+
+
+def test_no_opening_begins_that_could_last_until_a_seek_closes_the_gate_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    clock = StoppedClock()
+
+    def pause(point: str) -> None:
+        if point == "ready:after":
+            clock.seconds += 2 * bench.gated.call_timeout_seconds
+
+    bench.keeper(clock, checkpoint=pause).round()
+    assert bench.gate_rows() == {1: "ready", 2: "ready"}
+    assert "open" not in {act for act, _ in bench.gated.acts}
+
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
 
 
 def test_an_opening_under_way_holds_a_seek_up_and_a_seek_holds_openings_back(bench: GatedBench) -> None:
