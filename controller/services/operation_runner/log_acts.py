@@ -157,7 +157,8 @@ class LogActs:
             self._gates.close_children(one.operation, one.observed.stock_subscriptions)
             carried = frozenset(name for found in born.values() for name in found.subscriptions)
             acted.carried[one.operation_id] = carried
-            acted.details[one.operation_id] = _noted(carried, one.observed.live_subscriptions)
+            noted = _noted(carried, one.observed.live_subscriptions)
+            acted.details[one.operation_id] = {**noted, **_gated(one)}
         return acted
 
     def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
@@ -375,6 +376,12 @@ def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
         cursors += len(one.subscriptions)
     if portion:
         yield portion
+
+
+def _gated(subject: Subject) -> Detail:
+    """What the journal keeps of the children's gates: the subscriptions for which each child has one."""
+    names = subject.observed.stock_subscriptions if subject.operation.kind.succeeds_logs else ()
+    return {"gates closed for": list(names)} if names else {}
 
 
 def _noted(carried: Collection[str], recorded: Collection[str]) -> Detail:

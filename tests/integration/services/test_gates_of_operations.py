@@ -25,6 +25,9 @@ from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.gated_logs import GatedBench
 
 STOCK, CLEAVE = SubscriptionConsumers.STOCK, SubscriptionConsumers.CLEAVE
+_JOURNALLED = """
+    SELECT detail -> 'gates closed for' FROM cleave.operation_step WHERE detail ? 'gates closed for'
+"""
 _CONSUMERS = "SELECT consumers FROM cleave.subscription WHERE name = 'billing'"
 
 
@@ -69,6 +72,7 @@ def test_each_reshape_closes_the_gates_of_its_children_before_it_closes_a_parent
     assert {log for act, log in acts[:fence]} == children
     assert bench.closed_at_plane() == children
     assert bench.gate_rows() == {child.plan.segment_id: "closed" for child in operation.children}
+    assert bench.rows(_JOURNALLED) == [(["billing"],)]
 
 
 def test_without_standard_consumers_nothing_is_done_about_gates(bench: GatedBench) -> None:
