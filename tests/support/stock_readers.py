@@ -52,9 +52,10 @@ class StockReaders:
     def read(self, log: str, count: int, *, within_seconds: float = 15.0) -> int:
         """Take and acknowledge up to `count` messages of the log; return how many came."""
         until, taken = time.monotonic() + within_seconds, 0
+        wait_ms = max(1, min(MOST_WAIT_MS, int(within_seconds * 1000)))
         while taken < count and time.monotonic() < until:
             with suppress(pulsar.Timeout):
-                message = self._consumers[log].receive(MOST_WAIT_MS)
+                message = self._consumers[log].receive(wait_ms)
                 self._consumers[log].acknowledge(message)
                 self.seen.append((log, message.data()))
                 taken += 1
