@@ -24,11 +24,14 @@ from tests.chaos.test_pulsar_many_operations import FEWEST, next_planner
 from tests.support.bench import Bench
 from tests.support.gated_logs import ALL
 from tests.support.stock_readers import StockReaders
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 KEYS = tuple(f"key-{i}" for i in range(20))
 ROUND = 4
 """Messages of each key before each operation."""
+READ_SECONDS = 600.0
+"""Generations are read one after the other, and a broker looks once a second whether a gate is open."""
 NewBench = Callable[[], Bench]
 
 
@@ -102,8 +105,9 @@ def overtaken(
             if operation < operations:
                 bench.reshape(next_planner(bench.layout, chooser))
         total = ROUND * (operations + 1)
-        bench.wait_until(
+        wait_until(
             lambda: all(len(one) == total for one in application.first_deliveries().values()),
+            timeout_seconds=READ_SECONDS,
             message="every message is delivered",
         )
     found = application.first_deliveries()
