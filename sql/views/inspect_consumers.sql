@@ -3,13 +3,16 @@
 CREATE VIEW inspect.subscriptions AS
 SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.created_epoch, u.created_at,
        u.parents_block, u.drain_consumers, u.consumers AS read_by,
-       (SELECT count(*) FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name) AS consumers,
-       ARRAY(SELECT c.name FROM cleave.consumer c
-              WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumer_names
+       CASE WHEN u.consumers = 'stock' THEN coalesce(o.consumers, 0)::bigint
+            ELSE (SELECT count(*) FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name) END AS consumers,
+       CASE WHEN u.consumers = 'stock' THEN coalesce(o.consumer_names, '{}')
+            ELSE ARRAY(SELECT c.name FROM cleave.consumer c
+                        WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) END AS consumer_names
   FROM cleave.subscription u
-  JOIN cleave.topic t USING (topic_id);
+  JOIN cleave.topic t USING (topic_id)
+  LEFT JOIN cleave.observed_subscription o ON o.topic_id = u.topic_id AND o.name = u.name;
 COMMENT ON VIEW inspect.subscriptions IS
-    'Subscriptions and their registered consumers. read_by: cleave for registered consumers, stock for standard Pulsar consumers.';
+    'Subscriptions and their consumers. read_by: cleave for consumers that register, stock for standard Pulsar consumers, which the broker lists.';
 
 -- What may be handed out is the rule of controller/domain/drain_barrier.py, here in SQL; who has which bucket of it is in inspect.buckets.
 CREATE VIEW inspect.assignments AS
