@@ -15,12 +15,14 @@ from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.observation import ObservesConsumers
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict, Unsupported
+from controller.domain.gates import GateState
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store
 from controller.store.topics import (
     backing_logs,
     bucket_owners,
     consumers,
+    gates,
     readable_segments,
     subscriptions,
     topics,
@@ -85,7 +87,8 @@ def set_consumers(
     """Have the subscription read by those consumers from now on. Reshapes in progress take the change along.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Unsupported where the data plane has no gates; Conflict while somebody
-    reads or a seek is in progress, for another kind than STREAM, and while a sealed segment is unread.
+    reads or a seek is in progress, for another kind than STREAM, and while a sealed segment is unread whose descendants have no closed
+    gates. They have some where the database was restored to a time before this change.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -99,17 +102,41 @@ def set_consumers(
         raise Conflict(
             f"consumers are attached to subscription {subscription} of {topic} at the broker; stop them, then set its consumers"
         )
+    closed = _closed_gates(store, planes, row, before)
     with store.transaction() as tx:
         live = topics.lock_live_topic(tx, row.topic_id)
         locked = subscriptions.lock_readers(tx, row.topic_id, subscription)
-        _demand_unread(tx, live, locked, wanted)
+        _demand_unused(tx, live, locked)
+        if wanted is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked, closed):
+            _demand_drained(tx, live, locked)
         subscriptions.set_consumers(tx, row.topic_id, subscription, wanted)
         topics.update_topic(tx, live, subscription_version=live.subscription_version + 1)
 
 
-def _demand_unread(
-    tx: Connection, topic: TopicRow, row: SubscriptionRow, wanted: SubscriptionConsumers
-) -> None:
+def _closed_gates(
+    store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
+) -> frozenset[str]:
+    """Logs behind unread segments whose gates the data plane has closed already."""
+    plane = planes.get(topic.data_plane)
+    if not isinstance(plane, GatedDataPlane):
+        return frozenset()
+    with store.transaction() as tx:
+        behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
+    logs = [one.backing_topic for one in behind]
+    return frozenset(log for log in logs if plane.gate_state(log, row.name) is GateState.CLOSED)
+
+
+def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed: Collection[str]) -> bool:
+    """Return True, and record the gates, if every segment behind an unread one has a closed gate."""
+    key = SubscriptionKey(row.topic_id, row.name)
+    behind = gates.behind_read_by(tx, key)
+    if not behind or any(one.backing_topic not in closed for one in behind):
+        return False
+    gates.close(tx, key, [one.segment_id for one in behind])
+    return True
+
+
+def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
     key = SubscriptionKey(topic.topic_id, row.name)
     names = [one.name for one in consumers.list_consumers(tx, topic.topic_id, row.name)]
     names += [one.consumer for one in bucket_owners.owners(tx, key)]
@@ -123,8 +150,6 @@ def _demand_unread(
         raise Conflict(
             f"seek {seek.operation_id} of subscription {row.name} of {topic.name} is in progress; wait for it"
         )
-    if wanted is SubscriptionConsumers.STOCK:
-        _demand_drained(tx, topic, row)
 
 
 def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:

@@ -380,6 +380,20 @@ def test_the_field_changes_when_sealed_segments_are_read(bench: GatedBench) -> N
         set_consumers(bench, STOCK)
 
 
+def test_the_field_finds_the_gates_again_that_a_restored_database_has_forgotten(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.execute("DELETE FROM cleave.gate")
+    bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
+
+    set_consumers(bench, STOCK)
+    assert bench.gate_rows() == {1: "closed", 2: "closed"}
+    bench.read(0)
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
 @pytest.mark.parametrize("kind", [SubscriptionKind.QUEUE, SubscriptionKind.CHECKPOINT])
 def test_kinds_without_an_order_take_no_standard_consumers(bench: GatedBench, kind: SubscriptionKind) -> None:
     bench.topic_with(1, ())
