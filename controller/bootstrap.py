@@ -411,6 +411,7 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
     """Build the background services that have something to do with these settings."""
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
+    from controller.services.gate_keeper import GateKeeper
     from controller.services.key_sampler import KeySampler, KeySampling
     from controller.services.lock_limiter import LockLimiter
     from controller.services.log_trimmer import LogTrimmer
@@ -430,11 +431,13 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
         every_seconds=settings.key_sample_every_seconds,
         fresh_seconds=settings.key_sketch_seconds,
     )
+    keeper = GateKeeper(app.store, app.planes, lambda: leases.held, SystemClock())
     sampler = KeySampler(app.store, app.planes, lambda: leases.held, sampling, SystemClock())
     return (
         ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
         DrainWatch(app.store, app.planes, lambda: leases.held, SystemClock()),
         Verifier(app.store, app.planes, lambda: leases.held, rescan),
+        *([keeper] if keeper.is_needed else []),
         *([mirror] if mirror.is_needed else []),
         *([trimmer] if trimmer.is_needed else []),
         *([limiter] if limiter.is_needed else []),

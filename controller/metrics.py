@@ -75,3 +75,12 @@ BUCKETS_GRANTED = Counter(
 )
 KEY_SAMPLES = Counter("cleave_key_samples_total", "Logs whose keys were sampled, by outcome.", ["outcome"])
 WAKEUPS = Counter("cleave_worker_wakeups_total", "Wake-ups of the worker, by cause.", ["sensor"])
+GATES_SHUT = Gauge(
+    "cleave_gates_shut",
+    "Gates of standard consumers that are not open, of the topics that this worker looks after.",
+)
+GATE_OPENING_SECONDS = Histogram(
+    "cleave_gate_opening_seconds",
+    "Time from the record that every ancestor of a segment is drained until its gate is open.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60),
+)

@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import Reason, TopicName, TopicRequest
+from controller.actions.fields import Reason, SubscriptionName, TopicName, TopicRequest
 from controller.actions.responses import OperationResponse, Row
 from controller.actions.rights import Right
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import InvalidInput
 from controller.domain.names import LONGEST_TOPIC, topic_name
-from controller.services import topic_admin, topic_adoption
+from controller.services import subscription_consumers, topic_admin, topic_adoption
 
 PLANES = ", ".join(PLANE_NAMES)
 
@@ -56,6 +56,11 @@ class AdoptTopic(TopicRequest):
     )
     data_plane: str = Field("pulsar", description=f"Data plane of the topic, one of {PLANES}.")
     cut_off: bool = Field(False, description="Adopt the topic even if producers or consumers are connected.")
+    stock: list[SubscriptionName] = Field(
+        default=[],
+        description="Subscriptions that standard Pulsar consumers continue to read, kept in key order by gates at the broker.",
+        examples=[["billing"]],
+    )
     reason: Reason | None = Field(None, description="Reason, for the journal.")
 
     @model_validator(mode="before")
@@ -149,6 +154,8 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
     plan = topic_adoption.plan(
         planes, request.old, topic=request.topic, segments=request.segments, data_plane=request.data_plane
     )
+    if request.stock:
+        subscription_consumers.demand_gates(planes, request.data_plane, request.topic)
     intent = topic_adoption.adopt(
         context.store,
         planes,
@@ -156,6 +163,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
         context.journal_request(request.reason),
         data_plane=request.data_plane,
         cut_off=request.cut_off or context.dry_run,
+        stock=request.stock,
     )
     old = plan.found
     return context.respond(

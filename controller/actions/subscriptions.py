@@ -21,11 +21,18 @@ from controller.actions.responses import (
 from controller.actions.rights import Right
 from controller.domain.errors import InvalidInput
 from controller.domain.seek_target import parse_seek_target
-from controller.services import topic_admin
+from controller.services import subscription_consumers, topic_admin
 from controller.services.topic_admin import MOST_RELEASE_SECONDS
 from controller.store.topics import subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionStart
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionStart
 
+Consumers = Annotated[
+    SubscriptionConsumers, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+]
+CONSUMERS = (
+    "cleave: consumers register with Cleave; stock: standard Pulsar consumers of type Failover or Exclusive, "
+    "which gates at the broker keep in key order over splits and merges."
+)
 MOST_CURSORS = 1_000
 """Maximum number of cursors that a dry run of a seek lists."""
 _PATH = "/topics/{topic}/subscriptions/{subscription}"
@@ -64,6 +71,7 @@ class CreateSubscription(SubscriptionRequest):
         alias="from",
         description="earliest: the first message of every segment that still exists; latest: after all messages published so far.",
     )
+    consumers: Consumers = Field(SubscriptionConsumers.CLEAVE, description=CONSUMERS)
 
 
 class DeleteSubscription(SubscriptionRequest):
@@ -71,8 +79,8 @@ class DeleteSubscription(SubscriptionRequest):
 
 
 class SetSharing(ActionRequest):
-    """Set how the consumers of a stream subscription share its segments. A field that is null keeps its
-    value.
+    """Set which consumers read a stream subscription, and how they share its segments. A field that is null
+    keeps its value.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parents_block": True, "drain_consumers": 4}]})
@@ -87,6 +95,9 @@ class SetSharing(ActionRequest):
     drain_consumers: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
         None,
         description="Maximum number of consumers that share the entry buckets of a sealed segment until it is drained.",
+    )
+    consumers: Consumers | None = Field(
+        None, description=f"{CONSUMERS} Changes only while nobody reads.", examples=["stock"]
     )
 
 
@@ -130,6 +141,9 @@ class SharingResponse(Response):
     subscription: str = Field(examples=["billing"])
     parents_block: bool | None = Field(description="Null: not changed.", examples=[True])
     drain_consumers: int | None = Field(description="Null: not changed.", examples=[4])
+    consumers: SubscriptionConsumers | None = Field(
+        None, description="Null: not changed.", examples=["stock"]
+    )
 
     def sentence(self) -> str:
         return f"{self.topic}: sharing of {self.subscription} {'would be' if self.dry_run else 'is'} set"
@@ -194,7 +208,15 @@ class CancelledSeeks(Response):
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
-    """Create the subscription. Raises the errors of `topic_admin.create_subscription`."""
+    """Create the subscription. Raises the errors of `topic_admin.create_subscription`, and for standard consumers those of
+    `subscription_consumers.demand_stock`.
+    """
+    if request.consumers is SubscriptionConsumers.STOCK and context.earlier_intent() is None:
+        with context.store.transaction() as tx:
+            topic = topics.find_topic(tx, request.topic)
+        subscription_consumers.demand_stock(
+            context.store, context.app.planes, topic, request.subscription, request.kind
+        )
     intent = topic_admin.create_subscription(
         context.store,
         request.topic,
@@ -202,6 +224,7 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         context.journal_request(request.reason),
         kind=request.kind,
         from_latest=request.start is SubscriptionStart.LATEST,
+        consumers=request.consumers,
     )
     return context.operation_response(intent)
 
@@ -216,11 +239,15 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
-    """Set the sharing. Raises InvalidInput if there is nothing to set, and the errors of
-    `subscriptions.set_sharing`.
+    """Set the sharing. Raises InvalidInput if there is nothing to set, and the errors of `subscriptions.set_sharing` and
+    `subscription_consumers.set_consumers`.
     """
-    if request.parents_block is None and request.drain_consumers is None:
-        raise InvalidInput("nothing to set; give parents_block or drain_consumers")
+    if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
+        raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
+    if request.consumers is not None:
+        subscription_consumers.set_consumers(
+            context.store, context.app.planes, request.topic, request.subscription, request.consumers
+        )
     with context.store.transaction() as tx:
         subscriptions.set_sharing(
             tx,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.bootstrap import Application
-from controller.doctor import airflow, control_plane, database, load, pulsar, rights
+from controller.doctor import airflow, control_plane, database, gates, load, pulsar, rights
 
 CHECKS: dict[str, Callable[[Application], str]] = {
     "database": database.database,
@@ -25,6 +25,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "topics held": control_plane.held_topics,
     "foreign logs": control_plane.foreign_logs,
     "entry buckets": control_plane.buckets,
+    "gates": gates.gates,
     "java": load.java,
     "spark": load.spark,
     "landing area": load.landing,

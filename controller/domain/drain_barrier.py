@@ -22,18 +22,18 @@ def candidates(
     to the order of a key.
     """
     done = frozenset(drained)
-    clear = _clear(layout, done) if parents_block else layout.segments
-    ready = [layout.segments[i] for i in clear if layout.segments[i].is_active or i not in done]
+    free = clear(layout, done) if parents_block else layout.segments
+    ready = [layout.segments[i] for i in free if layout.segments[i].is_active or i not in done]
     return tuple(sorted(ready, key=lambda s: (s.hash_range.start, s.hash_range.end, s.segment_id)))
 
 
-def _clear(layout: SegmentGraph, done: Collection[int]) -> Collection[int]:
+def clear(layout: SegmentGraph, done: Collection[int]) -> frozenset[int]:
     """Return the segments whose ancestors are all drained. One pass in the order of the ids suffices, because a parent's
     id is lower than its children's.
     """
-    clear: set[int] = set()
+    found: set[int] = set()
     for segment_id in sorted(layout.segments):
         present = [i for i in layout.segments[segment_id].parent_ids if i in layout.segments]
-        if all(i in clear and i in done for i in present):
-            clear.add(segment_id)
-    return clear
+        if all(i in found and i in done for i in present):
+            found.add(segment_id)
+    return frozenset(found)

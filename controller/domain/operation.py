@@ -334,6 +334,8 @@ class Observed:
     """Recorded subscriptions at `subscription_version`."""
     ending_subscriptions: tuple[str, ...] = ()
     """Subscriptions that are being deleted. New logs do not get them, even if a parent still has them."""
+    stock_subscriptions: tuple[str, ...] = ()
+    """Live subscriptions that standard consumers read: new logs have a gate for each of them."""
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:

@@ -23,7 +23,8 @@ from controller.store.topics.subscriptions import SubscriptionKind
 _READERS = """
     WITH bucket AS MATERIALIZED (SELECT * FROM inspect.buckets WHERE topic_id = :topic_id AND owner IS NOT NULL),
     holder AS (
-        SELECT subscription, unnest(consumer_names) AS consumer, true AS is_registered FROM inspect.subscriptions WHERE topic_id = :topic_id
+        SELECT subscription, unnest(consumer_names) AS consumer, true AS is_registered
+          FROM inspect.subscriptions WHERE topic_id = :topic_id AND read_by = 'cleave'
          UNION ALL SELECT DISTINCT subscription, owner, false FROM bucket)
     SELECT h.subscription, h.consumer, bool_or(h.is_registered) AS is_registered, count(DISTINCT b.segment_id) AS segments,
            count(DISTINCT (b.segment_id, b.bucket)) AS buckets, min(b.since) AS since,
@@ -31,7 +32,7 @@ _READERS = """
       FROM holder h LEFT JOIN bucket b ON b.subscription = h.subscription AND b.owner = h.consumer
      GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
 """
-_UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand')"
+_UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand', 'read by standard consumers')"
 
 
 class ListConsumers(TopicQuestion):

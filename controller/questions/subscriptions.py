@@ -58,7 +58,7 @@ LIST_SUBSCRIPTIONS = Question(
     ListSubscriptions,
     {"subscription": str},
     {"topic": "topic_id = :topic_id", "live": "state = 'live'"},
-    table=("subscription", "kind", "state", "consumers", "consumer_names", "created_at"),
+    table=("subscription", "kind", "state", "read_by", "consumers", "consumer_names", "created_at"),
     default_limit=1000,
 )
 QUESTIONS = (LIST_SUBSCRIPTIONS,)

@@ -29,7 +29,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
-from controller.store.topics import backing_logs, drains, layouts, topics
+from controller.store.topics import backing_logs, drains, gates, layouts, topics
 from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.retention import ExpiredTopic, expired_topics
 
@@ -178,10 +178,11 @@ def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
         layout = layouts.load_layout(tx, topic.topic_id)
         books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
         drained_ids = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
+        stock = gates.stock_subscriptions(tx, topic.topic_id)
     if books.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
     reports = plane.describe_logs([log.backing_topic for log in books.logs])
-    return _TopicView(plane, layout, books, drained_ids, reports)
+    return _TopicView(plane, layout, books, drained_ids, stock, reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,8 @@ class _TopicView:
     layout: SegmentLayout
     books: Books
     drained_ids: Mapping[str, Collection[int]]
+    stock: Collection[str]
+    """Subscriptions that standard consumers read. Only the gate keeper marks segments as drained for them."""
     reports: Mapping[str, LogReport]
 
     def unmarked(self, log: BackingLog) -> list[str]:
@@ -219,6 +222,8 @@ class _TopicView:
                 return f"the cursor of subscription {name} is missing, so what it has read is unknown"
             if cursor.unread > 0 and log.segment_id not in self.drained_ids.get(name, ()):
                 return f"subscription {name} has {cursor.unread} unread message(s)"
+            if name in self.stock and log.segment_id not in self.drained_ids[name]:
+                return f"the data plane has not stored yet that subscription {name} has read it to its end"
         return self._without_position(log, names)
 
     def _without_position(self, log: BackingLog, names: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import bucket_owners, drains, policies, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.retention import RETENTION_PROPERTY
-from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
 
 MOST_RELEASE_SECONDS = 86_400.0
 
@@ -147,17 +147,19 @@ def create_subscription(
     *,
     kind: SubscriptionKind = SubscriptionKind.STREAM,
     from_latest: bool = False,
+    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
     """Intend to create a subscription at the earliest message of every segment that still exists, sealed ones
-    included. With `from_latest`, it begins after the messages published so far.
+    included. With `from_latest`, it begins after the messages published so far. For standard consumers call
+    `subscription_consumers.demand_stock` first.
 
-    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken.
+    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken or gates cannot keep its order.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         demand_subscription(row.data_plane, demand_name("subscription", subscription))
         return topic_intents.intend_subscription_create(
-            tx, row.topic_id, subscription, kind, request, from_latest=from_latest
+            tx, row.topic_id, subscription, kind, request, from_latest=from_latest, consumers=consumers
         )
 
 

@@ -7,7 +7,7 @@ of the old name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.adoptable import Adoptable, FoundTopic
@@ -86,9 +86,10 @@ def adopt(
     data_plane: str = "pulsar",
     cut_off: bool = False,
     policy: PolicyOverride | None = None,
+    stock: Collection[str] = (),
 ) -> Intent:
-    """Intend the planned adoption. With `cut_off`, the broker notifies all connected clients that the topic
-    has ended.
+    """Intend the planned adoption. Standard consumers continue to read the subscriptions in `stock`, behind gates. With
+    `cut_off`, the broker notifies all connected clients that the topic has ended.
 
     Raises Conflict with the names of connected clients, TopicExists, InvalidInput. Subscriptions that cannot
     be served are refused, because their messages would never be read; a transaction that is rolled back
@@ -103,6 +104,7 @@ def adopt(
         raise Conflict(
             f"{planned.found.name} is in use: {'; '.join(planned.obstacles)}. Stop these clients first, or cut them off"
         )
+    _demand_in_order(planned, stock)
     kinds = {
         name: SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
         for name, is_queue in planned.found.subscriptions.items()
@@ -122,10 +124,20 @@ def adopt(
             bucket_budget=buckets.entry_bucket_budget,
             max_buckets=buckets.entry_bucket_max_per_segment,
             policy=policy,
+            stock=frozenset(stock) & kinds.keys(),
         )
         return adoptions.intend_adopt(
             tx, adoption, backing_topic=planes[data_plane].backing_topic, request=request
         )
+
+
+def _demand_in_order(planned: Plan, stock: Collection[str]) -> None:
+    for name in sorted(stock):
+        if planned.found.subscriptions.get(name, True):
+            what = "is read as a queue" if name in planned.found.subscriptions else "does not exist"
+            raise InvalidInput(
+                f"subscription {name} of {planned.found.name} {what}; name subscriptions of type Failover or Exclusive, which gates keep in order"
+            )
 
 
 def _unserved(names: Iterable[str], data_plane: str) -> dict[str, str]:

@@ -56,6 +56,11 @@ HEALTH: Final = {
     "set_aside": "Subjects that batches excluded within the last quarter of an hour (inspect.set_aside).",
     "collectors_beside": "Collectors that read the same counters as another collector (inspect.load_readers).",
     "clock_off_seconds": "The largest difference between the clock of a live reader of counters and the database's clock.",
+    "gates_shut": "Gates that hold the messages of a segment back from standard consumers (inspect.gates).",
+    "gates_overdue": "Of these, gates of segments whose ancestors are all read.",
+    "oldest_overdue_gate_seconds": "Time since the first of these gates could be open.",
+    "gates_breached": "Closed gates whose barrier a consumer has acknowledged.",
+    "unordered_stock_subscriptions": "Subscriptions for standard consumers that are used as a type which no gate keeps in order.",
 }
 """Help texts by column of `inspect.health`; the metric is named `cleave_fleet_` and the column."""
 _COUNTED_HEALTH = {"lease_changes"}

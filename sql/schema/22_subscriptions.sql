@@ -15,14 +15,18 @@ CREATE TABLE cleave.subscription (
     generation      bigint      NOT NULL DEFAULT 0,
     parents_block   boolean     NOT NULL DEFAULT true,
     drain_consumers integer     NOT NULL DEFAULT 1,
+    consumers       text        NOT NULL DEFAULT 'cleave',
     origin          bigint      NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     PRIMARY KEY (topic_id, name),
     CONSTRAINT subscription_kind_known CHECK (kind IN ('STREAM', 'QUEUE', 'CHECKPOINT')),
     CONSTRAINT subscription_state_known CHECK (state IN ('live', 'deleting')),
     CONSTRAINT subscription_name_form CHECK (name ~ '^[^[:space:]]+$'),
     CONSTRAINT subscription_generation_not_negative CHECK (generation >= 0),
-    CONSTRAINT subscription_drain_consumers_positive CHECK (drain_consumers BETWEEN 1 AND 65536)
+    CONSTRAINT subscription_drain_consumers_positive CHECK (drain_consumers BETWEEN 1 AND 65536),
+    CONSTRAINT subscription_consumers_known CHECK (consumers IN ('cleave', 'stock')),
+    CONSTRAINT subscription_stock_in_order CHECK (consumers = 'cleave' OR (kind = 'STREAM' AND parents_block))
 );
+CREATE INDEX subscription_stock ON cleave.subscription (topic_id) WHERE consumers = 'stock';
 COMMENT ON COLUMN cleave.subscription.generation IS 'Version of the bucket owners; each change of owners adds 1.';
 COMMENT ON COLUMN cleave.subscription.parents_block IS
     'True if a segment is assigned only after all its ancestors are drained. False: low lag matters more than the order of a key.';
@@ -30,6 +34,11 @@ COMMENT ON COLUMN cleave.subscription.drain_consumers IS
     'Maximum number of consumers that share the entry buckets of a sealed segment until the segment is drained.';
 COMMENT ON COLUMN cleave.subscription.origin IS
     'Number under which applications store positions of this subscription; rises with each seek, which invalidates older positions.';
+COMMENT ON COLUMN cleave.subscription.consumers IS
+    'Consumers that read the subscription: cleave for registered consumers, stock for standard Pulsar consumers behind gates.';
+COMMENT ON CONSTRAINT subscription_consumers_known ON cleave.subscription IS 'The consumers of a subscription are cleave or stock.';
+COMMENT ON CONSTRAINT subscription_stock_in_order ON cleave.subscription IS
+    'Standard consumers need gates only where order counts: the subscription is of kind STREAM, and its segments wait for their ancestors.';
 COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subscription is of kind STREAM, QUEUE or CHECKPOINT.';
 COMMENT ON CONSTRAINT subscription_state_known ON cleave.subscription IS 'A subscription is live or deleting.';
 COMMENT ON CONSTRAINT subscription_name_form ON cleave.subscription IS 'A subscription name is not empty and has no spaces.';

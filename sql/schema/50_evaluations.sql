@@ -107,6 +107,17 @@ CREATE TRIGGER subscription_sharing AFTER UPDATE OF parents_block, drain_consume
     FOR EACH ROW WHEN ((OLD.parents_block, OLD.drain_consumers) IS DISTINCT FROM (NEW.parents_block, NEW.drain_consumers))
     EXECUTE FUNCTION cleave.on_sharing_changed();
 
+-- A change of the consumers that read a subscription changes the consumers that decisions count.
+CREATE FUNCTION cleave.on_readers_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = NEW.topic_id;
+    PERFORM pg_notify('cleave_consumers', NEW.topic_id::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER subscription_readers AFTER UPDATE OF consumers ON cleave.subscription
+    FOR EACH ROW WHEN (OLD.consumers <> NEW.consumers) EXECUTE FUNCTION cleave.on_readers_changed();
+
 -- Decisions do not read the names of consumers, so a change of names alone wakes no evaluation.
 CREATE FUNCTION cleave.on_observed_change(topics bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -33,7 +33,7 @@ GRANT UPDATE ON cleave.cluster_reconnections TO cleave_controller;
 GRANT INSERT, UPDATE, DELETE ON
     cleave.foreign_log, cleave.lease, cleave.mirror, cleave.namespace_policy, cleave.api_request,
     cleave.subscription, cleave.observed_subscription, cleave.segment_drain, cleave.drain_backlog, cleave.bucket_checkpoint,
-    cleave.consumer, cleave.departed_consumer, cleave.bucket_owner, cleave.bucket_opening, cleave.message_delivery,
+    cleave.consumer, cleave.departed_consumer, cleave.gate, cleave.bucket_owner, cleave.bucket_opening, cleave.message_delivery,
     cleave.segment_load, cleave.load_reader, cleave.segment_producers, cleave.segment_sketch, cleave.evaluation, cleave.approval, cleave.backtest_run
     TO cleave_controller;
 GRANT DELETE ON cleave.load_memory TO cleave_controller;

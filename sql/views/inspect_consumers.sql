@@ -2,13 +2,17 @@
 
 CREATE VIEW inspect.subscriptions AS
 SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.created_epoch, u.created_at,
-       u.parents_block, u.drain_consumers,
-       (SELECT count(*) FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name) AS consumers,
-       ARRAY(SELECT c.name FROM cleave.consumer c
-              WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumer_names
+       u.parents_block, u.drain_consumers, u.consumers AS read_by,
+       CASE WHEN u.consumers = 'stock' THEN coalesce(o.consumers, 0)::bigint
+            ELSE (SELECT count(*) FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name) END AS consumers,
+       CASE WHEN u.consumers = 'stock' THEN coalesce(o.consumer_names, '{}')
+            ELSE ARRAY(SELECT c.name FROM cleave.consumer c
+                        WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) END AS consumer_names
   FROM cleave.subscription u
-  JOIN cleave.topic t USING (topic_id);
-COMMENT ON VIEW inspect.subscriptions IS 'One row per subscription, with its registered consumers.';
+  JOIN cleave.topic t USING (topic_id)
+  LEFT JOIN cleave.observed_subscription o ON o.topic_id = u.topic_id AND o.name = u.name;
+COMMENT ON VIEW inspect.subscriptions IS
+    'One row per subscription, with its consumers. read_by: cleave for registered consumers, stock for standard Pulsar consumers, which the broker lists.';
 
 -- The column barrier is the rule of controller/domain/drain_barrier.py in SQL. The owners of the buckets are in inspect.buckets.
 CREATE VIEW inspect.assignments AS
@@ -52,6 +56,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        inspect.hash_range_text(b.bucket_start, b.bucket_end) AS bucket, o.consumer AS owner, o.successor, o.generation,
        CASE WHEN seek.asked_at IS NOT NULL AND o.consumer IS NOT NULL THEN 'to be released for a seek'
             WHEN seek.asked_at IS NOT NULL THEN 'stopped for a seek'
+            WHEN u.consumers = 'stock' THEN gate.reason
             WHEN a.barrier = 'withheld' THEN 'withheld until its parents are drained'
             WHEN o.release_asked_at IS NOT NULL AND holder.disconnected_at IS NOT NULL THEN 'being handed over: owner is not connected'
             WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
@@ -60,6 +65,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
             WHEN cardinality(a.consumer_names) = 0 THEN 'no consumer is registered'
             ELSE 'not assigned yet' END AS reason,
        CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
+            WHEN u.consumers = 'stock' THEN gate.since
             WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
             WHEN holder.disconnected_at IS NOT NULL THEN holder.disconnected_at
@@ -75,6 +81,23 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        unread.backlog, unread.backlog_counted_at
   FROM inspect.assignments a
   JOIN cleave.segment s ON s.topic_id = a.topic_id AND s.segment_id = a.segment_id
+  JOIN cleave.subscription u ON u.topic_id = a.topic_id AND u.name = a.subscription
+  LEFT JOIN LATERAL (
+       SELECT CASE WHEN g.breached_at IS NOT NULL THEN 'gate breached: a consumer has acknowledged the barrier; set its crypto failure action to FAIL'
+                   WHEN o.subscription_type NOT IN ('Failover', 'Exclusive')
+                   THEN 'read as ' || o.subscription_type || ', which no gate keeps in order: use Failover or Exclusive'
+                   WHEN g.state = 'closed' AND a.barrier = 'withheld' THEN 'gate closed until its ancestors are read'
+                   WHEN g.state <> 'open' THEN 'gate being opened: every ancestor is read'
+                   WHEN a.barrier = 'withheld' THEN 'gate open before its ancestors are read: the reconciler closes it'
+                   WHEN o.consumers > 0 THEN 'read by standard consumers'
+                   ELSE 'no standard consumer was seen at the broker' END AS reason,
+              CASE WHEN g.breached_at IS NOT NULL THEN g.breached_at
+                   WHEN g.state = 'closed' THEN g.closed_at
+                   WHEN g.state = 'ready' THEN g.ready_at
+                   ELSE o.changed_at END AS since
+         FROM (SELECT) one
+         LEFT JOIN cleave.gate g ON g.topic_id = a.topic_id AND g.subscription = a.subscription AND g.segment_id = a.segment_id
+         LEFT JOIN cleave.observed_subscription o ON o.topic_id = a.topic_id AND o.name = a.subscription) gate ON u.consumers = 'stock'
  CROSS JOIN LATERAL (
        SELECT bucket_start, coalesce(lead(bucket_start) OVER (ORDER BY bucket_start) - 1, 65535) AS bucket_end
          FROM unnest(0 || s.bucket_splits) AS bucket_start) b
@@ -125,10 +148,12 @@ COMMENT ON VIEW inspect.bucket_gaps IS
     'Entry buckets without an active reader: unassigned, not yet released, not attachable by their owner, or owned by a consumer that is not connected; with the start and the duration.';
 
 CREATE VIEW inspect.observed_consumers AS
-SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,
+SELECT t.name AS topic, t.topic_id, o.name AS subscription, coalesce(u.consumers, 'cleave') AS read_by, o.subscription_type,
+       o.consumers, o.consumer_names, o.changed_at,
        CASE WHEN o.subscription_type = 'Shared' THEN 'read as a queue'
             WHEN u.kind <> 'STREAM' THEN 'recorded as ' || lower(u.kind)
             WHEN u.state = 'deleting' THEN 'being deleted'
+            WHEN u.consumers = 'stock' THEN 'counts'
             WHEN EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = o.topic_id AND c.subscription = o.name)
             THEN 'registered consumers count instead'
             ELSE 'counts' END AS in_decisions

@@ -25,11 +25,13 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspec
   LEFT JOIN cleave.drain_backlog left_over
     ON left_over.topic_id = s.topic_id AND left_over.subscription = u.name AND left_over.segment_id = s.segment_id
  WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL
-   AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = s.topic_id AND c.subscription = u.name AND c.incarnation <> '')
+   AND (EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = s.topic_id AND c.subscription = u.name AND c.incarnation <> '')
+        OR u.consumers = 'stock' AND EXISTS (SELECT FROM cleave.observed_subscription o
+                                              WHERE o.topic_id = s.topic_id AND o.name = u.name))
    AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                     WHERE d.topic_id = s.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id);
 COMMENT ON VIEW inspect.undrained IS
-    'Sealed segments that a subscription has not drained although it has consumers with a session; the children wait for the drain. still_seconds: time since unread_messages last changed, or since the seal if the messages are not counted yet. A segment that waits for its own parents is not expected to change.';
+    'Sealed segments that a subscription has not drained although it has consumers with a session, or standard consumers at the broker; the children wait for the drain. still_seconds: time since unread_messages last changed, or since the seal if the messages are not counted yet. A segment that waits for its own parents is not expected to change.';
 
 CREATE VIEW inspect.readers AS
 SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS shared_segments, sum(s.owned)::bigint AS buckets_owned,
@@ -67,7 +69,9 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
        away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds,
        held.topics AS held_topics, held.unverified AS unverified_topics, unmanaged.logs AS foreign_logs, skipped.subjects AS set_aside,
-       readers.collectors_beside, readers.clock_off_seconds
+       readers.collectors_beside, readers.clock_off_seconds,
+       gates.shut AS gates_shut, gates.overdue AS gates_overdue, gates.oldest_seconds AS oldest_overdue_gate_seconds,
+       gates.breached AS gates_breached, unordered.subscriptions AS unordered_stock_subscriptions
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
                  WHERE s.state = 'ACTIVE' AND t.state = 'live') AS active_segments) fleet
@@ -102,6 +106,12 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
  CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) unmanaged
  CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) skipped
  CROSS JOIN (SELECT count(*) FILTER (WHERE beside <> '{}') AS collectors_beside, max(abs(clock_ahead_seconds)) AS clock_off_seconds
-               FROM inspect.load_readers WHERE is_live) readers;
+               FROM inspect.load_readers WHERE is_live) readers
+ CROSS JOIN (SELECT count(*) AS shut, count(overdue_since) AS overdue, max(overdue_seconds) AS oldest_seconds,
+                    count(breached_at) AS breached
+               FROM inspect.gates WHERE gate <> 'open') gates
+ CROSS JOIN (SELECT count(*) AS subscriptions FROM cleave.subscription u
+               JOIN cleave.observed_subscription o ON o.topic_id = u.topic_id AND o.name = u.name
+              WHERE u.consumers = 'stock' AND o.subscription_type NOT IN ('Failover', 'Exclusive')) unordered;
 COMMENT ON VIEW inspect.health IS
     'One row with the health of the whole installation. An age is empty if there is no object to measure; shards counts the shards that had a worker within the last hour; lease_changes rises by 1 each time a worker acquires a shard.';

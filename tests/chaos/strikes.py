@@ -22,6 +22,7 @@ from tests.chaos.cells import Cell, Path, begins_at
 from tests.chaos.laws import settle_and_check
 from tests.chaos.scenarios import BY_NAME, Scenario, operation_of
 from tests.support.bench import Bench
+from tests.support.gated_logs import GatedBench
 
 ROOT = FilePath(__file__).parents[2]
 LAST_STEPS = (Step.FINISH, Step.FINISH_ABORT)
@@ -37,8 +38,13 @@ def start(module: str, **arguments: object) -> subprocess.Popen[str]:
 
 def start_victim(bench: Bench, at: str, by: str, operation_id: int | None = None) -> subprocess.Popen[str]:
     """Start a runner of that operation, or without one of whatever is due, that strikes itself there."""
+    return start("victim", operation_id=operation_id, at=at, by=by, **where_of(bench))
+
+
+def where_of(bench: Bench) -> dict[str, object]:
+    """Arguments that tell another process what the bench stands on."""
     pulsar = None if bench.pulsar is None else asdict(bench.pulsar)
-    return start("victim", url=bench.url, operation_id=operation_id, at=at, by=by, pulsar=pulsar)
+    return {"url": bench.url, "pulsar": pulsar, "gated": isinstance(bench, GatedBench)}
 
 
 def kill_at(bench: Bench, operation_id: int, at: str) -> bool:

@@ -1,6 +1,6 @@
 """A runner in a process of its own that strikes itself at a given point: ``python -m tests.chaos.victim JSON``.
 
-The point is a checkpoint of the runner (`commit:before`) or a data-plane call by number (`call:3`, just before it is
+With `keeps_gates` it is one round of a gate keeper in place of a runner. The point is a checkpoint (`commit:before`) or a data-plane call by number (`call:3`, just before it is
 made). SIGKILL ends it there; SIGSTOP pauses it until somebody continues it. How its run ended goes to standard output.
 """
 
@@ -12,10 +12,13 @@ import signal
 import sys
 from collections.abc import Mapping
 
+from controller.clock import SystemClock
+from controller.services.gate_keeper import GateKeeper
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.faulty_data_plane import FaultyDataPlane
+from tests.support.gated_logs import ALL, GatedBench
 
 
 def main(
@@ -24,10 +27,12 @@ def main(
     by: str,
     operation_id: int | None = None,
     pulsar: Mapping[str, str] | None = None,
+    gated: bool = False,
+    keeps_gates: bool = False,
 ) -> None:
     """Run the operation, or without one whatever is due side by side, to its end or to `at`.
 
-    `pulsar`: the fields of an `OnPulsar`, where the topic is on a broker.
+    `pulsar`: the fields of an `OnPulsar`, where the topic is on a broker. `gated`: the embedded logs have gates.
     """
     points = {at}
 
@@ -36,10 +41,15 @@ def main(
             points.discard(name)
             os.kill(os.getpid(), signal.Signals[by])
 
-    bench = Bench(url, None if pulsar is None else OnPulsar(**pulsar))
+    bench = GatedBench(url) if gated else Bench(url, None if pulsar is None else OnPulsar(**pulsar))
     name = bench.plane.name
     plane = FaultyDataPlane(bench.planes[name])
     plane.before_call = lambda _call, number: strike(f"call:{number}")
+    if keeps_gates:
+        planes = {name: plane.as_data_plane()}
+        GateKeeper(bench.store, planes, lambda: ALL, SystemClock(), checkpoint=strike).round()
+        bench.close()
+        return
     context = bench.context(f"victim-{os.getpid()}", planes={name: plane.as_data_plane()}, checkpoint=strike)
     if operation_id is None:
         bench.wait_until(lambda: run_due(context, limit=8) == 0 and not bench.live_operations())

@@ -44,9 +44,14 @@ CALLS = frozenset(
         "auto_scaler",
         "set_auto_scaler",
         "topic_subscriptions",
+        "close_gate",
+        "open_gate",
+        "gate_state",
+        "persist_cursor_at_end",
+        "probe_fence",
     }
 )
-"""The calls that reach the outside, and so can fail: of any data plane, and of one that keeps layouts."""
+"""The calls that reach the outside, and so can fail: of any data plane, of one that keeps layouts, and of one that has gates."""
 
 
 class Fault(StrEnum):

@@ -138,6 +138,13 @@ class Cursors:
             backing_topic, subscription, place_told(cursor["markDeletePosition"]), act, deadline
         )
 
+    def move_before(
+        self, backing_topic: str, subscription: str, place: tuple[int, int], deadline: Deadline
+    ) -> None:
+        """Have the subscription go on with the entry at the place. Disconnects all holders."""
+        act = f"move {subscription!r} on {backing_topic}"
+        self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), act, deadline)
+
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
         """Move the subscription to the first entry published at the instant or later. Disconnects all
         holders.
@@ -155,9 +162,21 @@ class Cursors:
             place = self.place_before(backing_topic, instant_ms, deadline)
             self._move_behind(backing_topic, subscription, place, act, deadline)
 
+    def write_down_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
+        """Have the broker store the cursor of a subscription that has acknowledged all of a terminated topic; False, and nothing, for any
+        other. Disconnects all holders. Raises SegmentNotFound, SubscriptionNotFound.
+
+        A cursor that is moved is stored at once, and an acknowledgement up to a minute later.
+        """
+        if self.left(backing_topic, subscription, deadline) != 0:
+            return False
+        if self._is_closed_and_empty(backing_topic, deadline):
+            return True
+        self.cut_off(backing_topic, subscription, deadline)
+        return self.left(backing_topic, subscription, deadline) == 0
+
     def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
-        internal = self.internal(backing_topic, deadline)
-        return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
+        return is_closed_and_empty(self.internal(backing_topic, deadline))
 
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], act: str, deadline: Deadline
@@ -313,6 +332,11 @@ class Cursors:
         if not isinstance(answer.document, Mapping):
             raise DataPlaneUnavailable(f"{act}: the broker's response lacks the requested data; try again")
         return answer.document
+
+
+def is_closed_and_empty(internal: Mapping[str, Any]) -> bool:
+    """Return True if the topic with these internal statistics is terminated, and no entry is stored."""
+    return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
 
 
 def _missing(backing_topic: str) -> SegmentNotFound:

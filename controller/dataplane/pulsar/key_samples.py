@@ -20,6 +20,7 @@ from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
 from controller.dataplane.pulsar.stored import places_backwards
@@ -136,7 +137,8 @@ def _read(reader: pulsar.Reader, stretch: _Stretch, deadline: Deadline) -> KeySa
             place = position_of(message_id)[:2]
             if place > stretch.last:
                 break
-            keys.append(key_of(message, message.properties()))
+            if not is_barrier(message):
+                keys.append(key_of(message, message.properties()))
             if place == stretch.last and (message_id.batch_index() < 0 or ends_its_entry(message_id)):
                 break
             patience_seconds = IDLE_SECONDS

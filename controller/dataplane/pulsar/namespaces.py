@@ -9,14 +9,17 @@ repeated batch twice. A setting is changed only on request (`cleave doctor --fix
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.asks import GONE
+from controller.dataplane.pulsar.errors import UnknownAddress, refusal
 from controller.dataplane.pulsar.names import namespace_path
-from controller.dataplane.pulsar.versions import VERSION
+from controller.dataplane.pulsar.versions import VERSION, reads_policies_first
+from controller.domain.errors import Unsupported
 
 INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -26,6 +29,7 @@ INACTIVE = {
 RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
 """One day: enough to go back after a faulty release, and bounded."""
 _REFUSES_TO_SHOW = frozenset({401, 403})
+_NO_SUCH_CALL = 405
 
 
 class Severity(StrEnum):
@@ -48,6 +52,10 @@ class Namespace:
     """
     encrypts: bool = False
     """True if producers with these settings encrypt."""
+    version: str = ""
+    """Version of the broker that answered: `4.2.4`."""
+    policy_status: int = 404
+    """Status of the answer to a request for a policy of a topic that does not exist."""
 
     def of_broker(self, key: str, default: str) -> str:
         """Return a value of the brokers' configuration, in lower case."""
@@ -154,6 +162,42 @@ def _acknowledges_in_part(namespace: Namespace) -> bool:
     return namespace.of_broker("acknowledgmentAtBatchIndexLevelEnabled", "true") == "true"
 
 
+GATE_DEMANDS: tuple[Demand, ...] = (
+    Demand(
+        "brokers read a topic's policies first",
+        Severity.NOTE,
+        lambda seen: reads_policies_first(seen.version),
+        "subscriptions that standard clients read in the order of keys are refused: before 4.0 a broker serves a topic before the "
+        "broker has read the topic's policies, so a gate would let messages pass after a restart; update the brokers",
+    ),
+    Demand(
+        "topics have policies",
+        Severity.NOTE,
+        lambda seen: (
+            seen.policy_status != _NO_SUCH_CALL
+            and seen.of_broker("topicLevelPoliciesEnabled", "true") == "true"
+            and seen.of_broker("systemTopicEnabled", "true") == "true"
+        ),
+        "subscriptions that standard clients read in the order of keys are refused: set topicLevelPoliciesEnabled=true and "
+        "systemTopicEnabled=true in the brokers' configuration",
+    ),
+    Demand(
+        "dispatch rates hold without a backlog",
+        Severity.NOTE,
+        lambda seen: seen.of_broker("dispatchThrottlingOnNonBacklogConsumerEnabled", "true") == "true",
+        "subscriptions that standard clients read in the order of keys are refused: set "
+        "dispatchThrottlingOnNonBacklogConsumerEnabled=true in the brokers' configuration",
+    ),
+    Demand(
+        "Cleave may set policies of topics",
+        Severity.NOTE,
+        lambda seen: seen.policy_status not in _REFUSES_TO_SHOW,
+        "subscriptions that standard clients read in the order of keys are refused: make the role of Cleave's token an admin of the "
+        "tenant",
+    ),
+)
+"""What a gate needs; see `gates`. A namespace that meets these demands can have subscriptions for standard clients."""
+
 DEMANDS: tuple[Demand, ...] = (
     Demand(
         "topics on demand are off",
@@ -259,7 +303,22 @@ DEMANDS: tuple[Demand, ...] = (
         "the end of a segment is not replicated to other clusters, so its keys would go on there; use a namespace of "
         "one cluster",
     ),
+    *GATE_DEMANDS,
 )
+
+
+def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
+    """Raise Unsupported if topics of the namespace cannot have gates."""
+    if access.service_url is None:
+        raise Unsupported(
+            f"gates of {namespace} need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
+        )
+    seen = _read_brokers(admin, namespace_path(namespace), admin.deadline())
+    for demand in GATE_DEMANDS:
+        if not demand.is_met(seen):
+            raise Unsupported(
+                f"namespace {namespace} cannot have gates (not so: {demand.name}): {demand.why}"
+            )
 
 
 class Namespaces:
@@ -276,8 +335,8 @@ class Namespaces:
         mapped.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
-        settings = self._read(path, deadline)
-        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(settings)]
+        seen = _read(self._admin, path, deadline, encrypts=self._encrypts)
+        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(seen)]
         if not fix:
             return tuple(unmet)
         return tuple(self._set(path, demand, deadline) for demand in unmet)
@@ -290,22 +349,6 @@ class Namespaces:
         """Return the broker's version, such as `4.2.4`."""
         return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
-    def _read(self, path: str, deadline: Deadline) -> Namespace:
-        policies = self._admin.ask(
-            Ask("GET", f"namespaces/{path}", f"read the settings of namespace {path}"), deadline
-        ).document
-        runtime = self._admin.ask(
-            Ask(
-                "GET",
-                "brokers/configuration/runtime",
-                "read the broker's configuration",
-                accept=_REFUSES_TO_SHOW,
-            ),
-            deadline,
-        )
-        broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
-        return Namespace(policies, broker, self._encrypts)
-
     def _set(self, path: str, unmet: Unmet, deadline: Deadline) -> Unmet:
         demand = unmet.demand
         if demand.path is None:
@@ -313,3 +356,44 @@ class Namespaces:
         act = f"set {demand.path} of namespace {path}"
         self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", act, body=demand.value), deadline)
         return Unmet(unmet.namespace, demand, set_now=True)
+
+
+def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -> Namespace:
+    policies = admin.ask(
+        Ask("GET", f"namespaces/{path}", f"read the settings of namespace {path}"), deadline
+    ).document
+    return replace(_read_brokers(admin, path, deadline), policies=policies, encrypts=encrypts)
+
+
+def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace:
+    """Return the namespace without its own policies, which need more rights."""
+    runtime = admin.ask(
+        Ask(
+            "GET",
+            "brokers/configuration/runtime",
+            "read the broker's configuration",
+            accept=_REFUSES_TO_SHOW,
+        ),
+        deadline,
+    )
+    broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
+    version = str(admin.ask(VERSION, deadline).document)
+    return Namespace({}, broker, version=version, policy_status=_policy_status(admin, path, deadline))
+
+
+def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
+    """Return the status of the answer to a request for the policy of a topic that does not exist. Raises NotFound for a missing namespace.
+
+    Setting a policy needs the same rights as reading the policy, and the broker checks the rights first.
+    """
+    act = f"read a topic's policy in namespace {path}"
+    question = f"persistent/{path}/cleave.no-topic/cleave/dispatchRate"
+    ask = Ask("GET", question, act, accept={*_REFUSES_TO_SHOW, *GONE, _NO_SUCH_CALL})
+    try:
+        answer = admin.ask(ask, deadline)
+    except UnknownAddress:
+        return _NO_SUCH_CALL
+    reason = str(answer.document["reason"]) if answer.status in GONE else "topic"
+    if not reason.lower().startswith("topic"):
+        raise refusal(act, answer.status, reason)
+    return answer.status

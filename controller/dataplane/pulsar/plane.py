@@ -20,11 +20,13 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.existing import describe_topic
+from controller.dataplane.pulsar.gates import Gates
 from controller.dataplane.pulsar.names import (
     segment_topic,
     subscription_path,
     topic_path,
 )
+from controller.dataplane.pulsar.namespaces import demand_gates
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import (
     CleaveError,
@@ -32,8 +34,10 @@ from controller.domain.errors import (
     SegmentNotFound,
     Unsupported,
 )
+from controller.domain.gates import FenceState, GateState
 from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
+from controller.domain.pulsar_names import namespace_of
 from controller.domain.situation import Capabilities
 from controller.forks import OneProcess
 
@@ -63,6 +67,7 @@ class PulsarDataPlane(OneProcess):
         self._load = PulsarLoad(
             self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
         )
+        self._gates = Gates(access, self._admin, self._cursors)
         self._access, self._lock = access, threading.Lock()
         self._key_samples: KeySamples | None = None
 
@@ -119,6 +124,7 @@ class PulsarDataPlane(OneProcess):
             )
         if subscription not in existing:
             self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
+            self._gates.skip_barrier(backing_topic, subscription, deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription, even if it has consumers. A missing subscription is success."""
@@ -268,8 +274,33 @@ class PulsarDataPlane(OneProcess):
         """
         return set_wise.describe(self._admin, backing_topics)
 
+    def demand_gates(self, topic: str) -> None:
+        """See `GatedDataPlane`. The role has to be an admin of the tenant, the brokers 4.0 or later."""
+        demand_gates(self._access, self._admin, namespace_of(segment_topic(topic, "")))
+
+    def close_gate(self, backing_topic: str, subscription: str) -> None:
+        """See `GatedDataPlane`. The controller asks `demand_gates` before; here a broker without policies of topics is refused."""
+        self._gates.close_gate(backing_topic, subscription, self._admin.deadline())
+
+    def open_gate(self, backing_topic: str, subscription: str) -> None:
+        """See `GatedDataPlane`. A consumer that waits gets the first message within a second: the broker looks that often."""
+        self._gates.open_gate(backing_topic, subscription, self._admin.deadline())
+
+    def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
+        """See `GatedDataPlane`."""
+        return self._gates.state(backing_topic, subscription, self._admin.deadline())
+
+    def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
+        """See `GatedDataPlane`. The broker disconnects the consumers of the topic, which attach again and have nothing to read."""
+        return self._cursors.write_down_end(backing_topic, subscription, self._admin.deadline())
+
+    def probe_fence(self, backing_topic: str) -> FenceState:
+        """See `GatedDataPlane`. It takes the right to produce and, where a topic is fenced, an administrator's."""
+        return self._gates.probe_fence(backing_topic, self._admin.deadline())
+
     def close(self) -> None:
         """Close the connections."""
+        self._gates.close()
         if self._key_samples is not None:
             self._key_samples.close()
         self._load.close()

@@ -25,6 +25,7 @@ import pulsar
 from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
@@ -135,6 +136,8 @@ class PulsarPositionReader(OneProcess):
         # Take more than `limit`: `on_arrival` is called only after all arrived messages were taken.
         self._take_in(max(limit, self._prefetch_messages))
         with self._taking:
+            while self._arrived and is_unreadable(self._arrived[0][1]) and is_barrier(self._arrived[0][1]):
+                self._read = self._arrived.popleft()[0]
             readable = takewhile(lambda arrived: not is_unreadable(arrived[1]), self._arrived)
             taken = [*islice(readable, limit)]
             if not taken and self._arrived:

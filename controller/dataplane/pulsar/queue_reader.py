@@ -23,6 +23,7 @@ import pulsar
 
 from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
@@ -184,6 +185,7 @@ class PulsarQueueReader(OneProcess):
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_connected()
         opened = self._opened
+        self._skip_barriers()
         with self._lock:
             readable = takewhile(lambda arrived: not is_unreadable(arrived[1].message), self._arrived.items())
             taken = [*islice(readable, limit)]
@@ -206,6 +208,23 @@ class PulsarQueueReader(OneProcess):
         return [
             incoming(message, position)._replace(deliveries=number) for position, (message, number) in taken
         ]
+
+    def _skip_barriers(self) -> None:
+        """Acknowledge the barriers of gates that come first. A barrier is no message."""
+        opened = self._opened
+        while opened is not None:
+            with self._lock:
+                place = next(iter(self._arrived), None)
+                if place is None:
+                    return
+                first = self._arrived[place].message
+                if not (is_unreadable(first) and is_barrier(first)):
+                    return
+                del self._arrived[place]
+                self._remember(place)
+            with contextlib.suppress(pulsar.PulsarException):  # it comes again through another connection
+                opened[1].acknowledge(first.message_id())
+            self._drain.acknowledged(1)
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge the messages; the broker receives it within 100 ms. Return the positions of messages

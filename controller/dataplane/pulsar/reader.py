@@ -23,6 +23,7 @@ import pulsar
 from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
@@ -110,6 +111,9 @@ class PulsarReader(OneProcess):
             self._stall.heard()
         for run in runs(arrived):
             if not run.is_batched and is_unreadable(run.messages[0]):
+                if is_barrier(run.messages[0]):
+                    self._skip_barrier(run)
+                    continue
                 self._unreadable = unreadable(run.messages[0], self._backing_topic)
                 return
             for fitting in self._runs_to_deliver(run):
@@ -119,6 +123,14 @@ class PulsarReader(OneProcess):
                 elif not self._put_in_place(fitting):
                     self.interrupt()
                     return
+
+    def _skip_barrier(self, run: Run) -> None:
+        """Acknowledge the barrier of a gate, which is not a message."""
+        opened = self._opened
+        if opened is not None:
+            with contextlib.suppress(pulsar.PulsarException):  # it arrives again on another connection
+                opened[1].acknowledge(run.last_id)
+        self._drain.acknowledged(1)
 
     def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
         """Return the parts of the run that are to be delivered here."""

@@ -8,10 +8,12 @@ program terminates just before the fence is therefore not noticed here; the reco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controller.dataplane.base import MISSING_LOG, Born, LogReport, LogState, Successor
 from controller.dataplane.pulsar import asks
-from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.barrier import MOST_ENTRIES, barrier_of, holds_nothing_else
 from controller.dataplane.pulsar.names import namespace_path, segment_topic, segments_of
 from controller.domain.errors import CleaveError, SegmentNotFound
 from controller.domain.pulsar_names import namespace_of
@@ -123,8 +125,9 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
 
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     """Return a report on each topic, by name, MISSING topics included. Topics whose responses are incomplete
-    are absent.
+    are absent. The barrier of a gate does not count as a message.
     """
+    deadline = admin.deadline()
     requests = [
         (
             asks.internal_stats(name),
@@ -133,12 +136,30 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
         )
         for name in backing_topics
     ]
-    answers = iter(admin.ask_all([ask for of_topic in requests for ask in of_topic], admin.deadline()))
-    reports = {
-        name: _report(of_topic, [next(answers) for _ in of_topic])
-        for name, of_topic in zip(backing_topics, requests, strict=True)
-    }
-    return {name: report for name, report in reports.items() if report is not None}
+    answers = iter(admin.ask_all([ask for of_topic in requests for ask in of_topic], deadline))
+    reports = {}
+    for name, of_topic in zip(backing_topics, requests, strict=True):
+        topic_answers = [next(answers) for _ in of_topic]
+        report = _report(of_topic, topic_answers)
+        if report is not None and report.has_carried_messages:
+            report = _without_barriers(admin, name, topic_answers[0], report, deadline)
+        if report is not None:
+            reports[name] = report
+    return reports
+
+
+def _without_barriers(
+    admin: AdminCalls, name: str, state: Answer | CleaveError, report: LogReport, deadline: Deadline
+) -> LogReport | None:
+    """Return the report of a topic that may contain only barriers. None if the topic did not answer."""
+    if not isinstance(state, Answer) or state.document["numberOfEntries"] > MOST_ENTRIES:
+        return report
+    try:
+        barrier = barrier_of(admin, name, state.document, deadline)
+    except CleaveError:
+        return None
+    is_unused = barrier is not None and holds_nothing_else(state.document, barrier)
+    return replace(report, has_carried_messages=not is_unused)
 
 
 def _report(requests: Sequence[Ask], answers: Sequence[Answer | CleaveError]) -> LogReport | None:

@@ -69,7 +69,7 @@ def parts_of(
     admin: AdminCalls, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
 ) -> dict[tuple[int, int], StoredPart | None]:
     """Return the content of each entry, with one request per entry, in parallel. None for a deleted entry."""
-    answers = admin.demand_all([_entry_ask(backing_topic, place) for place in places], deadline)
+    answers = admin.demand_all([entry_ask(backing_topic, place) for place in places], deadline)
     return {
         place: None if answer.status in _TRIMMED else _part(answer)
         for place, answer in zip(places, answers, strict=True)
@@ -99,7 +99,7 @@ def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], d
     """Return the number of messages in the entry at (ledger, entry). Raises DataGone if the entry was
     deleted.
     """
-    answer = admin.ask(_entry_ask(backing_topic, place), deadline)
+    answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         raise DataGone(
             f"{backing_topic}: entry {place[0]}:{place[1]} was deleted, so whether it was read to its end is unknown; "
@@ -127,7 +127,7 @@ def messages_left(
     limit, reserved_seconds = min(entries, MOST_COUNTED), deadline.left_seconds / 2
     while len(counts) < limit and deadline.left_seconds > reserved_seconds:
         wave = [
-            _entry_ask(backing_topic, place) for place in islice(places, min(_AT_ONCE, limit - len(counts)))
+            entry_ask(backing_topic, place) for place in islice(places, min(_AT_ONCE, limit - len(counts)))
         ]
         answers = [answer for answer in admin.ask_all(wave, deadline) if isinstance(answer, Answer)]
         if not answers:
@@ -138,7 +138,8 @@ def messages_left(
     return round(entries * sum(counts) / len(counts)) if counts else entries
 
 
-def _entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
+def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
+    """Read an entry. The answer's headers tell what the entry holds."""
     path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
     return Ask("GET", path, f"read an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
 
@@ -201,7 +202,7 @@ def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
     """Return the entry's publication time by its producer's clock. None if the entry was deleted."""
-    answer = admin.ask(_entry_ask(backing_topic, place), deadline)
+    answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         return None
     try:
@@ -218,6 +219,14 @@ def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list includes the current ledger only when it is closed
     return {ledger: count for ledger, count in entries.items() if ledger <= last_ledger}
+
+
+def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """The places of entries, from the first one that is stored on."""
+    entries, stored = _entries(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
+    for ledger in sorted(stored.intersection(entries)):
+        for entry in range(entries[ledger]):
+            yield ledger, entry
 
 
 def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> Iterator[tuple[int, int]]:

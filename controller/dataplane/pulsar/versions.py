@@ -1,4 +1,4 @@
-"""Decides which broker versions report slots of consumers correctly.
+"""Decides which broker versions report slots of consumers correctly, and which read a topic's policies before they serve the topic.
 
 Up to 3.0.13, 3.3.8 and 4.0.6 a broker stores only the first and the last slot of each sticky range. A
 consumer with several ranges therefore also receives the slots between them (apache/pulsar#24730). Cleave's
@@ -45,3 +45,12 @@ def demand_readable(bucket: HashRange, version: str) -> None:
             f"bucket {bucket} contains one hash, and the broker is Pulsar {version}, which loses track of such ranges "
             "(apache/pulsar#24730): update it to 3.0.14, 3.3.9, 4.0.7 or later, or divide the segment into fewer buckets"
         )
+
+
+def reads_policies_first(version: str) -> bool:
+    """Return True if a broker of this version reads the policies of a topic before the broker serves the topic.
+
+    3.0 does not. False if the version cannot be read.
+    """
+    found = _NUMBERS.match(version)
+    return found is not None and int(found[1]) >= 4

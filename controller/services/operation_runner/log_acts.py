@@ -8,11 +8,10 @@ only; an error of a call applies to all operations of the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
 
 from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
 from controller.domain.errors import (
@@ -27,10 +26,12 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.operation import FROM_LATEST, SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
+from controller.services.operation_runner.calls import CallAll
+from controller.services.operation_runner.gate_acts import GateActs
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SoughtLog
 from controller.store.postgres.engine import Store
-from controller.store.topics import backing_logs
+from controller.store.topics import backing_logs, gates, subscriptions
 from controller.store.topics.bucket_owners import SubscriptionKey
 
 MOST_CURSORS = 500
@@ -38,18 +39,7 @@ MOST_CURSORS = 500
 HELD_SECONDS = 0.02
 """Seconds until a log to which a client appends is tried again: it becomes free within milliseconds."""
 
-Result = TypeVar("Result")
 Detail = Mapping[str, object]
-
-
-class CallAll(Protocol):
-    """Makes calls under the claims, several at a time. Returns the results in order, or raises the first
-    error. `seconds` is the longest time of one call; None stands for the time of an ordinary call.
-    """
-
-    def __call__(
-        self, calls: Sequence[Callable[[], Result]], seconds: float | None = None
-    ) -> list[Result]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +108,7 @@ class LogActs:
         self._store = store
         self._plane = plane
         self._call_all = call_all
+        self._gates = GateActs(store, plane, call_all)
 
     def perform(self, step: Step, subjects: Sequence[Subject]) -> Acted:
         """Perform the step for all operations."""
@@ -164,15 +155,20 @@ class LogActs:
                     f"{', '.join(closed)} terminated before taking over; reshape again"
                 )
                 continue
+            self._gates.close_children(one.operation, one.observed.stock_subscriptions)
             carried = frozenset(name for found in born.values() for name in found.subscriptions)
             acted.carried[one.operation_id] = carried
-            acted.details[one.operation_id] = _noted(carried, one.observed.live_subscriptions)
+            noted = _noted(carried, one.observed.live_subscriptions)
+            acted.details[one.operation_id] = {**noted, **_gated(one)}
         return acted
 
     def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
         """Terminate the parents, which fences their ranges. If the common call did not terminate a parent,
-        its operation is handled alone, after the others.
+        its operation is handled alone, after the others. The gates of the children are closed before the first
+        parent is terminated.
         """
+        for one in subjects:
+            self._gates.keep_closed(one.operation, one.observed.stock_subscriptions)
         open_logs = [
             log for one in subjects for log in one.operation.fenced_topics if log not in one.positions
         ]
@@ -211,7 +207,7 @@ class LogActs:
 
     def _complete_children(self, subjects: Sequence[Subject]) -> Acted:
         """Create subscriptions that an application made on a parent during its termination on the children
-        too.
+        too. Then check the parents, because a broker may have left a parent fenced.
         """
         acted = Acted({one.operation_id: {} for one in subjects})
         succeeding = [one for one in subjects if one.operation.kind.succeeds_logs]
@@ -230,6 +226,7 @@ class LogActs:
                     "subscriptions": late,
                     "logs found missing": sorted(missing),
                 }
+        self._gates.probe_fences(logs)
         return acted
 
     def _create_cursors(self, operation: Operation) -> Detail:
@@ -239,9 +236,15 @@ class LogActs:
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
+            is_stock = subscriptions.get_subscription(tx, operation.topic_id, name).is_stock
         if operation.parameters.get(FROM_LATEST) is True:
             self._call_all([partial(self._begin_behind, log, name) for log in logs])
-        missing = self._add_cursors(logs, name)
+        ungated = (
+            self._gates.create_cursors(operation, SubscriptionKey(operation.topic_id, name), logs)
+            if is_stock
+            else logs
+        )
+        missing = self._add_cursors(ungated, name)
         return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
@@ -254,6 +257,7 @@ class LogActs:
                 self._plane.delete_subscription(log, name)
 
         self._call_all([partial(delete, log) for log in logs])
+        self._gates.remove(operation, name)
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
@@ -270,7 +274,9 @@ class LogActs:
 
         self._call_all([partial(look, one) for one in self._sought_logs(operation)])
         with self._store.transaction() as tx:
-            return {"not let go of": seeks.end_owners(tx, operation)}
+            ended = seeks.end_owners(tx, operation)
+            gates.demand_no_opening(tx, SubscriptionKey(operation.topic_id, name))
+            return {"not let go of": ended}
 
     def _move_cursors(self, operation: Operation) -> Detail:
         """Move each cursor, then determine the sealed logs that have nothing to read after that. A segment
@@ -280,6 +286,8 @@ class LogActs:
         name = str(operation.parameters[SUBSCRIPTION])
         sought = operation.parameters[SOUGHT_MS]
         logs = self._sought_logs(operation)
+        if self._is_stock(operation, name):
+            return self._move_gated_cursors(operation, name, logs)
 
         def move(one: SoughtLog) -> int | None:
             """Move one cursor. Return the backlog afterwards; None if the log or the cursor does not exist."""
@@ -299,6 +307,18 @@ class LogActs:
             "read": [one.segment_id for one, backlog in found if one.is_sealed and backlog == 0],
             "missing": [one.segment_id for one, backlog in found if backlog is None],
         }
+
+    def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SoughtLog]) -> Detail:
+        """The cursors of standard consumers, with the gates of whatever has ancestors to read closed before the first one moves."""
+        key, sought = SubscriptionKey(operation.topic_id, name), operation.parameters[SOUGHT_MS]
+        instant_ms = sought if isinstance(sought, int) else None
+        if instant_ms is not None:
+            self._gates.close_for_seek(operation, key, instant_ms)
+        return self._gates.move_cursors(operation, key, logs, instant_ms)
+
+    def _is_stock(self, operation: Operation, name: str) -> bool:
+        with self._store.single_statement() as tx:
+            return name in gates.stock_subscriptions(tx, operation.topic_id)
 
     def _begin_behind(self, log: str, name: str) -> None:
         """Create the cursor after the last message. A cursor that an application created stays where it is."""
@@ -367,6 +387,12 @@ def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
         cursors += len(one.subscriptions)
     if portion:
         yield portion
+
+
+def _gated(subject: Subject) -> Detail:
+    """What the journal keeps of the children's gates: the subscriptions for which each child has one."""
+    names = subject.observed.stock_subscriptions if subject.operation.kind.succeeds_logs else ()
+    return {"gates closed for": list(names)} if names else {}
 
 
 def _noted(carried: Collection[str], recorded: Collection[str]) -> Detail:

@@ -51,13 +51,23 @@ class FindingKind(StrEnum):
     """The segment is recorded as drained, but the data plane has unread messages. The record is removed."""
     CURSOR_MISSING = "cursor-missing"
     """A recorded subscription has no cursor. It is created at the earliest message."""
+    GATE_OPEN = "gate-open"
+    """Ancestors of the segment are unread, and nothing holds its messages back from standard consumers: closed by the gate keeper."""
+    GATE_SHUT = "gate-shut"
+    """Every ancestor is read, and the data plane still holds the messages back: opened by the gate keeper."""
+    GATE_BREACHED = "gate-breached"
+    """Closed, but a consumer has acknowledged the barrier: set the crypto failure action of the application's consumers to FAIL."""
     CURSOR_UNRECORDED = "cursor-unrecorded"
     """An application, or a delayed call, created the cursor. It is reported and kept."""
 
     @property
     def has_remedy(self) -> bool:
         """True if the reconciler repairs the difference. The other kinds need a person."""
-        return self not in (FindingKind.FOREIGN_LOG, FindingKind.CURSOR_UNRECORDED)
+        return self not in (
+            FindingKind.FOREIGN_LOG,
+            FindingKind.CURSOR_UNRECORDED,
+            FindingKind.GATE_BREACHED,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ repaired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.clock import to_ms
 from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
+from controller.dataplane.gates import GatedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Unsupported
 from controller.domain.log_origin import LogOrigin
@@ -20,6 +21,7 @@ from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.services.reconciler import ahead
 from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
+from controller.services.reconciler.gates import reconcile_gates
 from controller.store import set_aside
 from controller.store.journal import reshape_intents, tombstones
 from controller.store.journal.operations import Request
@@ -28,7 +30,16 @@ from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
-from controller.store.topics import backing_logs, drains, foreign_logs, holds, layouts, recovery, topics
+from controller.store.topics import (
+    backing_logs,
+    drains,
+    foreign_logs,
+    gates,
+    holds,
+    layouts,
+    recovery,
+    topics,
+)
 from controller.store.topics.backing_logs import Books
 from controller.store.topics.foreign_logs import ForeignLog
 from controller.store.topics.recovery import RecoveredLayout
@@ -67,6 +78,7 @@ def reconcile_topics(
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
     findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)
+    findings += reconcile_gates(store, planes, topic_ids, dry_run=dry_run)
     return findings, topic_ids[-1] if len(topic_ids) == limit else None
 
 
@@ -97,7 +109,7 @@ def _compare_all(
     unfit: list[SetAside] = []
     for topic_id in _suspects(store, planes, topic_ids, dry_run=dry_run):
         try:
-            findings += reconcile(store, planes, topic_id, dry_run=dry_run)
+            findings += _reconcile_logs(store, planes, topic_id, dry_run=dry_run)
         except StoreUnavailable:
             raise
         except CleaveError as error:
@@ -184,7 +196,22 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare one topic and repair its differences; a dry run only lists them. Idempotent.
+    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. Idempotent. Raises the errors of
+    `_reconcile_logs`.
+    """
+    differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
+    return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
+
+
+def _reconcile_logs(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic_id: int,
+    *,
+    actor: str = "reconciler",
+    dry_run: bool = False,
+) -> tuple[Finding, ...]:
+    """Compare the logs of one topic and repair their differences; a dry run only lists them. Idempotent.
 
     If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of
     the change. If the logs' records are not sufficient, the topic is held. Raises TopicNotFound, Unsupported
@@ -256,7 +283,11 @@ def _reconcile_seen(
         foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
         missing = [item.backing_topic for item in findings if item.kind is FindingKind.ACTIVE_MISSING]
         origins = backing_logs.origins(tx, missing) if missing else {}
-    return tuple(item if item.error else _repair_logs(plane, books, origins, item) for item in findings), ()
+        closed = gates.closed_logs(tx, topic_id)
+    repaired = (
+        item if item.error else _repair_logs(plane, books, origins, closed, item) for item in findings
+    )
+    return tuple(repaired), ()
 
 
 def _recover(
@@ -395,18 +426,22 @@ def _intend_repair(
 
 
 def _repair_logs(
-    plane: DataPlane, books: Books, origins: Mapping[str, LogOrigin], finding: Finding
+    plane: DataPlane,
+    books: Books,
+    origins: Mapping[str, LogOrigin],
+    closed: Collection[tuple[str, str]],
+    finding: Finding,
 ) -> Finding:
     """Apply the remedies that call the data plane. A failure is noted in the finding, and a later run finds
-    the difference again.
+    the difference again. `closed` holds logs and subscriptions with closed gates, whose cursors are created after the gate.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(
-            plane, books, finding.backing_topic, origins.get(finding.backing_topic)
+            plane, books, finding.backing_topic, origins.get(finding.backing_topic), closed
         ),
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),
-        FindingKind.CURSOR_MISSING: lambda: plane.create_subscription(
-            finding.backing_topic, finding.subscription or ""
+        FindingKind.CURSOR_MISSING: lambda: _create_cursor(
+            plane, finding.backing_topic, finding.subscription or "", closed
         ),
     }
     try:
@@ -416,14 +451,32 @@ def _repair_logs(
     return finding
 
 
-def _create_again(plane: DataPlane, books: Books, backing_topic: str, origin: LogOrigin | None) -> None:
+def _create_cursor(
+    plane: DataPlane, backing_topic: str, name: str, closed: Collection[tuple[str, str]]
+) -> None:
+    if (backing_topic, name) in closed and isinstance(plane, GatedDataPlane):
+        plane.close_gate(backing_topic, name)
+    else:
+        plane.create_subscription(backing_topic, name)
+
+
+def _create_again(
+    plane: DataPlane,
+    books: Books,
+    backing_topic: str,
+    origin: LogOrigin | None,
+    closed: Collection[tuple[str, str]],
+) -> None:
     """Create the log again with the cursors of its first creation: the recorded subscriptions, and those that
     applications created on its parents.
     """
     [parents] = [log.parent_topics for log in books.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}
     expected = books.subscriptions.keys() | parent_cursors - books.deleting_subscriptions
-    plane.create_segment(backing_topic, sorted(expected), origin)
+    gated = {name for name in expected if (backing_topic, name) in closed}
+    plane.create_segment(backing_topic, sorted(expected - gated), origin)
+    for name in sorted(gated):
+        _create_cursor(plane, backing_topic, name, closed)
 
 
 def _chunks(many: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -73,15 +73,16 @@ _SEGMENTS = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# If a subscription has registered consumers, their number counts. Otherwise the number that brokers list counts, except for a queue.
-# Consumers that brokers list do not know entry buckets, so each of them needs its own segment.
+# If a subscription has registered consumers, their number counts. Otherwise, and for subscriptions that standard consumers read, the
+# number that brokers list counts, except for a queue. Consumers that brokers list do not know entry buckets, so each of them needs its own
+# segment.
 _CONSUMERS = Prepared(
     "situation_consumers",
     """
     SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers,
            count(c.name) > 0 OR coalesce(max(o.consumers), 0) = 0 AS can_share
       FROM cleave.subscription u
-      LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
+      LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name AND u.consumers = 'cleave'
       LEFT JOIN cleave.observed_subscription o
              ON o.topic_id = u.topic_id AND o.name = u.name AND o.subscription_type <> 'Shared'
      WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'

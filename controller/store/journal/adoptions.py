@@ -25,7 +25,7 @@ from controller.store.journal.operations import BackingTopic, NewOperation, Requ
 from controller.store.journal.request_keys import Intent, once
 from controller.store.postgres.tables import SEGMENT
 from controller.store.topics import layouts, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
 FOUND_EPOCH, FIRST_EPOCH = 0, 1
@@ -43,6 +43,8 @@ class Adoption:
     bucket_budget: int
     max_buckets: int
     policy: PolicyOverride | None = None
+    stock: frozenset[str] = frozenset()
+    """Those of the subscriptions that standard consumers go on to read."""
 
 
 def intend_adopt(
@@ -69,7 +71,8 @@ def intend_adopt(
             policy=adoption.policy,
         )
         for name, kind in adoption.subscriptions.items():
-            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH)
+            by = SubscriptionConsumers.STOCK if name in adoption.stock else SubscriptionConsumers.CLEAVE
+            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH, by)
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
         parameters = {ADOPTED: list(adoption.old_topics)}
         new = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)

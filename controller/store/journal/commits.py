@@ -29,7 +29,7 @@ from controller.store.load.forgetting import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
-from controller.store.topics import deletion, drains, layout_changes, layouts, topics
+from controller.store.topics import deletion, drains, gates, layout_changes, layouts, topics
 from controller.store.topics.topics import TopicRow, TopicState
 
 ABORT_PAUSE_SECONDS = 30.0
@@ -261,6 +261,7 @@ def abort(
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
     _record_held(tx, record, runner, started_at_ms)
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
+    gates.forget(tx, topic.topic_id, logs)
     _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
         deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
@@ -340,6 +341,7 @@ def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
     logs = {row.segment_id: row.backing_topic for row in pruned}
     if len(logs) != len(ready):
         raise InvariantViolated(f"segments {ready} of topic {topic.name} are not all sealed and unpruned")
+    gates.forget(tx, topic.topic_id, logs)
     _bury(tx, topic, operation, logs, "the segment was pruned")
     tx.execute(text(FORGET_LOADS), of_segments)
     topics.update_topic(tx, topic, epoch=epoch)

@@ -23,7 +23,7 @@ from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import bucket_owners, drains, subscriptions, topics
+from controller.store.topics import bucket_owners, drains, gates, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -111,7 +111,7 @@ def intend_seek(
 
     After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader lock the row of
     the subscription. Raises TopicNotLive, SubscriptionNotFound, Unsupported if a broker keeps the layout, and Conflict unless a
-    checkpoint subscription, and no other, seeks to `kept`.
+    checkpoint subscription, and no other, seeks to `kept`, or if standard consumers would read a segment before its ancestors.
     """
 
     def act() -> Operation:
@@ -121,7 +121,13 @@ def intend_seek(
                 f"the broker keeps the layout and the consumers of {topic.name}; seek with the admin client of the broker"
             )
         bucket_owners.lock(tx, SubscriptionKey(topic_id, subscription))
-        kind = subscriptions.get_subscription(tx, topic_id, subscription).kind
+        row = subscriptions.get_subscription(tx, topic_id, subscription)
+        kind = row.kind
+        if row.is_stock and target.instant_ms is not None:
+            since = to_datetime(max(target.instant_ms - CLOCKS_APART_MS, 0))
+            reach = min(row.created_epoch, subscriptions.first_epoch(tx, topic_id, since))
+            behind = gates.behind_unread(tx, topic_id, after_epoch=reach, since=since)
+            gates.demand_barriers(topic.name, subscription, behind)
         if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
                 f"subscription {subscription} of {topic.name} acknowledges messages and has no checkpoints; name another target"

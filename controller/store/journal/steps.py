@@ -46,7 +46,9 @@ OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_v
            ARRAY(SELECT u.name FROM cleave.subscription u
                   WHERE u.topic_id = o.topic_id AND u.state = 'live' ORDER BY u.name) AS live_subscriptions,
            ARRAY(SELECT u.name FROM cleave.subscription u
-                  WHERE u.topic_id = o.topic_id AND u.state <> 'live' ORDER BY u.name) AS ending_subscriptions"""
+                  WHERE u.topic_id = o.topic_id AND u.state <> 'live' ORDER BY u.name) AS ending_subscriptions,
+           ARRAY(SELECT u.name FROM cleave.subscription u
+                  WHERE u.topic_id = o.topic_id AND u.consumers = 'stock' AND u.state = 'live' ORDER BY u.name) AS stock_subscriptions"""
 """Columns of the operation `o` and its topic `t` that `observed_of` reads."""
 
 # Parts of the statements that record steps and commit reshapes. States are parameters if a row is found by its key: for a constant
@@ -217,6 +219,7 @@ def observed_of(row: Row[Any]) -> Observed:
         abort_reason=row.abort_reason or "",
         live_subscriptions=tuple(row.live_subscriptions),
         ending_subscriptions=tuple(row.ending_subscriptions),
+        stock_subscriptions=tuple(row.stock_subscriptions),
     )
 
 

@@ -22,8 +22,8 @@ from controller.store.journal.guards import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, holds, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
+from controller.store.topics import drains, gates, holds, subscriptions, topics
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicRow, TopicState
 
 _SEALED = """
@@ -101,11 +101,13 @@ def intend_subscription_create(
     request: Request,
     *,
     from_latest: bool = False,
+    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
     """Write the intent to create a subscription, and record the subscription, so that every log created afterwards has its cursor.
     The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages.
 
-    Raises InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name.
+    Raises InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name, or if a segment that
+    standard consumers would wait for has a successor without a barrier.
     """
 
     def act() -> Operation:
@@ -116,9 +118,15 @@ def intend_subscription_create(
                 f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use that subscription or another name"
             )
         epoch = topic.epoch if from_latest else subscriptions.first_epoch(tx, topic_id)
-        subscriptions.insert_subscription(tx, topic_id, demand_name("subscription", name), kind, epoch)
+        if consumers is SubscriptionConsumers.STOCK:
+            gates.demand_barriers(topic.name, name, gates.behind_unread(tx, topic_id, after_epoch=epoch))
+        subscriptions.insert_subscription(
+            tx, topic_id, demand_name("subscription", name), kind, epoch, consumers
+        )
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {SUBSCRIPTION: name, "kind": kind.value} | ({FROM_LATEST: True} if from_latest else {})
+        if consumers is not SubscriptionConsumers.CLEAVE:
+            parameters["consumers"] = consumers.value
         return write_operation(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )

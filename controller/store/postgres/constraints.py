@@ -51,6 +51,8 @@ _BY_NAME: Mapping[str, type[CleaveError]] = {
     "topic_name_in_use": TopicExists,
     "operation_parent_one_live": SegmentBusy,
     "consumer_of_subscription": SubscriptionNotFound,
+    "consumer_of_cleave": Conflict,
+    "subscription_stock_in_order": Conflict,
     "segment_drain_subscription": SubscriptionNotFound,
     "bucket_checkpoint_subscription": SubscriptionNotFound,
     "topic_ids_continue": LostRace,  # another topic used the name between the check of the name and the insert
@@ -66,6 +68,7 @@ _LAWS = frozenset(
         "segment_sealed_for_good",
         "segment_fixed_for_life",
         "segment_id_reserved",
+        "segment_has_gates",
         "operation_child_id_once",
         "operation_child_log_once",
         "topic_counters_only_rise",

@@ -16,7 +16,7 @@ from controller.clock import to_datetime
 from controller.domain.recovery import RecoveryPlan
 from controller.store.load.forgetting import FORGET_LOADS
 from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
-from controller.store.topics import holds, topics
+from controller.store.topics import gates, holds, topics
 from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription
 from controller.store.topics.topics import TopicRow, TopicState
 
@@ -64,7 +64,7 @@ _REPLACE_MARKS = """
          WHERE d.topic_id = :topic_id AND d.subscription = g.subscription AND d.segment_id = g.segment_id AND NOT g.is_drained)
     INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id)
     SELECT :topic_id, g.subscription, g.segment_id FROM given g
-      JOIN cleave.subscription u ON u.topic_id = :topic_id AND u.name = g.subscription
+      JOIN cleave.subscription u ON u.topic_id = :topic_id AND u.name = g.subscription AND u.consumers = 'cleave'
       JOIN cleave.segment s ON s.topic_id = :topic_id AND s.segment_id = g.segment_id AND s.state = 'SEALED' AND s.pruned_epoch IS NULL
      WHERE g.is_drained ON CONFLICT DO NOTHING
 """
@@ -111,6 +111,7 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     at = to_datetime(max((s.created_at_ms for s in layout.segments.values()), default=0))
     if plan.sealed:
         tx.execute(text(_SEAL), {**of_topic, "segment_ids": list(plan.sealed), "at": at})
+    gates.close_for_all(tx, topic.topic_id, added)
     _insert(tx, topic, plan)
     tx.execute(text(FORGET_LOADS), {**of_topic, "segment_ids": list(plan.sealed)})
     tx.execute(text(_END_OPERATIONS), {**of_topic, "added": added, "sealed": list(plan.sealed)})

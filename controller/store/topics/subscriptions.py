@@ -25,6 +25,13 @@ class SubscriptionKind(StrEnum):
     CHECKPOINT = "CHECKPOINT"
 
 
+class SubscriptionConsumers(StrEnum):
+    """Consumers that read a subscription: those that register with Cleave, or standard Pulsar consumers behind gates."""
+
+    CLEAVE = "cleave"
+    STOCK = "stock"
+
+
 class SubscriptionStart(StrEnum):
     """Start of a subscription: at the first message that still exists, or after all messages published so far."""
 
@@ -54,6 +61,12 @@ class SubscriptionRow:
     generation: int
     origin: int
     """Number under which positions stored by applications are valid."""
+    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE
+
+    @property
+    def is_stock(self) -> bool:
+        """True if standard Pulsar consumers read the subscription, which gates keep in order."""
+        return self.consumers is SubscriptionConsumers.STOCK
 
     @property
     def as_of(self) -> str:
@@ -67,17 +80,18 @@ def as_of(generation: int, origin: int) -> str:
 
 
 _OF_TOPIC = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin
+    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin, consumers
       FROM cleave.subscription WHERE topic_id = :topic_id ORDER BY name
 """
 _ONE = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin
+    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin, consumers
       FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name
 """
 
 
 _NEW = """
-    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
+    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch, consumers)
+    VALUES (:topic_id, :name, :kind, :epoch, :consumers)
 """
 _FIRST_EPOCH = """
     SELECT coalesce(min(s.sealed_epoch) - 1, t.epoch)
@@ -92,6 +106,10 @@ _REACH_BACK = """
 """
 
 
+_SET_CONSUMERS = """
+    UPDATE cleave.subscription SET consumers = :consumers WHERE topic_id = :topic_id AND name = :name
+"""
+_LOCK_READERS = "SELECT FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name FOR UPDATE"
 _SET_SHARING = """
     UPDATE cleave.subscription
        SET parents_block = coalesce(:parents_block, parents_block), drain_consumers = coalesce(:drain_consumers, drain_consumers)
@@ -100,10 +118,16 @@ _SET_SHARING = """
 
 
 def insert_subscription(
-    tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, created_epoch: int
+    tx: Connection,
+    topic_id: int,
+    name: str,
+    kind: SubscriptionKind,
+    created_epoch: int,
+    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> None:
     """Insert a live subscription, which does not read segments that were sealed by `created_epoch`."""
-    tx.execute(text(_NEW), {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch})
+    new = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch}
+    tx.execute(text(_NEW), {**new, "consumers": consumers.value})
 
 
 def first_epoch(tx: Connection, topic_id: int, since: datetime | None = None) -> int:
@@ -136,6 +160,17 @@ def set_sharing(
     )
 
 
+def set_consumers(tx: Connection, topic_id: int, name: str, consumers: SubscriptionConsumers) -> None:
+    """Record who reads the subscription from now on. The caller has refused a change that would break the order."""
+    tx.execute(text(_SET_CONSUMERS), {"topic_id": topic_id, "name": name, "consumers": consumers.value})
+
+
+def lock_readers(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
+    """Return the subscription, with consumers kept from registering until the transaction ends. Raises SubscriptionNotFound."""
+    tx.execute(text(_LOCK_READERS), {"topic_id": topic_id, "name": name})
+    return get_subscription(tx, topic_id, name)
+
+
 def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
     """Return the subscriptions of a topic by name, including those being deleted."""
     return [_subscription(row) for row in tx.execute(text(_OF_TOPIC), {"topic_id": topic_id})]
@@ -157,5 +192,9 @@ def missing(tx: Connection, topic_id: int, name: str, *, kind: str = "subscripti
 
 
 def _subscription(row: Row[Any]) -> SubscriptionRow:
-    typed = {"kind": SubscriptionKind(row.kind), "state": SubscriptionState(row.state)}
+    typed = {
+        "kind": SubscriptionKind(row.kind),
+        "state": SubscriptionState(row.state),
+        "consumers": SubscriptionConsumers(row.consumers),
+    }
     return SubscriptionRow(**{**row._mapping, **typed})

@@ -232,6 +232,26 @@ def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, order
     assert "log-7, log-8, log-9, ...; inspect.foreign_logs says why" in sentence
 
 
+def test_gates_that_could_be_open_or_do_not_hold_are_told(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+    cleave.execute("UPDATE cleave.subscription SET consumers = 'stock'")
+    assert findings(cleave)["gates"] == ("ok", "none is shut")
+
+    cleave.execute(
+        "INSERT INTO cleave.gate (topic_id, subscription, segment_id, state, ready_at, last_error)"
+        " SELECT topic_id, 'billing', 0, 'ready', clock_timestamp() - interval '1 hour', 'the broker is away' FROM cleave.topic"
+    )
+    level, sentence = findings(cleave)["gates"]
+    assert level == "wrong"
+    assert sentence.startswith("1 gate(s) could be open and are not, for 60 min")
+    assert "the broker is away" in sentence
+
+    cleave.execute(
+        "UPDATE cleave.gate SET state = 'closed', ready_at = NULL, breached_at = clock_timestamp()"
+    )
+    assert "set the crypto failure action of its consumers to FAIL" in findings(cleave)["gates"][1]
+
+
 def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     """One records an older version; the other is of a program that records none."""
     newest = migrations.newest_known()

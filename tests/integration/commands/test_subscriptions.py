@@ -72,6 +72,19 @@ def test_how_a_subscription_is_shared_out_is_set_and_shown(cleave: CommandLine, 
     assert "nothing" in cleave.refused("subscriptions", "set", orders, "nothing", "--parents-block")
 
 
+def test_standard_consumers_are_refused_where_the_logs_have_no_gates(
+    cleave: CommandLine, orders: str
+) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing", "--consumers", "cleave")
+    (row,) = cleave.json("subscriptions", "list", orders)
+    assert row["read_by"] == "cleave"
+
+    for command in ("create", "set"):
+        name = "audit" if command == "create" else "billing"
+        refusal = cleave.refused("subscriptions", command, orders, name, "--consumers", "stock")
+        assert "has no gates, which keep standard consumers in order" in refusal
+
+
 def test_why_refuses_what_no_leader_hands_out_and_a_name_that_is_not_there(
     cleave: CommandLine, orders: str
 ) -> None:

@@ -167,7 +167,7 @@ def test_entries_that_cannot_be_looked_at_count_as_one_each(
     def away(*_: object) -> Ask:
         return Ask("GET", "nowhere/to/be/found", "look at an entry")
 
-    monkeypatch.setattr(stored, "_entry_ask", away)
+    monkeypatch.setattr(stored, "entry_ask", away)
     assert plane.backlog(log, "billing") == BATCHES
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.pulsar.tokens import TokenAuthentication
-from controller.domain.errors import DataPlaneUnavailable, Terminal
+from controller.domain.errors import DataPlaneUnavailable, Terminal, Unsupported
+from controller.domain.gates import GateState
 from controller.tasks.access import settings_at
 from tests.support.brokers import demand_jars
 from tests.support.certificates import Authority
@@ -100,6 +102,30 @@ def _make_namespace(access: PulsarAccess) -> None:
             verify=access.ca_file,
             timeout=30,
         ).raise_for_status()
+
+
+def test_gates_take_an_administrator_of_the_tenant(secured: Secured) -> None:
+    """One who may produce and consume everywhere in the namespace may not set the policies of topics."""
+    requests.post(
+        f"{secured.access.admin_url}/admin/v2/namespaces/{secured.namespace}/permissions/applications",
+        json=["produce", "consume"],
+        headers={"Authorization": f"Bearer {secured.access.token}"},
+        verify=secured.access.ca_file,
+        timeout=30,
+    ).raise_for_status()
+    theirs = replace(secured.access, token=secured.tokens.token("applications"))
+    log, topic = secured.log(), f"topic://{secured.namespace}/orders"
+    with (
+        closing(PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)) as plane,
+        closing(PulsarDataPlane(theirs, call_timeout_seconds=PATIENCE_SECONDS)) as of_applications,
+    ):
+        plane.demand_gates(topic)
+        plane.create_segment(log, ["stock"])
+        plane.close_gate(log, "stock")
+        assert plane.gate_state(log, "stock") is GateState.CLOSED
+
+        with pytest.raises(Unsupported, match="make the role of Cleave's token an admin"):
+            of_applications.demand_gates(topic)
 
 
 def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.stored import NOWHERE, is_final, places_backwards
+from controller.dataplane.pulsar.stored import NOWHERE, is_final, places_backwards, places_forwards
 
 LEDGERS = [{"ledgerId": 3, "entries": 2}, {"ledgerId": 7, "entries": 0}, {"ledgerId": 9, "entries": 5}]
 
@@ -26,6 +26,18 @@ def test_entries_from_the_last_to_the_first_unknown(
     internal = {"lastConfirmedEntry": last, "ledgers": LEDGERS}
 
     assert list(places_backwards(internal, behind)) == places
+
+
+@pytest.mark.parametrize(
+    ("last", "places"),
+    [
+        pytest.param("9:1", [(3, 0), (3, 1), (9, 0), (9, 1)], id="all, in order"),
+        pytest.param("3:0", [(3, 0)], id="up to the last one"),
+        pytest.param("8:4", [(3, 0), (3, 1)], id="nothing of a ledger that was deleted"),
+    ],
+)
+def test_entries_from_the_first_on(last: str, places: list[tuple[int, int]]) -> None:
+    assert list(places_forwards({"lastConfirmedEntry": last, "ledgers": LEDGERS})) == places
 
 
 def ledgers(newest: str) -> list[dict[str, object]]:

@@ -1,10 +1,10 @@
-"""Which brokers keep ranges whole, and what cannot be read on the others."""
+"""Which brokers keep ranges whole, what cannot be read on the others, and which read policies before they serve a topic."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.versions import demand_readable, keeps_whole_ranges
+from controller.dataplane.pulsar.versions import demand_readable, keeps_whole_ranges, reads_policies_first
 from controller.domain.errors import Unsupported
 from controller.domain.hash_range import HashRange
 
@@ -25,3 +25,18 @@ def test_on_others_a_bucket_of_one_hash_is_refused_and_no_other(version: str) ->
     demand_readable(TWO, version)
     with pytest.raises(Unsupported, match="update it to"):
         demand_readable(ONE_HASH, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("4.0.0", True),
+        ("4.2.4", True),
+        ("5.0.0-M1", True),
+        ("3.3.9", False),
+        ("3.0.0", False),
+        ("a fork", False),
+    ],
+)
+def test_brokers_that_read_the_policies_of_a_topic_first(version: str, *, expected: bool) -> None:
+    assert reads_policies_first(version) is expected

@@ -1,0 +1,268 @@
+"""Gate keeper: drains and opens the gates of subscriptions that standard consumers read.
+
+It runs beside a worker's loop, for the shards that the worker holds. Each round reads the shut gates, asks the data plane which of the
+segments before them are drained, and opens the gates whose ancestors all are (`domain.gate_rule`). The data plane writes a cursor down
+before the segment counts as drained. Every act may be repeated, by this keeper or another one. Gates need no keeper to stay closed.
+
+The checkpoints `drain`, `ready` and `open` are told before and after the commit of each act; tests end the process there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection
+
+from controller import metrics, telemetry
+from controller.clock import Clock
+from controller.dataplane.base import DataPlane
+from controller.dataplane.gates import GatedDataPlane
+from controller.domain import gate_rule
+from controller.domain.errors import CleaveError, NotFound, StoreUnavailable, SubscriptionNotFound
+from controller.domain.gate_rule import GatePlan
+from controller.domain.gates import GateState
+from controller.repeating import Repeating
+from controller.store.journal import seeks
+from controller.store.postgres.engine import Store
+from controller.store.shards import Shards
+from controller.store.topics import bucket_owners, drains, gates, readable_segments, topics
+from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.gates import Gate, GateRecord, ShutGates
+
+log = telemetry.get_logger(__name__)
+
+IDLE_SECONDS = 0.5
+"""Between two rounds while no gate is shut."""
+POLL_SECONDS = 0.1
+SLOW_POLL_SECONDS = 0.5
+SLOW_AFTER_SECONDS = 30.0
+"""Gates that have been shut for longer are looked at every `SLOW_POLL_SECONDS`: their segments take long to read."""
+AUDIT_SECONDS = 5.0
+"""Between two looks at a closed gate, whether the data plane still has it closed."""
+LONGEST_PAUSE_SECONDS = 5.0
+PARALLEL_CALLS = 8
+
+
+def _ignore(_name: str) -> None:
+    """No checkpoint."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """When a subscription's gates are looked at next, by the monotonic clock."""
+
+    next_at: float = 0.0
+    audit_at: float = 0.0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the rule says of a subscription's gates, the origin under which that holds, and the logs of the segments named."""
+
+    gates: GatePlan
+    origin: int
+    logs: Mapping[int, str]
+
+
+class GateKeeper:
+    """Rounds until told to stop. `round` is for one thread; several keepers may work on one subscription."""
+
+    def __init__(
+        self,
+        store: Store,
+        planes: Mapping[str, DataPlane],
+        shards: Callable[[], Shards],
+        clock: Clock,
+        *,
+        checkpoint: Callable[[str], None] = _ignore,
+    ) -> None:
+        self._store, self._shards, self._clock, self._checkpoint = store, shards, clock, checkpoint
+        self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, GatedDataPlane)}
+        self._stopping = threading.Event()
+        self._paces: dict[SubscriptionKey, _Pace] = {}
+
+    @property
+    def is_needed(self) -> bool:
+        """True if a data plane with gates is configured."""
+        return bool(self._planes)
+
+    def run(self) -> None:
+        """Rounds until `stop`."""
+        Repeating(
+            self._paced_round, self._stopping, log, "gates not looked at", retry_seconds=(POLL_SECONDS, 1.0)
+        ).run()
+
+    def stop(self) -> None:
+        """Leave after the calls in hand."""
+        self._stopping.set()
+
+    def _paced_round(self) -> float:
+        return POLL_SECONDS if self.round() else IDLE_SECONDS
+
+    def round(self) -> int:
+        """Look at the subscriptions that are due. Return the number of subscriptions with shut gates. Raises StoreUnavailable."""
+        shards = self._shards()
+        if not (shards.held and self._planes):
+            return 0
+        with self._store.single_statement() as tx:
+            shut = gates.shut(tx, shards, self._planes)
+        metrics.GATES_SHUT.set(sum(len(one.logs) for one in shut))
+        self._paces = {one.key: self._paces.get(one.key) or _Pace() for one in shut}
+        now = self._clock.monotonic_seconds()
+        due = [one for one in shut if self._paces[one.key].next_at <= now]
+        if due:
+            with ThreadPoolExecutor(min(PARALLEL_CALLS, len(due)), thread_name_prefix="gates") as calls:
+                list(calls.map(self._look_at, due))
+        return len(shut)
+
+    def _look_at(self, shut: ShutGates) -> None:
+        """One subscription. Its trouble is recorded with its gates, and does not keep the others waiting."""
+        pace = self._paces[shut.key]
+        try:
+            self._open_what_may_open(shut)
+            self._audit(shut, pace)
+            pace.failures = 0
+            pause = SLOW_POLL_SECONDS if shut.shut_seconds > SLOW_AFTER_SECONDS else POLL_SECONDS
+        except SubscriptionNotFound:  # it was deleted meanwhile
+            pause = POLL_SECONDS
+        except Exception as error:  # noqa: BLE001 - the others' gates would stay shut with it
+            self._report(shut, error)
+            pace.failures += 1
+            pause = min(POLL_SECONDS * float(2**pace.failures), LONGEST_PAUSE_SECONDS)
+        pace.next_at = self._clock.monotonic_seconds() + pause
+
+    def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
+        """Log and record why the gates of these segments, or all that are shut, are not as they should be."""
+        segments = list(segment_ids or shut.logs)
+        of_gates = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
+        if not isinstance(error, CleaveError):
+            log.error("gates stay shut", **of_gates, exc_info=error)
+        elif isinstance(error, StoreUnavailable):
+            return  # the next round says so
+        else:
+            log.warning("gates stay shut", **of_gates, error=str(error))
+        try:
+            with self._store.transaction() as tx:
+                gates.note_failure(tx, shut.key, segments, str(error) or type(error).__name__)
+        except StoreUnavailable:
+            return
+
+    def _open_what_may_open(self, shut: ShutGates) -> None:
+        """Open and drain until nothing more can be done: an empty segment is drained as soon as its gate is open."""
+        logs = dict(shut.logs)
+        while logs and not self._stopping.is_set():
+            plan = self._plan(shut, logs)
+            opened = self._open(shut, plan)
+            for segment_id in opened:
+                del logs[segment_id]
+            if not (self._drain(shut, plan) or opened):
+                return
+
+    def _plan(self, shut: ShutGates, logs: Mapping[int, str]) -> _Plan:
+        with self._store.transaction() as tx:
+            _, origin = bucket_owners.lock(tx, shut.key)
+            if seeks.under_way(tx, shut.key) is not None:
+                return _Plan(GatePlan((), ()), origin, {})
+            left = readable_segments.to_read(tx, shut.key.topic_id, shut.key.name)
+        if not shut.waits_for_ancestors:
+            return _Plan(GatePlan(tuple(logs), ()), origin, logs)
+        plan = gate_rule.plan(left.layout, left.drained, logs)
+        return _Plan(plan, origin, {**left.backing_topics, **logs})
+
+    def _still_holds(self, tx: Connection, shut: ShutGates, plan: _Plan) -> bool:
+        """Return True if no seek has come since the plan was made. The subscription stays locked until the transaction ends."""
+        _, origin = bucket_owners.lock(tx, shut.key)
+        return origin == plan.origin and seeks.under_way(tx, shut.key) is None
+
+    def _drain(self, shut: ShutGates, plan: _Plan) -> bool:
+        """Mark the segments as drained whose cursors the data plane has written down at their end. Return False if there are none."""
+        plane, name = self._planes[shut.data_plane], shut.key.name
+        written = [i for i in plan.gates.to_drain if _is_written_down(plane, plan.logs[i], name)]
+        if not written:
+            return False
+        self._checkpoint("drain:before")
+        with self._store.transaction() as tx:
+            topics.get_topic(
+                tx, shut.key.topic_id, lock=True
+            )  # the order of locks in which a seek takes them
+            is_marked = self._still_holds(tx, shut, plan)
+            if is_marked:
+                drains.mark_drained(tx, shut.key.topic_id, name, written)
+        self._checkpoint("drain:after")
+        return is_marked
+
+    def _open(self, shut: ShutGates, plan: _Plan) -> list[int]:
+        """Open the gates of the plan. Return the segments of those that were opened."""
+        plane = self._planes[shut.data_plane]
+        if not plan.gates.may_open:
+            return []
+        self._checkpoint("ready:before")
+        seconds = 2 * plane.call_timeout_seconds
+        until = self._clock.monotonic_seconds() + seconds
+        with self._store.transaction() as tx:
+            ready: list[int] = []
+            if self._still_holds(tx, shut, plan):
+                ready = gates.make_ready(tx, shut.key, plan.gates.may_open, opening_seconds=seconds)
+        self._checkpoint("ready:after")
+        if not ready:
+            return []
+        opening = partial(self._open_one, shut, plan, until)
+        with ThreadPoolExecutor(min(PARALLEL_CALLS, len(ready)), thread_name_prefix="gate") as calls:
+            return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
+
+    def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
+        """Open one gate. No call is begun that could last until a seek may close the gate again."""
+        plane = self._planes[shut.data_plane]
+        if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:
+            return False
+        plane.open_gate(plan.logs[segment_id], shut.key.name)
+        self._checkpoint("open:before")
+        with self._store.transaction() as tx:
+            took_seconds = gates.note_opened(tx, shut.key, segment_id)
+        self._checkpoint("open:after")
+        if took_seconds is not None:
+            metrics.GATE_OPENING_SECONDS.observe(took_seconds)
+            log.info("gate opened", topic=shut.topic, subscription=shut.key.name, segment_id=segment_id)
+        return True
+
+    def _audit(self, shut: ShutGates, pace: _Pace) -> None:
+        """Close again what the data plane has open, and record a barrier that a consumer has acknowledged."""
+        now = self._clock.monotonic_seconds()
+        if now < pace.audit_at or not shut.waits_for_ancestors:
+            return
+        pace.audit_at = now + AUDIT_SECONDS
+        with self._store.transaction() as tx:
+            recorded = gates.gates_of(tx, shut.key)
+        for one in recorded:
+            if one.state is GateRecord.CLOSED and not one.is_opening:
+                try:
+                    self._audit_one(shut, one)
+                except StoreUnavailable:
+                    raise
+                except CleaveError as error:  # the other gates are looked at, and opened in time
+                    self._report(shut, error, one.segment_id)
+
+    def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
+        plane, name = self._planes[shut.data_plane], shut.key.name
+        which = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
+        state = plane.gate_state(gate.backing_topic, name)
+        if state is GateState.OPEN:
+            log.warning("gate found open", **which)
+            plane.close_gate(gate.backing_topic, name)
+        is_breached = state is GateState.BREACHED
+        with self._store.transaction() as tx:
+            is_news = gates.note_breach(tx, shut.key, gate.segment_id, is_breached=is_breached)
+        if is_news and is_breached:
+            log.warning("gate breached", **which)
+
+
+def _is_written_down(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:
+    try:
+        return plane.persist_cursor_at_end(backing_topic, subscription)
+    except NotFound:  # the reconciler reports what is missing, and restores it
+        return False

@@ -1,0 +1,179 @@
+"""Decides who reads a subscription: Cleave's registered consumers, or standard Pulsar consumers behind gates.
+
+Standard consumers need a data plane with gates, and a type of subscription that a gate keeps in order: Failover or Exclusive. The field
+changes while nobody reads, because the two kinds of consumers follow different rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection
+
+from controller.dataplane.base import DataPlane
+from controller.dataplane.gates import GatedDataPlane
+from controller.dataplane.observation import ObservesConsumers
+from controller.dataplane.registry import configured
+from controller.domain.errors import Conflict, Unsupported
+from controller.domain.gates import GateState
+from controller.store.journal import seeks
+from controller.store.postgres.engine import Store
+from controller.store.topics import (
+    backing_logs,
+    bucket_owners,
+    consumers,
+    gates,
+    readable_segments,
+    subscriptions,
+    topics,
+)
+from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionRow
+from controller.store.topics.topics import TopicRow
+
+TYPES_IN_ORDER = frozenset({"Failover", "Exclusive"})
+"""Types of subscription, as brokers name them, that a gate keeps in order."""
+WHY_NOT_IN_ORDER = {
+    "Key_Shared": "the broker may deliver a message of a child before the parent's, and splits batches of several keys",
+    "Shared": "the broker keeps no order there, so the subscription needs no gates",
+}
+_NAMED = 5
+
+
+def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> None:
+    """Raise Unsupported, with what to do, where the logs of the topic cannot have gates."""
+    plane = configured(planes, data_plane, topic)
+    if not isinstance(plane, GatedDataPlane):
+        raise Unsupported(
+            f"data plane {data_plane!r} of {topic} has no gates, which keep standard consumers in order; "
+            "read the subscription with Cleave's client, and leave its consumers at cleave"
+        )
+    plane.demand_gates(topic)
+
+
+def demand_ordered_type(
+    planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
+) -> None:
+    """Raise Unsupported if consumers of a type without order are attached to the subscription."""
+    for kind in sorted(_attached(planes, topic, subscription, logs) - TYPES_IN_ORDER):
+        raise Unsupported(
+            f"subscription {subscription} of {topic.name} is used as {kind}: {WHY_NOT_IN_ORDER.get(kind, 'no gate keeps that in order')}; "
+            "have its consumers subscribe as Failover or Exclusive"
+        )
+
+
+def demand_stock(
+    store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, kind: SubscriptionKind
+) -> None:
+    """Raise Conflict or Unsupported where standard consumers could not read such a subscription in order."""
+    if kind is not SubscriptionKind.STREAM:
+        raise Conflict(
+            f"subscription {subscription} of {topic.name} is of kind {kind}, which has no order that gates could keep; "
+            "standard consumers need the kind STREAM"
+        )
+    demand_gates(planes, topic.data_plane, topic.name)
+    with store.transaction() as tx:
+        logs = backing_logs.backing_topics(tx, topic.topic_id)
+    demand_ordered_type(planes, topic, subscription, logs)
+
+
+def set_consumers(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic: str,
+    subscription: str,
+    wanted: SubscriptionConsumers,
+) -> None:
+    """Have the subscription read by those consumers from now on. Reshapes in progress take the change along.
+
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Unsupported where the data plane has no gates; Conflict while somebody
+    reads or a seek is in progress, for another kind than STREAM, and while a sealed segment is unread whose descendants have no closed
+    gates. They have some where the database was restored to a time before this change.
+    """
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        before = subscriptions.get_subscription(tx, row.topic_id, subscription)
+        logs = backing_logs.backing_topics(tx, row.topic_id)
+    if before.consumers is wanted:
+        return
+    if wanted is SubscriptionConsumers.STOCK:
+        demand_stock(store, planes, row, subscription, before.kind)
+    if _attached(planes, row, subscription, logs):
+        raise Conflict(
+            f"consumers are attached to subscription {subscription} of {topic} at the broker; stop them, then set its consumers"
+        )
+    closed = _closed_gates(store, planes, row, before)
+    with store.transaction() as tx:
+        live = topics.lock_live_topic(tx, row.topic_id)
+        locked = subscriptions.lock_readers(tx, row.topic_id, subscription)
+        _demand_unused(tx, live, locked)
+        if wanted is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked, closed):
+            _demand_drained(tx, live, locked)
+        subscriptions.set_consumers(tx, row.topic_id, subscription, wanted)
+        topics.update_topic(tx, live, subscription_version=live.subscription_version + 1)
+
+
+def _closed_gates(
+    store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
+) -> frozenset[str]:
+    """Logs behind unread segments whose gates the data plane has closed already."""
+    plane = planes.get(topic.data_plane)
+    if not isinstance(plane, GatedDataPlane):
+        return frozenset()
+    with store.transaction() as tx:
+        behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
+    logs = [one.backing_topic for one in behind]
+    return frozenset(log for log in logs if plane.gate_state(log, row.name) is GateState.CLOSED)
+
+
+def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed: Collection[str]) -> bool:
+    """Return True, and record the gates, if every segment behind an unread one has a closed gate."""
+    key = SubscriptionKey(row.topic_id, row.name)
+    behind = gates.behind_read_by(tx, key)
+    if not behind or any(one.backing_topic not in closed for one in behind):
+        return False
+    gates.close(tx, key, [one.segment_id for one in behind])
+    return True
+
+
+def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
+    key = SubscriptionKey(topic.topic_id, row.name)
+    names = [one.name for one in consumers.list_consumers(tx, topic.topic_id, row.name)]
+    names += [one.consumer for one in bucket_owners.owners(tx, key)]
+    if names:
+        named = ", ".join(sorted({*names})[:_NAMED])
+        raise Conflict(
+            f"consumer(s) {named} read subscription {row.name} of {topic.name}; stop them, then set its consumers"
+        )
+    seek = seeks.under_way(tx, key)
+    if seek is not None:
+        raise Conflict(
+            f"seek {seek.operation_id} of subscription {row.name} of {topic.name} is in progress; wait for it"
+        )
+
+
+def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
+    """No gate holds back what descends from segments that were sealed before there were gates."""
+    left = readable_segments.to_read(tx, topic.topic_id, row.name)
+    unread = sorted(
+        i for i, one in left.layout.segments.items() if not one.is_active and i not in left.drained
+    )
+    if unread:
+        named = ", ".join(map(str, unread[:_NAMED]))
+        raise Conflict(
+            f"sealed segment(s) {named} of {topic.name} are not read to their end by subscription {row.name}, and have no gates; "
+            "read them to their end or seek to latest, then set its consumers to stock"
+        )
+
+
+def _attached(
+    planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
+) -> set[str]:
+    """Types, in the broker's words, of the consumers that are attached to the subscription now."""
+    plane = planes.get(topic.data_plane)
+    if not isinstance(plane, ObservesConsumers):
+        return set()
+    listed = plane.consumers(sorted(logs))
+    return {
+        one.subscription_type for some in listed.values() for one in some if one.subscription == subscription
+    }

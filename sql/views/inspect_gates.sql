@@ -1,0 +1,19 @@
+-- Gates for people: what is held back from standard consumers, what it waits for, and what could be open and is not.
+
+CREATE VIEW inspect.gates AS
+SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state AS segment_state, g.state AS gate,
+       CASE WHEN g.state = 'open' THEN '{}' ELSE a.waits_for END AS waits_for, g.closed_at, g.ready_at, g.opened_at,
+       late.since AS overdue_since, round(extract(epoch FROM clock_timestamp() - late.since), 1) AS overdue_seconds,
+       g.breached_at, o.subscription_type, coalesce(o.consumers, 0) AS consumers, g.last_error
+  FROM cleave.gate g
+  JOIN inspect.assignments a ON a.topic_id = g.topic_id AND a.subscription = g.subscription AND a.segment_id = g.segment_id
+  LEFT JOIN cleave.observed_subscription o ON o.topic_id = g.topic_id AND o.name = g.subscription
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN g.state = 'ready' THEN g.ready_at
+                   WHEN g.state = 'closed' AND cardinality(a.waits_for) = 0
+                   THEN greatest(g.closed_at, (SELECT max(d.drained_at) FROM cleave.segment_parent p
+                                                 JOIN cleave.segment_drain d ON d.topic_id = p.topic_id AND d.segment_id = p.parent_id
+                                                WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id AND d.subscription = g.subscription))
+                   END AS since) late;
+COMMENT ON VIEW inspect.gates IS
+    'Gates that hold the messages of a segment back from a subscription of standard consumers until the segments in waits_for are read. overdue_since: since when a gate could be open and is not; breached_at: when a closed gate was found with its barrier acknowledged; consumers: those that the broker lists.';

@@ -1,0 +1,136 @@
+"""A runner or a gate keeper is killed, or paused and woken, at every step that concerns gates: no gate is open early, none stays shut."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.devstack.postgres import PostgresServer
+from controller.domain.operation import Step
+from tests.chaos import gated_scene
+from tests.chaos.cells import Cell, Path, Side
+from tests.chaos.gated_scene import CELLS, MATRIX, SCENARIOS, check_no_gate_is_early, read_and_open
+from tests.chaos.scenarios import Scenario
+from tests.chaos.strikes import (
+    NewBench,
+    RecordCell,
+    check_killed,
+    check_killed_at_each_call,
+    check_paused,
+    pause,
+    start,
+    where_of,
+)
+from tests.support.bench import Bench
+from tests.support.benches import benches
+from tests.support.gated_logs import GatedBench
+
+KEEPER_POINTS = tuple(f"{act}:{side}" for act in ("drain", "ready", "open") for side in Side)
+FAST = tuple(
+    cell
+    for cell in CELLS
+    if cell.path is Path.FORWARD
+    and (cell.scenario, cell.step, cell.side)
+    in {
+        ("gated-split", Step.CREATE_CHILDREN, Side.BEFORE),
+        ("gated-split", Step.TERMINATE_PARENTS, Side.BEFORE),
+        ("gated-seek", Step.MOVE_CURSORS, Side.BEFORE),
+    }
+)
+"""Closed and not recorded; the parent closed and not known to be; cursors moved and not recorded."""
+EMBEDDED = pytest.param("new_gated_bench", id="embedded", marks=pytest.mark.integration)
+BROKER = pytest.param("new_pulsar_bench", id="pulsar", marks=(pytest.mark.pulsar, pytest.mark.chaos))
+ON_EACH = pytest.mark.parametrize("fixture", [EMBEDDED, BROKER])
+
+
+@pytest.fixture
+def new_gated_bench(
+    postgres_server: PostgresServer, migrated_template: str
+) -> Iterator[Callable[[], GatedBench]]:
+    """Any number of benches on embedded logs with gates, each with a database of its own."""
+    yield from benches(postgres_server, migrated_template, GatedBench)
+
+
+@pytest.fixture
+def new_bench_of(request: pytest.FixtureRequest, fixture: str) -> NewBench:
+    """Any number of benches on the data plane of the case."""
+    build: NewBench = request.getfixturevalue(fixture)
+    return build
+
+
+def test_the_fast_cells_are_there() -> None:
+    assert len(FAST) == 3
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("cell", FAST, ids=str)
+def test_fast_subset_a_killed_runner_leaves_no_gate_open(
+    cell: Cell, new_gated_bench: NewBench, record_cell: RecordCell
+) -> None:
+    check_killed(new_gated_bench(), cell, record_cell, MATRIX)
+
+
+@pytest.mark.chaos
+@ON_EACH
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_killed_runner_leaves_no_gate_open(
+    cell: Cell, new_bench_of: NewBench, record_cell: RecordCell
+) -> None:
+    check_killed(new_bench_of(), cell, record_cell, MATRIX)
+
+
+@pytest.mark.chaos
+@pytest.mark.integration
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_paused_runner_that_wakes_leaves_no_gate_open(
+    cell: Cell, new_gated_bench: NewBench, record_cell: RecordCell
+) -> None:
+    check_paused(new_gated_bench(), cell, record_cell, MATRIX)
+
+
+@pytest.mark.chaos
+@ON_EACH
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_runner_killed_at_each_call_leaves_no_gate_open(
+    scenario: Scenario, new_bench_of: NewBench, record_cell: RecordCell
+) -> None:
+    assert check_killed_at_each_call(scenario, new_bench_of, record_cell, MATRIX) > 0
+
+
+@ON_EACH
+@pytest.mark.parametrize("at", KEEPER_POINTS)
+def test_a_killed_keeper_leaves_its_gates_to_another(at: str, new_bench_of: NewBench) -> None:
+    bench = waiting_at_gates(new_bench_of())
+    bench.plane.skip_all(bench.log_of(0), "billing")
+    victim = start("victim", at=at, by="SIGKILL", keeps_gates=True, **where_of(bench))
+    victim.communicate()
+    assert victim.returncode == -signal.SIGKILL
+
+    check_no_gate_is_early(bench)
+    read_and_open(bench)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("at", ["ready:before", "ready:after", "drain:before"])
+def test_a_keeper_that_wakes_after_a_seek_opens_and_marks_nothing(at: str, new_gated_bench: NewBench) -> None:
+    bench = waiting_at_gates(new_gated_bench())
+    bench.plane.skip_all(bench.log_of(0), "billing")
+    victim = start("victim", at=at, by="SIGSTOP", keeps_gates=True, **where_of(bench))
+
+    def seek() -> None:
+        bench.drive(gated_scene.seeking(bench, "asked"))
+
+    assert pause(victim, seek) is not None
+    check_no_gate_is_early(bench)
+    assert bench.rows("SELECT DISTINCT state FROM cleave.gate") == [("closed",)]
+    assert bench.rows("SELECT segment_id FROM cleave.segment_drain") == []
+    read_and_open(bench)
+
+
+def waiting_at_gates(bench: Bench) -> Bench:
+    """A topic whose children have messages that wait at their gates."""
+    gated_scene.an_unread_split(bench)
+    bench.publish(1, 3)
+    return bench

@@ -1,0 +1,361 @@
+"""Gates on a real broker hold back messages from consumers of the standard client until they are opened, and from nobody else.
+
+A broker that loads a topic gives out one entry for each closed gate, of the barrier. So a test waits for that entry, and then no message
+may have come. `tests/chaos/test_gates.py` kills brokers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pulsar
+import pytest
+
+from controller.dataplane.gates import GatedDataPlane
+from controller.dataplane.pulsar.barrier import ENTRIES, append_barrier
+from controller.dataplane.pulsar.binary import Connections
+from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.domain.errors import DataGone, NotFound, SegmentNotFound, SubscriptionNotFound
+from controller.domain.gates import FenceState, GateState
+from controller.domain.hash_range import FULL_RANGE
+from tests.support.brokers import SharedBroker
+from tests.support.gated import EXCLUSIVE, FAILOVER, GatedScene, numbers, path_of, receive, received
+from tests.support.planes import Planes, payloads
+from tests.support.waiting import wait_until
+
+RATE = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 2**31 - 1}
+
+
+@pytest.fixture
+def scene(pulsar_broker: SharedBroker) -> Iterator[GatedScene]:
+    with closing(GatedScene.at(pulsar_broker.admin_url, pulsar_broker.service_url)) as scene:
+        yield scene
+
+
+def test_the_plane_has_gates(scene: GatedScene) -> None:
+    assert isinstance(scene.plane, GatedDataPlane)
+    scene.plane.demand_gates(scene.here.topic)
+
+
+def test_a_namespace_that_is_missing_has_no_gates(scene: GatedScene) -> None:
+    with pytest.raises(NotFound):
+        scene.plane.demand_gates("topic://cleave-tests/nowhere/orders")
+
+
+@pytest.mark.parametrize("kind", [FAILOVER, EXCLUSIVE])
+def test_a_closed_gate_lets_nothing_pass_until_it_is_opened(
+    scene: GatedScene, kind: pulsar.ConsumerType
+) -> None:
+    """The consumer attached before the rate was set; the gate is closed twice and opened twice."""
+    log = scene.log("stock")
+    assert scene.plane.gate_state(log, "stock") is GateState.OPEN
+    consumer = scene.consumer(log, kind=kind)
+
+    scene.plane.close_gate(log, "stock")
+    scene.plane.close_gate(log, "stock")
+    scene.send(log, 10)
+    scene.spends_its_token(log)
+    scene.load_again(log)
+    scene.spends_its_token(log)
+
+    assert received(consumer) == []
+    assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+    scene.plane.open_gate(log, "stock")
+    scene.plane.open_gate(log, "stock")
+    assert scene.plane.gate_state(log, "stock") is GateState.OPEN
+    assert receive(consumer, 10) == numbers(10)
+    wait_until(lambda: scene.plane.backlog(log, "stock") == 0)
+
+
+def test_without_a_barrier_the_rate_lets_a_message_pass_after_each_load(scene: GatedScene) -> None:
+    """What the gate is for: the same steps with the rate alone deliver a message. It counts as a breach."""
+    log = scene.log("stock")
+    scene.admin("POST", f"{path_of(log)}/stock/dispatchRate", json=RATE)
+    assert scene.plane.gate_state(log, "stock") is GateState.BREACHED
+    scene.send(log, 10)
+    consumer = scene.consumer(log)
+
+    scene.spends_its_token(log)
+    assert wait_until(lambda: received(consumer))[0] == b"0"
+
+
+def test_a_topic_is_loaded_again_for_consumers_that_attached_before_the_rate(scene: GatedScene) -> None:
+    """Their dispatcher may have a read without a limit waiting. A load sets the broker's counter of entries back to 0."""
+    log = scene.log("stock")
+    scene.consumer(log)
+    scene.plane.close_gate(log, "stock")
+
+    found = scene.admin("GET", f"{path_of(log)}/internalStats").json()
+    assert (found["entriesAddedCounter"], found["numberOfEntries"]) == (0, ENTRIES)
+
+
+def test_a_gate_is_closed_again_for_a_seek_and_messages_behind_it_come_again(scene: GatedScene) -> None:
+    """First the rate, then the cursor to the beginning, where the barrier is. The log is terminated by then, and was loaded again."""
+    log = scene.gated()
+    scene.plane.open_gate(log, "stock")
+    consumer = scene.consumer(log)
+    assert receive(consumer, 10) == numbers(10)
+    scene.plane.terminate_segment(log)
+    scene.load_again(log)
+
+    scene.plane.close_gate(log, "stock")
+
+    assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+    scene.load_again(log)
+    scene.spends_its_token(log)
+    assert received(consumer) == []
+    scene.plane.open_gate(log, "stock")
+    assert receive(consumer, 10) == numbers(10)
+
+
+def test_a_terminated_log_that_was_loaded_again_can_be_opened(scene: GatedScene) -> None:
+    log = scene.gated()
+    scene.plane.terminate_segment(log)
+    scene.load_again(log)
+
+    scene.plane.open_gate(log, "stock")
+
+    assert receive(scene.consumer(log), 10) == numbers(10)
+
+
+def test_each_subscription_has_a_gate_of_its_own(scene: GatedScene) -> None:
+    """Closing the gate of one again must not open that of another, and all others skip the barrier."""
+    log = scene.log("stock", "other-stock", "cleave")
+    for subscription in ("stock", "other-stock", "stock"):
+        scene.plane.close_gate(log, subscription)
+
+    states = {name: scene.plane.gate_state(log, name) for name in scene.plane.list_subscriptions(log)}
+    assert states == {
+        "stock": GateState.CLOSED,
+        "other-stock": GateState.CLOSED,
+        "cleave": GateState.OPEN,
+    }
+    assert scene.plane.backlog(log, "cleave") == 0
+    scene.plane.create_subscription(log, "late")
+    assert scene.plane.backlog(log, "late") == 0
+    scene.plane.open_gate(log, "stock")
+    assert scene.plane.gate_state(log, "other-stock") is GateState.CLOSED
+
+
+@pytest.mark.parametrize("has_deduplication", [True, False])
+def test_barriers_that_were_stored_twice_are_passed_together(
+    scene: GatedScene, *, has_deduplication: bool
+) -> None:
+    """A broker that deduplicates drops the second one."""
+    log = scene.log("stock")
+    path = f"{path_of(log)}/deduplicationEnabled"
+    scene.admin("POST", path, json=has_deduplication)
+    wait_until(lambda: scene.admin("GET", path).json() is has_deduplication)
+    scene.plane.close_gate(log, "stock")
+    connections = Connections(scene.here.access, call_timeout_seconds=30.0)
+    append_barrier(connections, log, scene.plane._admin.deadline())
+    connections.close()
+    scene.send(log, 3)
+    assert scene.plane.backlog(log, "stock") == 3 + ENTRIES * (1 if has_deduplication else 2)
+
+    assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+    scene.plane.open_gate(log, "stock")
+
+    assert scene.plane.backlog(log, "stock") == 3
+
+
+def test_no_gate_is_closed_behind_a_message(scene: GatedScene) -> None:
+    """And no rate is left behind, which would hold back the messages of a gate that nobody opens."""
+    log = scene.log("stock")
+    scene.send(log, 1)
+
+    with pytest.raises(DataGone, match=r"begins with a message of an application"):
+        scene.plane.close_gate(log, "stock")
+
+    assert scene.plane.gate_state(log, "stock") is GateState.OPEN
+
+
+def test_what_is_missing_is_closed_for_nobody_and_open(scene: GatedScene) -> None:
+    log = scene.log("stock")
+    missing = f"{log}9"
+
+    with pytest.raises(SegmentNotFound):
+        scene.plane.close_gate(missing, "stock")
+    for where, name in ((missing, "stock"), (log, "nobody")):
+        scene.plane.open_gate(where, name)
+        assert scene.plane.gate_state(where, name) is None
+        with pytest.raises((SegmentNotFound, SubscriptionNotFound)):
+            scene.plane.persist_cursor_at_end(where, name)
+
+
+def test_an_empty_log_that_was_terminated_first_is_closed_without_a_barrier(scene: GatedScene) -> None:
+    log = scene.log("stock")
+    scene.plane.terminate_segment(log)
+
+    scene.plane.close_gate(log, "stock")
+
+    assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+    assert scene.plane.persist_cursor_at_end(log, "stock")
+
+
+@pytest.mark.parametrize(
+    "action", [pulsar.ConsumerCryptoFailureAction.CONSUME, pulsar.ConsumerCryptoFailureAction.DISCARD]
+)
+def test_an_application_that_acknowledges_the_barrier_is_told_by_the_state(
+    scene: GatedScene, action: pulsar.ConsumerCryptoFailureAction
+) -> None:
+    log = scene.gated(messages=0)
+    consumer = scene.consumer(log, action=action)
+    if action is pulsar.ConsumerCryptoFailureAction.CONSUME:
+        receive(consumer, 1)
+
+    wait_until(lambda: scene.plane.gate_state(log, "stock") is GateState.BREACHED, message="a breach")
+
+
+def test_a_cursor_is_stored_once_all_of_a_terminated_log_is_acknowledged(scene: GatedScene) -> None:
+    log = scene.log("stock")
+    scene.send(log, 3)
+    consumer = scene.consumer(log)
+    assert not scene.plane.persist_cursor_at_end(log, "stock")
+    scene.plane.terminate_segment(log)
+    assert not scene.plane.persist_cursor_at_end(log, "stock")
+    assert receive(consumer, 3) == numbers(3)
+    wait_until(lambda: scene.plane.backlog(log, "stock") == 0)
+
+    before = stored_positions(scene, log)
+    assert scene.plane.persist_cursor_at_end(log, "stock")
+    assert stored_positions(scene, log) > before
+    assert scene.plane.persist_cursor_at_end(log, "stock")
+    assert scene.plane.backlog(log, "stock") == 0
+
+
+def stored_positions(scene: GatedScene, log: str) -> int:
+    """How often the broker has stored the cursor since it opened the cursor's ledger."""
+    found = scene.admin("GET", f"{path_of(log)}/internalStats").json()["cursors"]["stock"]
+    return int(found["cursorLedgerLastEntry"])
+
+
+def test_gates_and_the_probe_work_where_encryption_is_required(pulsar_broker: SharedBroker) -> None:
+    """The barrier is encrypted anyway, and the probe's producer says that it would encrypt."""
+    name = f"gates-encrypted-{secrets.token_hex(4)}"
+    with closing(GatedScene.at(pulsar_broker.admin_url, pulsar_broker.service_url, name)) as scene:
+        namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
+        scene.admin("POST", f"namespaces/{namespace}/encryptionRequired", json=True)
+        log = scene.log("stock")
+        scene.plane.close_gate(log, "stock")
+        assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+        assert scene.plane.probe_fence(log) is FenceState.OPEN
+        scene.plane.terminate_segment(log)
+        assert scene.plane.probe_fence(log) is FenceState.TERMINATED
+
+
+def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedScene) -> None:
+    """So the log of a split that was given up may be deleted. A load of the topic changes what its statistics say."""
+    log, used = scene.log("stock", "cleave"), scene.gated(messages=1)
+    scene.plane.close_gate(log, "stock")
+    for _ in range(2):
+        reports = scene.plane.describe_logs([log, used])
+        assert (reports[log].is_unused, reports[used].is_unused) == (True, False)
+        scene.load_again(log)
+    scene.plane.open_gate(log, "stock")
+    assert scene.plane.describe_logs([log])[log].is_unused
+    assert not scene.plane.persist_cursor_at_end(log, "stock")
+
+
+class TestReadersOfCleave:
+    """They have no gate, and a subscription that an application made at the beginning has not skipped the barrier."""
+
+    @pytest.fixture
+    def log(self, scene: GatedScene) -> str:
+        """A terminated log of three messages behind a barrier that subscription `cleave` has not skipped."""
+        log = scene.gated(messages=3)
+        earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        scene.admin("PUT", f"{path_of(log)}/subscription/cleave", json=earliest)
+        scene.plane.terminate_segment(log)
+        assert scene.plane.backlog(log, "cleave") == 3 + ENTRIES
+        return log
+
+    @pytest.fixture
+    def planes(self, scene: GatedScene) -> Iterator[Planes]:
+        planes = Planes(scene.plane, scene.logs)
+        yield planes
+        while planes.readers:
+            planes.readers.pop().close()
+
+    @pytest.mark.parametrize("bucket", [None, FULL_RANGE])
+    def test_a_reader_in_order(self, planes: Planes, log: str, bucket: object) -> None:
+        reader = planes.reader(log, "cleave", bucket=bucket)  # type: ignore[arg-type]
+        found = planes.read(reader, 3)
+        assert payloads(found) == numbers(3)
+        reader.acknowledge(found[-1].position)
+        assert wait_until(reader.is_drained)
+
+    def test_a_reader_of_a_queue(self, planes: Planes, log: str) -> None:
+        reader = planes.queue(log, "cleave")
+        found = planes.read(reader, 3)
+        assert sorted(payloads(found)) == numbers(3)
+        assert reader.acknowledge([one.position for one in found]) == []
+        assert wait_until(reader.is_drained)
+
+    def test_a_reader_at_a_position(self, planes: Planes, log: str) -> None:
+        reader = planes.reader_at(log, None)
+        assert payloads(planes.read(reader, 3)) == numbers(3)
+        assert wait_until(reader.is_at_end)
+
+    def test_a_log_of_nothing_but_a_barrier_is_read_to_its_end(
+        self, scene: GatedScene, planes: Planes
+    ) -> None:
+        log = scene.gated(messages=0)
+        scene.plane.terminate_segment(log)
+        scene.plane.open_gate(log, "stock")
+        reader, at_position = planes.reader(log, "stock"), planes.reader_at(log, None)
+
+        def ends(look: Callable[[], bool]) -> bool:
+            return not reader.read(1) and not at_position.read(1) and look()
+
+        assert wait_until(lambda: ends(reader.is_drained))
+        assert wait_until(lambda: ends(at_position.is_at_end))
+
+    def test_a_sample_of_keys(self, scene: GatedScene) -> None:
+        log = scene.gated(messages=3)
+        assert scene.plane.sample_keys(log, most=10).keyless == 3
+
+
+class TestFenceProbe:
+    """Whether clients of a terminated log can learn of its end."""
+
+    def test_what_is_found(self, scene: GatedScene) -> None:
+        log = scene.log("stock")
+        assert scene.plane.probe_fence(log) is FenceState.OPEN
+        scene.plane.terminate_segment(log)
+        assert scene.plane.probe_fence(log) is FenceState.TERMINATED
+        assert scene.plane.probe_fence(f"{log}9") is FenceState.MISSING
+
+    def test_a_topic_that_stays_fenced_is_healed(self, scene: GatedScene) -> None:
+        """A broker fences about every second topic that is terminated under three busy producers, and nobody can subscribe to it then."""
+        for _ in range(20):
+            log = scene.log()
+            terminate_while_publishing(scene, log)
+            if scene.plane.probe_fence(log) is FenceState.FENCED:
+                break
+        else:
+            pytest.fail("no topic stayed fenced; look whether the broker still needs the probe")
+
+        assert wait_until(lambda: scene.plane.probe_fence(log) is FenceState.TERMINATED)
+        scene.consumer(log)
+
+
+def terminate_while_publishing(scene: GatedScene, log: str) -> None:
+    """The producers' client is closed afterwards: the probe is to find the fence without them."""
+    publishing = pulsar.Client(
+        scene.here.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+    )
+    producers = [
+        publishing.create_producer(log, batching_enabled=number % 2 == 1, send_timeout_millis=3000)
+        for number in range(3)
+    ]
+    stored: list[object] = []
+    for number in range(600):
+        for producer in producers:
+            producer.send_async(b"x" * 100, lambda _result, place: stored.append(place))
+        if number == 300:
+            wait_until(lambda: stored)
+            PulsarDataPlane.terminate_segment(scene.plane, log)
+    publishing.close()

@@ -1,0 +1,390 @@
+"""The gate keeper on real rows and logs: what it drains and opens, in which order, and what it leaves to a seek."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.clock import SystemClock
+from controller.domain.errors import DataPlaneUnavailable
+from controller.domain.gates import GateState
+from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
+from controller.services import garbage_collector, topic_admin
+from controller.services.reconciler import FindingKind, reconcile
+from controller.services.segment_admin import merging, splitting
+from controller.store.journal.request_keys import Intent
+from controller.store.topics import drains
+from tests.support.gated_logs import GatedBench
+
+_DRAINED = "SELECT segment_id FROM cleave.segment_drain WHERE subscription = 'billing' ORDER BY 1"
+_VIEW = "SELECT segment_id, gate, waits_for, overdue_since IS NOT NULL FROM inspect.gates ORDER BY 1"
+_WHY = "SELECT DISTINCT segment_id, reason FROM inspect.buckets WHERE subscription = 'billing' ORDER BY 1"
+_HEALTH = "SELECT gates_shut, gates_overdue, gates_breached FROM inspect.health"
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[GatedBench]:
+    """See `GatedBench`."""
+    bench = GatedBench(database)
+    yield bench
+    bench.close()
+
+
+def drained(bench: GatedBench) -> list[int]:
+    return [row[0] for row in bench.rows(_DRAINED)]
+
+
+def test_gates_open_when_the_parent_is_read_and_its_cursor_is_written_down(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+
+    assert bench.keep() == 1
+    assert bench.gate_rows() == {1: "closed", 2: "closed"}
+    assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
+    assert bench.rows(_VIEW) == [(1, "closed", [0], False), (2, "closed", [0], False)]
+
+    bench.read(0)
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+    assert bench.closed_at_plane() == set()
+    assert drained(bench) == [0]
+    assert bench.keep() == 0
+
+
+def test_a_cursor_that_only_the_broker_remembers_opens_nothing(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.gated.unwritten.add(bench.log_of(0))
+
+    bench.keep()
+    assert (bench.gate_rows(), drained(bench)) == ({1: "closed", 2: "closed"}, [])
+
+    bench.gated.unwritten.clear()
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
+def test_grandchildren_wait_for_their_grandparent_although_their_parent_is_empty(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.reshape(splitting(1))
+
+    bench.keep()
+    assert set(bench.gate_rows().values()) == {"closed"}
+    assert ("persist", bench.log_of(1)) not in bench.gated.acts
+
+    bench.read(0)
+    bench.keep()  # the empty segment 1 is drained as soon as its own gate is open
+    assert bench.gate_rows() == {1: "open", 2: "open", 3: "open", 4: "open"}
+    assert drained(bench) == [0, 1]
+
+
+def test_what_joins_two_segments_waits_for_both(bench: GatedBench) -> None:
+    bench.stock_topic(2)
+    bench.publish(0)
+    bench.publish(1)
+    bench.reshape(merging(0, 1))
+
+    bench.read(0)
+    bench.keep()
+    assert (bench.gate_rows(), drained(bench)) == ({2: "closed"}, [0])
+    bench.read(1)
+    bench.keep()
+    assert bench.gate_rows() == {2: "open"}
+
+
+def test_each_subscription_has_gates_of_its_own(bench: GatedBench) -> None:
+    bench.stock_topic(1, "ours")
+    bench.subscribe("audit")
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0, "audit")
+
+    bench.keep()
+    assert bench.gate_rows("audit") == {1: "open", 2: "open"}
+    assert bench.gate_rows("billing") == {1: "closed", 2: "closed"}
+    assert bench.gate_rows("ours") == {}
+
+
+def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(
+    bench: GatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    ask, asked = bench.gated.persist_cursor_at_end, list[str]()
+
+    def answer_from_before_the_seek(log: str, name: str) -> bool:
+        asked.append(log)
+        answer = ask(log, name)
+        if len(asked) == 1:
+            bench.finish(seek_to_the_beginning(bench))
+        return answer
+
+    monkeypatch.setattr(bench.gated, "persist_cursor_at_end", answer_from_before_the_seek)
+    bench.keep()
+
+    assert asked
+    assert (drained(bench), bench.gate_rows()) == ([], {1: "closed", 2: "closed"})
+
+
+class StoppedClock(SystemClock):
+    """A clock that somebody else moves."""
+
+    seconds = 0.0
+
+    def monotonic_seconds(self) -> float:
+        """The seconds to which it was moved."""
+        return self.seconds
+
+
+def test_no_opening_begins_that_could_last_until_a_seek_closes_the_gate_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    clock = StoppedClock()
+
+    def pause(point: str) -> None:
+        if point == "ready:after":
+            clock.seconds += 2 * bench.gated.call_timeout_seconds
+
+    bench.keeper(clock, checkpoint=pause).round()
+    assert bench.gate_rows() == {1: "ready", 2: "ready"}
+    assert "open" not in {act for act, _ in bench.gated.acts}
+
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
+def test_an_opening_under_way_holds_a_seek_up_and_a_seek_holds_openings_back(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.execute(
+        "UPDATE cleave.gate SET state = 'ready', ready_at = now(), opening_until = now() + interval '1 hour'"
+    )
+    intent = seek_to_the_beginning(bench)
+    bench.run_once(intent.operation.operation_id)
+    assert "is being opened" in str(bench.operation(intent.operation.operation_id).last_error)
+    acts = len(bench.gated.acts)
+
+    bench.read(0)
+    bench.keep()
+    assert bench.gate_rows() == {1: "ready", 2: "ready"}
+    assert ("open", bench.log_of(1)) not in bench.gated.acts[acts:]
+
+    bench.execute("UPDATE cleave.gate SET opening_until = now()")
+    bench.finish(intent)
+    assert bench.gate_rows() == {1: "closed", 2: "closed"}
+
+
+def test_a_seek_back_closes_the_gates_before_a_cursor_moves(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    bench.publish(1)
+    bench.read(1)
+    bench.gated.acts.clear()
+
+    bench.finish(seek_to_the_beginning(bench))
+
+    first_move = next(i for i, (act, _) in enumerate(bench.gated.acts) if act == "seek")
+    closed = {log for act, log in bench.gated.acts[:first_move] if act == "close"}
+    assert closed == {bench.log_of(1), bench.log_of(2)}
+    assert next(log for act, log in bench.gated.acts if act == "seek") == bench.log_of(0)
+    assert (bench.gate_rows(), drained(bench)) == ({1: "closed", 2: "closed"}, [])
+    assert bench.gated.backlog(bench.log_of(1), "billing") == 3
+
+    bench.read(0)
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
+def test_a_seek_to_an_instant_leaves_a_child_at_its_barrier_while_an_ancestor_is_unread(
+    bench: GatedBench,
+) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    before = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 - 60000"))
+    after = int(bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 + 60000"))
+
+    bench.finish(seek(bench, SeekTarget(before)))
+    assert [bench.gated.sought[bench.log_of(i)] for i in range(3)] == [before, 0, 0]
+
+    bench.finish(seek(bench, SeekTarget(after)))
+    assert [bench.gated.sought[bench.log_of(i)] for i in range(3)] == [after] * 3
+    bench.keep()
+    assert set(bench.gate_rows().values()) == {"open"}
+
+
+def test_a_seek_to_the_end_leaves_everything_read_and_open(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+
+    bench.finish(seek(bench, LATEST))
+    bench.keep()
+
+    assert (drained(bench), set(bench.gate_rows().values())) == ([0], {"open"})
+
+
+def test_gates_of_registered_consumers_are_opened_whatever_is_unread(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
+
+    bench.keep()
+
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+    assert drained(bench) == []
+
+
+def test_a_broker_that_is_away_is_recorded_and_tried_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+
+    def away(act: str, _log: str) -> None:
+        if act == "open":
+            raise DataPlaneUnavailable("the broker is away")
+
+    bench.gated.before = away
+    bench.keep()
+    assert bench.rows("SELECT DISTINCT state, last_error FROM cleave.gate") == [
+        ("ready", "the broker is away")
+    ]
+    assert bench.rows(_HEALTH) == [(2, 2, 0)]
+    assert {reason for _, reason in bench.rows(_WHY)} >= {"gate being opened: every ancestor is read"}
+
+    bench.gated.before = lambda _act, _log: None
+    bench.keep()
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
+def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.gated.open_all_by_hand()
+
+    bench.keep()
+
+    assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
+
+
+def test_a_breached_gate_is_reported_until_it_is_whole_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.gated.set_gate(bench.log_of(1), "billing", GateState.BREACHED)
+
+    bench.keep()
+    assert bench.rows(_HEALTH) == [(2, 0, 1)]
+    assert dict(bench.rows(_WHY))[1].startswith("gate breached: a consumer has acknowledged the barrier")  # type: ignore[arg-type]
+    assert kinds_of(bench) == {FindingKind.GATE_BREACHED}
+
+    bench.gated.set_gate(bench.log_of(1), "billing", GateState.CLOSED)
+    bench.keep()
+    assert bench.rows(_HEALTH) == [(2, 0, 0)]
+
+
+def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
+
+    assert kinds_of(bench, dry_run=True) == {FindingKind.GATE_SHUT}
+    assert bench.gate_rows() == {1: "open", 2: "open"}
+    assert kinds_of(bench) == {FindingKind.GATE_SHUT}
+    bench.keep()
+    assert bench.closed_at_plane() == set()
+    assert kinds_of(bench) == set()
+
+
+def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBench) -> None:
+    """Such as after a restore of the database, which does not know that the gate was open, or that the parent was read."""
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.keep()
+    with bench.store.transaction() as tx:
+        drains.undrain(tx, bench.topic_id, "billing", [0])
+    bench.execute("DELETE FROM cleave.gate WHERE segment_id = 2")
+
+    assert kinds_of(bench) == {FindingKind.GATE_OPEN}
+    assert bench.gate_rows() == {1: "closed", 2: "closed"}
+    bench.gated.unwritten.add(bench.log_of(0))
+    bench.keep()
+    assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
+
+
+def test_a_cursor_that_is_missing_comes_back_behind_its_gate(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.gated.delete_subscription(bench.log_of(1), "billing")
+    bench.gated.open_all_by_hand()
+
+    assert FindingKind.CURSOR_MISSING in kinds_of(bench)
+    assert (bench.log_of(1), "billing") in bench.gated.gates
+
+
+def test_a_parent_is_kept_until_its_cursor_is_written_down_and_gates_go_with_their_segments(
+    bench: GatedBench,
+) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+
+    [kept] = garbage_collector.collect(bench.store, bench.planes, retention_minutes=0).kept
+    assert "has not written down" in kept.reason
+
+    bench.keep()
+    bench.reshape(splitting(1))
+    bench.keep()
+    bench.settle(collects=True)
+    assert bench.gate_rows() == {2: "open", 3: "open", 4: "open"}
+
+
+def test_no_log_of_a_topic_that_nothing_may_act_on_is_touched(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    bench.execute("UPDATE cleave.topic SET verified_under = 'elsewhere', row_version = row_version + 1")
+
+    assert bench.keep() == 0
+    assert bench.gate_rows() == {1: "closed", 2: "closed"}
+
+
+def seek(bench: GatedBench, target: SeekTarget) -> Intent:
+    return topic_admin.seek_subscription(
+        bench.store, bench.topic_name, "billing", target, bench.request(), release_seconds=0.0
+    )
+
+
+def seek_to_the_beginning(bench: GatedBench) -> Intent:
+    return seek(bench, EARLIEST)
+
+
+def kinds_of(bench: GatedBench, *, dry_run: bool = False) -> set[FindingKind]:
+    return {one.kind for one in reconcile(bench.store, bench.planes, bench.topic_id, dry_run=dry_run)}

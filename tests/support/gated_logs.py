@@ -1,0 +1,209 @@
+"""Embedded logs with gates, for tests of what the controller does with them; no released version of the embedded logs has any.
+
+Logs, cursors and messages are real. A gate is a row beside the logs, which every process of a test sees and no crash of one removes, and
+nothing is held back: what a gate does is the broker's, and is tested on one. Every call about gates is kept in `acts`, beside the
+calls that terminate logs and move cursors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import text
+
+from controller.clock import Clock, SystemClock
+from controller.dataplane.base import LogState
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound, Unsupported
+from controller.domain.gates import FenceState, GateState
+from controller.domain.observed_consumers import ObservedConsumer
+from controller.services.gate_keeper import GateKeeper
+from controller.services.topic_admin import create_subscription
+from controller.store.postgres.engine import Store
+from controller.store.shards import Shards
+from controller.store.topics.subscriptions import SubscriptionConsumers
+from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
+
+ALL = Shards.of(1, [0])
+
+
+_TABLES = """
+    CREATE SCHEMA IF NOT EXISTS gated_logs;
+    CREATE TABLE IF NOT EXISTS gated_logs.gate (log text, subscription text, state text NOT NULL, PRIMARY KEY (log, subscription));
+    CREATE TABLE IF NOT EXISTS gated_logs.barrier (log text PRIMARY KEY);
+"""
+_CLOSE = """
+    INSERT INTO gated_logs.gate VALUES (:log, :subscription, 'closed')
+    ON CONFLICT (log, subscription) DO UPDATE SET state = 'closed'
+"""
+
+
+class GatedLogs(EmbeddedDataPlane):
+    """Gates by log and subscription. Safe for the threads of one keeper."""
+
+    def __init__(self, url: str, *, call_timeout_seconds: float) -> None:
+        super().__init__(url, call_timeout_seconds=call_timeout_seconds)
+        self._gate_store = Store(url, application_name="gated-logs")
+        self._run("SELECT pg_advisory_xact_lock(8); " + _TABLES)
+        self.acts: list[tuple[str, str]] = []
+        """What was done, and to which log, in order."""
+        self.sought: dict[str, int] = {}
+        """The instant to which each log's cursor was moved last."""
+        self.unwritten: set[str] = set()
+        """Logs whose cursors the server has not written down."""
+        self.fences: dict[str, list[FenceState]] = {}
+        """What the next probes of a log find; terminated afterwards."""
+        self.attached: dict[str, list[ObservedConsumer]] = {}
+        """Consumers of each log, as a broker lists them."""
+        self.before: Callable[[str, str], None] = lambda _act, _log: None
+        """Runs ahead of each act."""
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._gate_store.dispose()
+        super().close()
+
+    @property
+    def gates(self) -> dict[tuple[str, str], GateState]:
+        """The gates that are not open, by log and subscription."""
+        rows = self._run("SELECT log, subscription, state FROM gated_logs.gate")
+        return {(log, name): GateState(state) for log, name, state in rows}
+
+    def set_gate(self, log: str, subscription: str, state: GateState | None) -> None:
+        """Change a gate behind Cleave's back; None opens it."""
+        which = {"log": log, "subscription": subscription}
+        self._run("DELETE FROM gated_logs.gate WHERE log = :log AND subscription = :subscription", **which)
+        if state is not None:
+            self._run(
+                "INSERT INTO gated_logs.gate VALUES (:log, :subscription, :state)", **which, state=state.value
+            )
+
+    def open_all_by_hand(self) -> None:
+        """Open every gate behind Cleave's back."""
+        self._run("DELETE FROM gated_logs.gate")
+
+    def _run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        with self._gate_store.transaction() as tx:
+            result = tx.execute(text(statement), parameters)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    def _note(self, act: str, log: str) -> None:
+        self.before(act, log)
+        self.acts.append((act, log))
+
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
+        """See `ObservesConsumers`."""
+        return {log: self.attached.get(log, []) for log in backing_topics}
+
+    def attach(self, log: str, subscription: str, kind: str, *names: str) -> None:
+        """From now on these consume."""
+        self.attached[log] = [ObservedConsumer(subscription, kind, name, name, "broker") for name in names]
+
+    def demand_gates(self, topic: str) -> None:
+        """Raise Unsupported for a topic named after what it lacks."""
+        if topic.endswith("-without-policies"):
+            raise Unsupported(
+                f"the brokers of {topic} keep no policies of topics; set topicLevelPoliciesEnabled=true"
+            )
+
+    def close_gate(self, backing_topic: str, subscription: str) -> None:
+        """See `GatedDataPlane`."""
+        self._note("close", backing_topic)
+        state = self.segment_state(backing_topic)
+        if state is LogState.MISSING:
+            raise SegmentNotFound(f"no log {backing_topic}")
+        if not self._run("SELECT FROM gated_logs.barrier WHERE log = :log", log=backing_topic):
+            if self.describe_logs([backing_topic])[backing_topic].has_carried_messages:
+                raise DataGone(f"{backing_topic} begins with a message of an application")
+            self._run(
+                "INSERT INTO gated_logs.barrier VALUES (:log) ON CONFLICT DO NOTHING", log=backing_topic
+            )
+        self._run(_CLOSE, log=backing_topic, subscription=subscription)
+        self.create_subscription(backing_topic, subscription)
+
+    def open_gate(self, backing_topic: str, subscription: str) -> None:
+        """See `GatedDataPlane`."""
+        self._note("open", backing_topic)
+        self.set_gate(backing_topic, subscription, None)
+
+    def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
+        """See `GatedDataPlane`."""
+        if subscription not in self.list_subscriptions(backing_topic):
+            return None
+        return self.gates.get((backing_topic, subscription), GateState.OPEN)
+
+    def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
+        """See `GatedDataPlane`. A barrier counts as a message that is left."""
+        self._note("persist", backing_topic)
+        left = self.backlog(backing_topic, subscription)
+        if left is None:
+            raise SubscriptionNotFound(f"no subscription {subscription} on {backing_topic}")
+        is_read = left == 0 and (backing_topic, subscription) not in self.gates
+        is_terminated = self.segment_state(backing_topic) is LogState.TERMINATED
+        return is_terminated and is_read and backing_topic not in self.unwritten
+
+    def probe_fence(self, backing_topic: str) -> FenceState:
+        """See `GatedDataPlane`."""
+        self._note("probe", backing_topic)
+        left = self.fences.get(backing_topic)
+        return left.pop(0) if left else FenceState.TERMINATED
+
+    def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
+        """Terminate them, and keep that."""
+        for log in backing_topics:
+            self._note("terminate", log)
+        return super().terminate_segments(backing_topics)
+
+    def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
+        """Move the cursor, and keep that."""
+        self._note("seek", backing_topic)
+        self.sought[backing_topic] = instant_ms
+        super().seek(backing_topic, subscription, instant_ms)
+
+
+class GatedBench(Bench):
+    """A bench whose logs have gates, with a gate keeper."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.gated = GatedLogs(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
+        self.plane = self.gated
+        self.planes = {self.gated.name: self.gated}
+
+    def close(self) -> None:
+        """Give back connections."""
+        self.gated.close()
+        super().close()
+
+    def stock_topic(self, segments: int = 1, *others: str) -> int:
+        """The topic, with the subscription `billing` for standard consumers, and others for registered ones."""
+        self.topic_with(segments, others)
+        self.subscribe("billing")
+        return self.topic_id
+
+    def subscribe(self, name: str, **options: Any) -> None:
+        """A subscription for standard consumers, created to the end."""
+        wanted = {"consumers": SubscriptionConsumers.STOCK, **options}
+        self.finish(create_subscription(self.store, self.topic_name, name, self.request(), **wanted))
+
+    def keeper(self, clock: Clock | None = None, **options: Any) -> GateKeeper:
+        """A keeper of every topic that has looked at none yet, so that no pause is waited for."""
+        return GateKeeper(self.store, self.planes, lambda: ALL, clock or SystemClock(), **options)
+
+    def keep(self) -> int:
+        """One round of a keeper: the number of subscriptions that had shut gates before it."""
+        return self.keeper().round()
+
+    def read(self, segment_id: int, subscription: str = "billing") -> None:
+        """Acknowledge everything in a segment's log."""
+        self.gated.skip_all(self.log_of(segment_id), subscription)
+
+    def gate_rows(self, subscription: str = "billing") -> dict[int, str]:
+        """Recorded states by segment."""
+        statement = "SELECT segment_id, state FROM cleave.gate WHERE subscription = :name ORDER BY 1"
+        return dict(self.rows(statement, name=subscription))  # type: ignore[arg-type]
+
+    def closed_at_plane(self, subscription: str = "billing") -> set[str]:
+        """Logs that are held back from the subscription."""
+        return {log for log, name in self.gated.gates if name == subscription}

@@ -1,0 +1,78 @@
+"""Standard Pulsar consumers, as applications without Cleave have them: one Failover or Exclusive consumer for each log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import pulsar
+
+MOST_WAIT_MS = 200
+
+
+@dataclass
+class StockReaders:
+    """An application that reads every log it was told of, as the consumer of a pattern does. Not thread-safe.
+
+    `seen` has (log, payload) in the order of deliveries. `queue`: the library gives the broker no permit back for an entry of a barrier,
+    so a queue of a few messages would stay empty behind one.
+    """
+
+    service_url: str
+    subscription: str
+    kind: pulsar.ConsumerType = pulsar.ConsumerType.Failover
+    queue: int = 20
+    seen: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._client = pulsar.Client(
+            self.service_url,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            operation_timeout_seconds=30,
+        )
+        self._consumers: dict[str, pulsar.Consumer] = {}
+
+    def attach(self, *logs: str) -> Self:
+        """Subscribe to more logs."""
+        for log in logs:
+            if log not in self._consumers:
+                self._consumers[log] = self._client.subscribe(
+                    f"persistent://{log.removeprefix('persistent://')}",
+                    self.subscription,
+                    consumer_type=self.kind,
+                    initial_position=pulsar.InitialPosition.Earliest,
+                    receiver_queue_size=self.queue,
+                )
+        return self
+
+    def read(self, log: str, count: int, *, within_seconds: float = 15.0) -> int:
+        """Take and acknowledge up to `count` messages of the log; return how many came."""
+        until, taken = time.monotonic() + within_seconds, 0
+        wait_ms = max(1, min(MOST_WAIT_MS, int(within_seconds * 1000)))
+        while taken < count and time.monotonic() < until:
+            with suppress(pulsar.Timeout):
+                message = self._consumers[log].receive(wait_ms)
+                self._consumers[log].acknowledge(message)
+                self.seen.append((log, message.data()))
+                taken += 1
+        return taken
+
+    def gets_nothing(self, logs: Iterable[str], *, for_seconds: float = 1.5) -> bool:
+        """Return True if no message of these logs is delivered for so long."""
+        return all(self.read(log, 1, within_seconds=for_seconds) == 0 for log in logs)
+
+    def payloads(self, log: str) -> list[bytes]:
+        """Payloads that were delivered of the log, in order."""
+        return [payload for of, payload in self.seen if of == log]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
