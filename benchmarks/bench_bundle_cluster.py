@@ -27,7 +27,7 @@ from benchmarks.fresh_store import fresh_store
 from benchmarks.machine import machine
 from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
 from benchmarks.uneven_namespace import CALL_SECONDS, PARAMETERS, UnevenNamespace, make, spread
-from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.store import cycles as bundle_cycles
@@ -157,7 +157,7 @@ def destinations_kept(uneven: UnevenNamespace, rounds: int) -> dict[str, Any]:
         reader = BundleReader(
             session, uneven.admin_url, brokers, cluster=CLUSTER_NAME, deadline_seconds=CALL_SECONDS
         )
-        acts = BundleActs(session, uneven.admin_url, reader)
+        acts = BundleActions(session, uneven.admin_url, reader)
 
         def by_cleave(bundle: NamespaceBundle, destination: str) -> str | None:
             return acts.unload(bundle, destination=destination).owner

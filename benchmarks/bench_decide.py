@@ -14,22 +14,22 @@ from collections.abc import Callable
 from random import Random
 
 from benchmarks.machine import machine
+from controller.domain.evaluation_input import TICKS_OF_MEMORY, Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, Situation
 
 _NOW = 1_800_000_000_000
 _HOUR_MS = 3_600_000
 
 
-def situation(segments: int, rate: float) -> Situation:
+def situation(segments: int, rate: float) -> EvaluationInput:
     """A topic whose segments all have the same rate, cold for an hour if that is low enough."""
     stats = LoadStats(rate, rate * 100, rate, rate * 100)
     record = LoadRecord(stats, _NOW - _HOUR_MS, _NOW - _HOUR_MS if rate < 1_000 else None, _NOW)
     layout = SegmentLayout.initial(segments, now=_NOW - _HOUR_MS)
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads=dict.fromkeys(layout.segments, record),
         stream_consumers={"billing": segments // 2},
@@ -38,7 +38,7 @@ def situation(segments: int, rate: float) -> Situation:
     )
 
 
-def remembering(segments: int, load: Callable[[], float]) -> Situation:
+def remembering(segments: int, load: Callable[[], float]) -> EvaluationInput:
     """A topic for `adaptive`; `load` gives each tick of each segment, as a share of the capacity."""
     policy = AutoScalePolicy(profile="adaptive", max_segments=2 * segments)
     layout = SegmentLayout.initial(segments, now=_NOW - _HOUR_MS)
@@ -46,7 +46,7 @@ def remembering(segments: int, load: Callable[[], float]) -> Situation:
         i: tuple(LoadStats(load() * policy.split_msg_rate_in) for _ in range(TICKS_OF_MEMORY))
         for i in layout.segments
     }
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads={i: LoadRecord(ticks[-1], _NOW - _HOUR_MS, None, _NOW) for i, ticks in memory.items()},
         recent_loads=memory,
@@ -56,7 +56,7 @@ def remembering(segments: int, load: Callable[[], float]) -> Situation:
     )
 
 
-def microseconds(asked: Situation, rounds: int) -> dict[str, float]:
+def microseconds(asked: EvaluationInput, rounds: int) -> dict[str, float]:
     """Median and 99th percentile of one decision."""
     taken = []
     for _ in range(rounds):

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.machine import machine
 from controller.domain.decision import sealed_by
+from controller.domain.evaluation_input import TICKS_OF_MEMORY, Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.key_sketch import bin_count
@@ -24,7 +25,6 @@ from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.segment import Segment
-from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, Situation
 
 POLICY = AutoScalePolicy(profile="adaptive")
 ANYTHING = Capabilities(max_children=64, recut=True, shared_buckets=True)
@@ -100,7 +100,7 @@ def _situation(
     now: int,
     *,
     sketched: bool,
-) -> Situation:
+) -> EvaluationInput:
     loads, sketches = {}, {}
     for segment in layout.active:
         inside = within(segment, slots)
@@ -111,7 +111,7 @@ def _situation(
         for at, load in inside.items():
             counts[(at - segment.hash_range.start) * len(counts) // segment.hash_range.width] += load
         sketches[segment.segment_id] = tuple(counts)
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads=loads,
         recent_loads=memory,

@@ -43,10 +43,10 @@ from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.domain.operation import Origin
 from controller.services import (
+    deletion_sweeper,
     garbage_collector,
     reconciler,
     segment_admin,
-    tombstone_sweeper,
     topic_admin,
 )
 from controller.services.operation_runner import run_due
@@ -165,7 +165,7 @@ def sweep(app: Application) -> int:
     """Work through every deletion entry that is due; logs found absent. Raises RuntimeError where a deletion fails."""
     absent = 0
     while True:
-        report = tombstone_sweeper.sweep(app.store, app.planes)
+        report = deletion_sweeper.sweep(app.store, app.planes)
         if report.failed:
             raise RuntimeError(f"{len(report.failed)} logs stay, first {next(iter(report.failed.items()))}")
         absent += len(report.absent)

@@ -38,8 +38,8 @@ from controller.services import segment_admin, topic_admin
 from controller.services.autoscaler.batch import ACTING_TOPICS
 from controller.services.segment_admin import Planner
 from controller.settings import Settings
-from controller.store.decisions import ledger, situations
-from controller.store.decisions.ledger import LedgerRow
+from controller.store.decisions import decision_log, situations
+from controller.store.decisions.decision_log import LedgerRow
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -134,7 +134,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
     def ask(numbers: Sequence[int], turn: int) -> None:
         planner = _planner(turn)
         with app.store.transaction() as tx:
-            decision_ids = dict(zip(numbers, ledger.reserve_ids(tx, len(numbers)), strict=True))
+            decision_ids = dict(zip(numbers, decision_log.reserve_ids(tx, len(numbers)), strict=True))
             requests = [
                 replace(_request(f"together-{topic_ids[number]}-{turn}"), decision_id=decision_id)
                 for number, decision_id in decision_ids.items()
@@ -151,7 +151,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
                 draft.demand_possible()
             if len(reshape_intents.write(tx, drafts)) < len(numbers):
                 raise RuntimeError("a topic was changed by somebody else")
-            ledger.record(
+            decision_log.record(
                 tx, [replace(rows[topic_ids[n]], decision_id=number) for n, number in decision_ids.items()]
             )
 

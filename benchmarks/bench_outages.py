@@ -63,7 +63,7 @@ def figures(found: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-class Ground:
+class EvaluationContext:
     """The servers that every scenario uses."""
 
     def __init__(self, directory: Path, running: ExitStack, planes: Sequence[str]) -> None:
@@ -100,7 +100,9 @@ MEASURED = (
 )
 
 
-def measure(ground: Ground, names: Sequence[str], planes: Sequence[str], rounds: int) -> dict[str, Any]:
+def measure(
+    ground: EvaluationContext, names: Sequence[str], planes: Sequence[str], rounds: int
+) -> dict[str, Any]:
     """Every scenario that this machine can play, by plane."""
     found: dict[str, dict[str, Any]] = {}
     for name in names:
@@ -122,7 +124,7 @@ def run(options: argparse.Namespace) -> Mapping[str, Any]:
     directory.chmod(0o711)
     with ExitStack() as running:
         running.callback(shutil.rmtree, directory, ignore_errors=True)
-        ground = Ground(directory, running, options.planes)
+        ground = EvaluationContext(directory, running, options.planes)
         return measure(ground, options.scenarios, options.planes, options.rounds)
 
 

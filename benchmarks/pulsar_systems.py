@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.talking_process import TalkingProcess
 from controller.bootstrap import Application
-from controller.client.patience import patiently
+from controller.client.retry import retry_for
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.demo.planes import NAMESPACE, make_namespace
@@ -86,7 +86,7 @@ class NativeSystem(System):
 
     def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
         """See `System`."""
-        patiently(lambda: self._keeper.create_topic(topic, 1), seconds=CLUSTER_PATIENCE_SECONDS)
+        retry_for(lambda: self._keeper.create_topic(topic, 1), seconds=CLUSTER_PATIENCE_SECONDS)
         [log] = self._keeper.list_segments(topic)
         self._keeper.create_subscription(log, SUBSCRIPTION)
         if parameters:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from controller.services.worker.sensors import Sensor
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.work_loop import WorkLoop
-    from controller.services.worker.worker import Beside, Worker
+    from controller.services.worker.worker import BackgroundService, Worker
 
 OTHER_CONNECTIONS = 13
 """Connections for concurrent work besides operations: evaluation, search for due work, mirroring, key samples, drains, verification of topics,
@@ -207,7 +207,7 @@ class ConsumerServer(Protocol):
     def address(self) -> str:
         """The address at which consumers reach the server."""
 
-    def serve(self, services: ConsumerServices) -> Beside:
+    def serve(self, services: ConsumerServices) -> BackgroundService:
         """Set the services, and return the background services to run in threads of the worker."""
 
 
@@ -267,7 +267,7 @@ def build_worker(
     return Worker(loop, leases, listener, beside, worker_id, demand_schema)
 
 
-def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]:
+def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundService, ...]:
     """Build a server that leads no topic and redirects consumers' sessions to workers."""
     from controller.services.worker.shard_leases import ShardLeases
 
@@ -282,7 +282,7 @@ def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]
     return _serving(app, none_held, served)
 
 
-def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[Beside, ...]:
+def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[BackgroundService, ...]:
     """Build the session leader, the feeds of watches, and the services that answer requests."""
     from controller.postgres.listener import Listener
     from controller.services import subscription_lag
@@ -366,8 +366,8 @@ def _work_loop(
 ) -> WorkLoop:
     """Build the worker's loop, which evaluates, runs operations and sweeps when it is woken. The runner stops with the loop."""
     from controller.services import autoscaler
+    from controller.services.deletion_sweeper import sweep
     from controller.services.operation_runner import run_due
-    from controller.services.tombstone_sweeper import sweep
     from controller.services.worker.work_loop import WorkLoop
 
     settings = app.settings
@@ -388,7 +388,7 @@ def _work_loop(
     def run_operations(shards: Shards) -> int:
         return run_due(runner, limit=OPERATIONS_TOGETHER, shards=shards)
 
-    def sweep_tombstones() -> None:
+    def sweep_deletion_entries() -> None:
         sweep(app.store, app.planes, should_stop=runner.should_stop)
 
     loop = WorkLoop(
@@ -397,7 +397,7 @@ def _work_loop(
         sensors,
         evaluate=evaluate,
         run_operations=run_operations,
-        sweep_tombstones=sweep_tombstones,
+        sweep_deletion_entries=sweep_deletion_entries,
         shards=lambda: leases.held,
         sweep_seconds=settings.worker_sweep_seconds,
         clock=SystemClock(),
@@ -407,7 +407,9 @@ def _work_loop(
     return loop
 
 
-def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -> tuple[Beside, ...]:
+def _beside(
+    app: Application, leases: ShardLeases, rescan: Callable[[], None]
+) -> tuple[BackgroundService, ...]:
     """Build the background services that have something to do with these settings."""
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch

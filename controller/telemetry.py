@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 
 if TYPE_CHECKING:
     import structlog

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 from controller.domain.whole_numbers import plain_number
 
 if TYPE_CHECKING:  # commands that perform no action do not import responses

@@ -8,7 +8,7 @@ Runs every `CLEAVE_MAINTENANCE_SECONDS` (900). A large fleet is processed in rou
 - *collect_garbage* prunes sealed segments past their retention (`CLEAVE_RETENTION_MINUTES`, or the topic's
   property `retention_minutes`) that every subscription has read.
 - *keep_landing* compacts and deletes files, and finishes the history of aggregation runs that were killed.
-- *sweep_tombstones* deletes superfluous logs. In the embedded logs it deletes messages that every
+- *sweep_deletion_entries* deletes superfluous logs. In the embedded logs it deletes messages that every
   subscription has read and that are old enough (`CLEAVE_EMBEDDED_RETENTION_SECONDS`).
 - *keep_partitions* creates the partitions of the decision log for the coming days, drops old ones, and
   deletes old backtests (`CLEAVE_BACKTEST_KEEP_DAYS`).
@@ -74,13 +74,13 @@ def cleave_maintenance() -> None:
         return tasks.collect_garbage(**access(), share=share, dry_run=params["dry_run"])
 
     @cleave_task(trigger_rule="all_done")
-    def sweep_tombstones(params: dict[str, Any]) -> dict[str, Any]:
-        return tasks.sweep_tombstones(**access(), dry_run=params["dry_run"])
+    def sweep_deletion_entries(params: dict[str, Any]) -> dict[str, Any]:
+        return tasks.sweep_deletion_entries(**access(), dry_run=params["dry_run"])
 
     keep_partitions()
     keep_landing()
     shares = fleet_shares()
-    reconcile.expand(share=shares) >> collect_garbage.expand(share=shares) >> sweep_tombstones()
+    reconcile.expand(share=shares) >> collect_garbage.expand(share=shares) >> sweep_deletion_entries()
 
 
 cleave_maintenance()

@@ -25,9 +25,9 @@ def _pages() -> Any:
     from fastapi import Depends
 
     from controller.pages.app import pages_app
-    from controller.pages.desk import Desk
+    from controller.pages.context import PageContext
 
-    return pages_app(Desk(reachable), [Depends(requires_access_view(AccessView.PLUGINS))])
+    return pages_app(PageContext(reachable), [Depends(requires_access_view(AccessView.PLUGINS))])
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:

@@ -43,18 +43,18 @@ _READING_METHODS = ("GET", "HEAD")
 def _calls() -> Any:
     from cleave_dags import reachable
 
-    from controller.pages.desk import Desk
-    from controller.pages.mounted import DeskServices, grant_of_user
-    from controller.web.app import peoples_app
+    from controller.pages.context import PageContext
+    from controller.pages.mounted import ContextServices, grant_of_user
+    from controller.web.app import app_for_people
 
-    services = DeskServices(Desk(reachable))
+    services = ContextServices(PageContext(reachable))
 
     async def grant(request: Any) -> Any:
         user = await _user_of(request)
         await services.refresh()
         return await grant_of_user(user.get_name(), functools.partial(_may, user))
 
-    return peoples_app(services, grant, most_at_once=MOST_AT_ONCE)
+    return app_for_people(services, grant, most_at_once=MOST_AT_ONCE)
 
 
 async def _user_of(request: Any) -> Any:

@@ -17,10 +17,10 @@ from controller.client.checkpoint_group import CheckpointGroupConsumer, KeptValu
 from controller.client.dead_letters import reading_dead_letters
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork as InnerKeyedWork
-from controller.client.patience import patiently
 from controller.client.position_table import PositionTable
 from controller.client.producer import Producer as InnerProducer
 from controller.client.queue_consumer import QueueConsumer as InnerQueueConsumer
+from controller.client.retry import retry_for
 from controller.client.servers import Servers, path_part, topic_path
 from controller.client.stream_consumer import StreamConsumer as InnerStreamConsumer
 from controller.client.topic_watch import Change, TopicWatch
@@ -136,7 +136,7 @@ class Client:
             key_counts_seconds=key_counts_seconds,
         )
         source = HttpSource(self._servers)
-        inner = patiently(lambda: make(source, self._logs.of(topic), topic), seconds=send_timeout_seconds)
+        inner = retry_for(lambda: make(source, self._logs.of(topic), topic), seconds=send_timeout_seconds)
         return Producer(inner, schema)
 
     def stream_consumer(
@@ -185,7 +185,7 @@ class Client:
         """
         topic = _full(topic)
         make = partial(InnerQueueConsumer, queue_messages=queue_messages, patience_seconds=patience_seconds)
-        inner = patiently(
+        inner = retry_for(
             lambda: make(self._servers, self._logs.of(topic), topic, subscription, name),
             seconds=patience_seconds,
         )
@@ -218,7 +218,7 @@ class Client:
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
         if group is None and name is None and kept_values is None and on_wanted is None:
             first = Start.EARLIEST if start is None else start
-            alone = patiently(
+            alone = retry_for(
                 lambda: InnerCheckpointConsumer(self._servers, self._logs.of(topic), topic, first, **options),
                 seconds=patience_seconds,
             )
@@ -232,7 +232,7 @@ class Client:
                 "a member of a group starts at its stored values; give a time as start, or None"
             )
         options |= {"start": start, "on_wanted": on_wanted or (lambda: None)}
-        member = patiently(
+        member = retry_for(
             lambda: CheckpointGroupConsumer(
                 self._servers, self._logs.of(topic), topic, group, name, kept_values, **options
             ),
@@ -348,7 +348,7 @@ class Client:
                 self._servers, logs, topic, subscription, name, patience_seconds=patience_seconds, **options
             )
 
-        return patiently(make, seconds=patience_seconds)
+        return retry_for(make, seconds=patience_seconds)
 
 
 def _full(topic: str) -> str:

@@ -11,7 +11,7 @@ from controller.client.queue_consumer import QueuedMessage
 from controller.client.stream_consumer import Batch
 from controller.dataplane.base import LogMessage, Position
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from pulsar_cleave._schemas import Schema, decoded
 
 Origin = TypeVar("Origin", Batch, QueuedMessage)

@@ -13,7 +13,7 @@ from controller.client.producer import Producer as InnerProducer
 from controller.clock import to_ms
 from controller.dataplane.base import Metadata
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.utf8 import utf8
 from controller.forks import OneProcess
 from pulsar_cleave._schemas import Schema, encoded

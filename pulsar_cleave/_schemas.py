@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 
 class Schema(Protocol):

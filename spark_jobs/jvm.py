@@ -26,7 +26,7 @@ _TOO_OLD: Final = "UnsupportedClassVersionError"
 _ROUTINE_LINES: Final = ("WARNING: Using incubator modules", "NOTE: Picked up", "Picked up ")
 
 
-class Overheard:
+class JavaOutput:
     """The last lines that were written to `pipe`; a thread forwards all of them to standard error."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def start_jvm(settings: SparkConf) -> None:
     with SparkContext._lock:
         if SparkContext._gateway is not None:
             return
-        output = Overheard()
+        output = JavaOutput()
         try:
             gateway = launch_gateway(settings, {"stdout": output.pipe, "stderr": output.pipe})
         except PySparkRuntimeError as error:

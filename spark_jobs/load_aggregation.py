@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import MAX_SOURCE_LENGTH, MIN_DECREASE_RATIO
 from controller.domain.counter_rates import for_each_metric as _each
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
@@ -20,7 +20,7 @@ _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_mi
 to the Parquet reader.
 """
 
-_NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND NOT contains({{name}}, '\\u0000') AND NOT contains({{name}}, '\\ufffd')"
+_NAMED = f"length({{name}}) <= {MAX_SOURCE_LENGTH} AND NOT contains({{name}}, '\\u0000') AND NOT contains({{name}}, '\\ufffd')"
 SOUND = f"""
     least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
@@ -52,7 +52,7 @@ WITH numbered AS (  -- numbers in the order of the names, because numbers are so
 ), judged AS (  -- an interval in which a counter decreased does not count, nor does an adjacent one that is too small in comparison
   SELECT *, least({_each("{c}_more")}) >= 0 AND {
     _each(
-        f"{{c}}_more DIV {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        f"{{c}}_more DIV {MIN_DECREASE_RATIO} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
         " AND ",
     )
 } AS counts

@@ -31,9 +31,9 @@ from controller.backtest.score import Prices, score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.backtest.spread import Spread
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.load import METRICS, LoadStats
 from controller.domain.policy import AutoScalePolicy, validate
-from controller.domain.shown import shown
 from spark_jobs.backtest_picture import front, picture
 from spark_jobs.recorded_load import RATE_COLUMNS, Recording, series_of
 

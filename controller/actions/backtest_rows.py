@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 from controller.store.backtests import BacktestResult
 
 Row = dict[str, Any]

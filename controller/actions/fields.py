@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from controller.domain.durations import parse_duration
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.hash_range import parse_hash
 from controller.domain.names import (
     LONGEST_NAME,
@@ -27,7 +28,6 @@ from controller.domain.names import (
     policy_level,
     topic_name,
 )
-from controller.domain.shown import shown
 from controller.domain.utf8 import demand_utf8
 from controller.domain.whole_numbers import MOST
 

@@ -14,9 +14,9 @@ from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, PolicyLevel, PolicyParameters
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
+from controller.domain.formatting import shown
 from controller.domain.names import CLUSTER
 from controller.domain.policy import PARAMETERS
-from controller.domain.shown import shown
 from controller.services import policy_admin
 
 Document = dict[str, Any]

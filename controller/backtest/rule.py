@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from controller.domain.approvals import waived
 from controller.domain.decision import Evaluation
+from controller.domain.evaluation_input import TICKS_OF_MEMORY, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import TICKS_OF_MEMORY, Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Rule:
     """
 
     name: str
-    decide: Callable[[Situation], Evaluation]
+    decide: Callable[[EvaluationInput], Evaluation]
     policy: AutoScalePolicy = field(default_factory=AutoScalePolicy)
     is_reactive: bool = False
     memory_ticks: int = TICKS_OF_MEMORY

@@ -24,11 +24,11 @@ from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput, InvariantViolated
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.planning import plan
 from controller.domain.reshape import Reshape, ReshapeKind
-from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 
 EVERYTHING = Capabilities(max_children=RING_SIZE, recut=True, shared_buckets=True)
 """A data plane that can perform every action of a rule."""
@@ -255,12 +255,12 @@ class _Run:
                 self._commit_due(tick)
         return changed
 
-    def _situation(self, tick: int) -> Situation:
+    def _situation(self, tick: int) -> EvaluationInput:
         consumers, changed_at = self._consumers_at(tick)
         sharing = -(-sum(consumers.values()) // len(self.layout.active))
         clients = self.conditions.clients + sharing
         now = self.instant(tick)
-        return Situation(
+        return EvaluationInput(
             layout=self.layout,
             loads=self.observation.records(tick),
             recent_loads=self.observation.recent_loads(),

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from controller.bootstrap import Application, process_name, pulsar_access
-from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
@@ -42,7 +42,7 @@ class Bundles:
     settings: Settings
     store: Store
     reader: BundleReader
-    acts: BundleActs
+    acts: BundleActions
 
     @cached_property
     def area(self) -> ReportArea:
@@ -163,7 +163,7 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
             settings,
             app.store,
             reader,
-            BundleActs(session, admin_url, reader),
+            BundleActions(session, admin_url, reader),
         )
     finally:
         session.close()

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from controller import telemetry
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import StoreUnavailable
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)

@@ -10,7 +10,7 @@ from pydantic import Field
 from controller.actions.fields import AS_ARGUMENT
 from controller.bundles.store.proposals import ProposalState
 from controller.bundles.store.views import UNKNOWN_NAMESPACE
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 from controller.questions.question import Question, QuestionRequest, Row
 
 

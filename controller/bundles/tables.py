@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 
 from controller.clock import to_datetime
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 from controller.terminal import rows_table
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 Checked = TypeVar("Checked", bound=type)
 Act = TypeVar("Act", bound=Callable[..., Any])

@@ -17,15 +17,15 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from controller.client.opening import (
+from controller.client.poll_loop import WAITS_FOR_RECEIVE
+from controller.client.reader_slot import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     Opening,
     next_try_at,
 )
-from controller.client.patience import Backoff
 from controller.client.reader_threads import ReaderThreads
-from controller.client.rounds import WAITS_FOR_RECEIVE
+from controller.client.retry import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds

@@ -20,7 +20,7 @@ from typing import Any, Self
 from controller.client.arguments import checked, checks_arguments
 from controller.dataplane.base import Position
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.utf8 import utf8
 from controller.domain.whole_numbers import MOST, from_digits, whole
 

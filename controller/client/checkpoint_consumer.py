@@ -20,10 +20,10 @@ from enum import StrEnum
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
-from controller.client.closing import ClosedByWith, close_and_say_goodbye
-from controller.client.patience import patiently
+from controller.client.closing import ClosedByWith, close_and_deregister
+from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
-from controller.client.rounds import Rounds
+from controller.client.retry import retry_for
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -111,7 +111,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
         self._is_paused = False
-        self._rounds = Rounds(
+        self._rounds = PollLoop(
             self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
         )
         self._positions: dict[int, Position | None] = {}
@@ -121,7 +121,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         ends.
         """
         self._parents: dict[int, frozenset[int]] = {}
-        self._watch = patiently(
+        self._watch = retry_for(
             lambda: SegmentWatch(servers, topic, on_change=self._wakeup.set), seconds=patience_seconds
         )
         self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
@@ -184,7 +184,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
-        close_and_say_goodbye(
+        close_and_deregister(
             f"consumer of {self._watch.found.topic}",
             timing,
             self._readers.close,
@@ -213,7 +213,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
     ) -> tuple[SegmentList, dict[int, Position | None], set[int]]:
         """Return the current layout, and the position of `start` in each segment."""
         for attempt in range(MOST_LOOKS):
-            segments = patiently(self._watch.ask, seconds=self._patience_seconds)
+            segments = retry_for(self._watch.ask, seconds=self._patience_seconds)
             try:
                 if isinstance(start, Checkpoint):
                     return segments, *restored(start, segments)
@@ -236,7 +236,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         unread = [segment for i, segment in sorted(layout.segments.items()) if i not in done]
 
         def locate(segment: ListedSegment) -> Position:
-            return patiently(
+            return retry_for(
                 lambda: self._logs.locate(segment.backing_topic, instant_ms), seconds=self._patience_seconds
             )
 

@@ -28,9 +28,9 @@ from controller.client.checkpoint_consumer import (
     SegmentStatus,
     instant_of,
 )
-from controller.client.closing import ClosedByWith, close_and_say_goodbye
+from controller.client.closing import ClosedByWith, close_and_deregister
+from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
-from controller.client.rounds import Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
@@ -128,7 +128,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         self._batch_messages = batch_messages
         self._wakeup, self._has_changed = threading.Event(), threading.Event()
         self._is_paused = False
-        self._rounds = Rounds(
+        self._rounds = PollLoop(
             self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
         )
         self._held: dict[int, _Segment] = {}
@@ -253,7 +253,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
-        close_and_say_goodbye(
+        close_and_deregister(
             f"member {self.name} of {self.topic}",
             timing,
             self._readers.close,

@@ -110,7 +110,7 @@ class CloseTime:
         return max(0.0, self._closed_at - time.monotonic())
 
 
-def close_and_say_goodbye(
+def close_and_deregister(
     what: str, timing: CloseTime, close: Callable[[], None], goodbye: Callable[[float], None]
 ) -> None:
     """Run `close` for as long as the time limit allows, then `goodbye`, which receives its own time limit in

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controller.client.patience import Backoff
+from controller.client.retry import Backoff
 from controller.client.servers import EventFeed, Servers, is_for_the_token
 from controller.domain.errors import Retryable, Terminal
 from controller.forks import OneProcess

@@ -4,7 +4,7 @@ Each process appends lines to its own file while it runs. A killed process leave
 written. Each event is written at this time:
 
 - `sent`: after the data plane acknowledged the message to the producer;
-- `handed_out`: before the application gets the message;
+- `delivered`: before the application gets the message;
 - `begun`, `ended`: before and after the application processes the message;
 - `failed`: in place of `ended`, after processing that must be repeated;
 - `acknowledged`: after the data plane accepted the acknowledgement;
@@ -48,7 +48,7 @@ class Event(StrEnum):
     """An event of a message, or of the subscription."""
 
     SENT = "sent"
-    HANDED_OUT = "handed_out"
+    DELIVERED = "delivered"
     BEGUN = "begun"
     ENDED = "ended"
     ACKNOWLEDGED = "acknowledged"
@@ -153,9 +153,9 @@ class ConsumerHistory(_HistoryFile):
         super().__init__(path)
         self._consumer = _field(consumer)
 
-    def handed_out(self, messages: Iterable[Message], attachment: Attachment) -> None:
+    def delivered(self, messages: Iterable[Message], attachment: Attachment) -> None:
         """Record that the application gets these messages next, in this order."""
-        self._note(Event.HANDED_OUT, messages, attachment)
+        self._note(Event.DELIVERED, messages, attachment)
 
     def begun(self, messages: Iterable[Message], attachment: Attachment) -> None:
         """Record that the application begins to process the messages."""

@@ -95,12 +95,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of judging a run. `sent`, `ended`, `acknowledged` count messages; `handed_out` counts all
+    """The result of judging a run. `sent`, `ended`, `acknowledged` count messages; `delivered` counts all
     deliveries.
     """
 
     sent: int
-    handed_out: int
+    delivered: int
     redelivered: int
     """Deliveries except the first of each message. Not a fault by itself."""
     ended: int
@@ -143,7 +143,7 @@ class Verdict:
         return {
             "is_clean": self.is_clean,
             "sent": self.sent,
-            "handed_out": self.handed_out,
+            "delivered": self.delivered,
             "redelivered": self.redelivered,
             "ended": self.ended,
             "acknowledged": self.acknowledged,
@@ -155,7 +155,7 @@ class Verdict:
     def summary(self) -> str:
         """The counts in one line."""
         findings = ", ".join(f"{self.counts[kind]} {kind.replace('_', ' ')}" for kind in Kind)
-        return f"{self.sent} sent, {self.handed_out} delivered, {self.redelivered} of them again: {findings}"
+        return f"{self.sent} sent, {self.delivered} delivered, {self.redelivered} of them again: {findings}"
 
     def __str__(self) -> str:
         faults = [example for example in self.examples if example.kind in FAULTS]
@@ -383,7 +383,7 @@ class _Judge:
         """Process every record."""
         acts: dict[Event, Callable[[int, int, int], None]] = {
             Event.SENT: self._on_sent,
-            Event.HANDED_OUT: self._on_handed_out,
+            Event.DELIVERED: self._on_delivered,
             Event.BEGUN: self._on_begun,
             Event.ENDED: self._on_ended,
             Event.ACKNOWLEDGED: self._on_acknowledged,
@@ -412,7 +412,7 @@ class _Judge:
         """Return the result."""
         return Verdict(
             sent=sum(self._sent),
-            handed_out=self._hand_outs,
+            delivered=self._hand_outs,
             redelivered=self._hand_outs - sum(self._handed),
             ended=sum(self._ended),
             acknowledged=sum(map(bool, self._acknowledged_at)),
@@ -423,7 +423,7 @@ class _Judge:
     def _on_sent(self, message: int, _owner: int, _at: int) -> None:
         self._sent[message] = 1
 
-    def _on_handed_out(self, message: int, owner: int, at: int) -> None:
+    def _on_delivered(self, message: int, owner: int, at: int) -> None:
         self._hand_outs += 1
         self._look_at_owner(message, owner, at)
         is_repeated = bool(self._handed[message])

@@ -23,7 +23,7 @@ from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from controller.client.dead_letters import DeadLetterLog, Origin
 from controller.client.delivery_counts import DeliveryCounts
 from controller.client.keyed_schedule import WorkItem
-from controller.client.patience import patiently
+from controller.client.retry import retry_for
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
@@ -167,7 +167,7 @@ class Handling:
         self, owned: OwnedBucket, item: WorkItem, event: DeliveryEvent, error: str | None = None
     ) -> None:
         with suppress(CleaveError):
-            patiently(
+            retry_for(
                 lambda: self._counts.note(owned, item.position, event, item.deliveries, error),
                 seconds=_NOTING_SECONDS,
             )

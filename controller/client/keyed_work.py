@@ -37,22 +37,22 @@ from functools import partial
 from typing import cast
 
 from controller.client.arguments import checks_arguments
-from controller.client.aside import AsideCalls
 from controller.client.attachments import Attachment
+from controller.client.background_calls import BackgroundCalls
 from controller.client.closing import ClosedByWith
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
-from controller.client.patience import Backoff
-from controller.client.rounds import LOOK_SECONDS
+from controller.client.poll_loop import LOOK_SECONDS
+from controller.client.retry import Backoff
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
         self._at_work: set[Future[None]] = set()
         """Work in progress on threads, including work of lost buckets."""
-        self._calls = AsideCalls(_CALL_THREADS, "cleave-work-calls")
+        self._calls = BackgroundCalls(_CALL_THREADS, "cleave-work-calls")
         consumer.stay_while(lambda: bool(self._at_work))
 
     @property
@@ -259,7 +259,7 @@ class KeyedWork(OneProcess, ClosedByWith):
             lane = self._lanes[held] = _Lane(batch, schedule, batch.messages[0].position)
             self._turns.append(lane)
         lane.batch = batch
-        self._observer.handed_out(batch)
+        self._observer.delivered(batch)
         if lane.opening is None:
             lane.waiting += batch.messages
         else:

@@ -34,7 +34,7 @@ from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
-from controller.client.patience import patiently
+from controller.client.retry import retry_for
 from controller.client.send_lane import SendLane, WaitingMessage, lane_of
 from controller.dataplane.base import EagerLogClient, LogClient, Metadata, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of
@@ -464,7 +464,7 @@ class Producer(OneProcess, StoredByWith):
 
     def _adopt_newest(self) -> bool:
         if self._watch.changed:
-            patiently(self._watch.refresh_if_changed, seconds=self._send_timeout_seconds)
+            retry_for(self._watch.refresh_if_changed, seconds=self._send_timeout_seconds)
         active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
         removed = [place for place in self._lanes if place[0] not in active]
         in_doubt = [self._lanes[place] for place in removed if self._lanes[place].in_doubt is not None]

@@ -21,11 +21,11 @@ from functools import partial
 
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
-from controller.client.aside import AsideCalls
-from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
+from controller.client.background_calls import BackgroundCalls
+from controller.client.closing import ClosedByWith, CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of, lag_path
-from controller.client.patience import patiently
-from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE, Rounds
+from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
+from controller.client.retry import retry_for
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -106,7 +106,7 @@ class _SegmentBuffer:
         """Acknowledge the messages. Return True if all of them are settled."""
         with self._lock:
             try:
-                refused = patiently(lambda: self._reader.acknowledge(positions), seconds=patience_seconds)
+                refused = retry_for(lambda: self._reader.acknowledge(positions), seconds=patience_seconds)
             except (LostRace, NotFound, FencedOut):
                 self.is_lost = True
                 return False
@@ -118,7 +118,7 @@ class _SegmentBuffer:
         """Return the message to the queue, to be delivered again after the delay."""
         with self._lock:
             try:
-                patiently(
+                retry_for(
                     lambda: self._reader.give_back([position], delay_seconds=delay_seconds),
                     seconds=patience_seconds,
                 )
@@ -205,13 +205,13 @@ class QueueConsumer(OneProcess, ClosedByWith):
         self._wakeup = threading.Event()
         self._is_paused = self._is_following = False
         # NotFound is retried, because the log or the subscription may be being created or deleted.
-        self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, NotFound)
-        self._watch = patiently(
+        self._rounds = PollLoop(self._wakeup, patience_seconds, DataPlaneUnavailable, NotFound)
+        self._watch = retry_for(
             lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
             seconds=patience_seconds,
         )
         self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
-        self._calls = AsideCalls(1, "cleave-queue-calls")
+        self._calls = BackgroundCalls(1, "cleave-queue-calls")
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -322,7 +322,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
                 if self.in_hand:
                     self._wakeup.wait(min(remaining_seconds, LOOK_SECONDS))
         finally:
-            close_and_say_goodbye(
+            close_and_deregister(
                 f"consumer {self.name} of {self._watch.found.topic}",
                 CloseTime(timing.left_seconds + timing.goodbye_seconds),
                 self._readers.close,

@@ -1,6 +1,6 @@
 """Opens, queries and closes a consumer's readers in background threads that end before the process does.
 
-Calls that only reach workers run in `AsideCalls`, whose threads the end of the process does not wait for.
+Calls that only reach workers run in `BackgroundCalls`, whose threads the end of the process does not wait for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
-from controller.client.opening import Opening, Reader
+from controller.client.reader_slot import Opening, Reader
 
 MOST_AT_ONCE = 64
 """Number of logs that one consumer opens at once, and equally for queries and closes: so many logs may hang

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.client.event_watch import LEAVES_WITHIN_SECONDS, EventWatch
-from controller.client.patience import Backoff
+from controller.client.retry import Backoff
 from controller.client.servers import Servers, path_part, topic_path
 from controller.domain.errors import CleaveError, Retryable, TopicNotFound
 from controller.domain.hash_range import HashRange

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
-from controller.client.opening import (
+from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE
+from controller.client.reader_slot import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     Opening,
     Reader,
     next_try_at,
 )
-from controller.client.patience import Backoff
 from controller.client.reader_threads import ReaderThreads
-from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE
+from controller.client.retry import Backoff
 from controller.client.suspects import SuspectReports
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from controller.client.layout_source import TopicSnapshot
-from controller.client.patience import Backoff
+from controller.client.retry import Backoff
 from controller.dataplane.base import Metadata, OutgoingMessage
 from controller.domain.entry_buckets import bucket_ranges
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable

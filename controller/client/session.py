@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 from httpx_sse import ServerSentEvent
 
-from controller.client.aside import AsideCalls
+from controller.client.background_calls import BackgroundCalls
 from controller.client.lag import lag_path
-from controller.client.patience import Backoff, Outage, patiently
+from controller.client.retry import Backoff, Outage, retry_for
 from controller.client.servers import EventFeed, Servers, consumer_path, is_for_the_token
 from controller.clock import boot_seconds
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable, TokenOutOfTime
@@ -93,7 +93,7 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
 _ASSIGNMENT = msgspec.json.Decoder(Assignment)
 
 
-class Standing(msgspec.Struct, frozen=True):
+class BucketReason(msgspec.Struct, frozen=True):
     """The reason why no message of an owned bucket is delivered, and the time since which it has held."""
 
     owned: OwnedBucket
@@ -115,7 +115,7 @@ class Session:
         on_change: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
         reads: str = "STREAM",
-        standing: Callable[[], Sequence[Standing]] = tuple,
+        standing: Callable[[], Sequence[BucketReason]] = tuple,
         patience_seconds: float = 0.0,
     ) -> None:
         """Register, retrying for `patience_seconds`, because a topic may be between two leaders.
@@ -128,7 +128,7 @@ class Session:
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._standing = reads, standing
-        self._reported: tuple[Standing, ...] = ()
+        self._reported: tuple[BucketReason, ...] = ()
         self._path = consumer_path(topic, subscription, demand_name("consumer", consumer))
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._lag_path = lag_path(topic, subscription)
@@ -145,9 +145,9 @@ class Session:
         self._feed: EventFeed | None = None
         # Two threads: while one waits for a heartbeat response, the other can report a release, which another
         # consumer may be waiting for.
-        self._calls = AsideCalls(2, "cleave-session-calls")
+        self._calls = BackgroundCalls(2, "cleave-session-calls")
         self._token_outage = Outage(patience_seconds)
-        patiently(self._register, seconds=patience_seconds)
+        retry_for(self._register, seconds=patience_seconds)
         self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
         self._thread.start()

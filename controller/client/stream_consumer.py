@@ -25,14 +25,14 @@ from typing import Any
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
-from controller.client.closing import ClosedByWith, close_and_say_goodbye
+from controller.client.closing import ClosedByWith, close_and_deregister
 from controller.client.lag import BucketLag, lag_of
-from controller.client.patience import patiently
+from controller.client.maintenance import MaintenanceThread
+from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
 from controller.client.position_table import Claim, PositionTable
-from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE, Rounds
+from controller.client.retry import retry_for
 from controller.client.servers import Servers
-from controller.client.session import Session, Standing
-from controller.client.stand_in import StandIn
+from controller.client.session import BucketReason, Session
 from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
@@ -134,7 +134,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._wakeup = threading.Event()
         self._is_paused = False
         self._still_working: list[Callable[[], bool]] = []
-        self._stand_in = StandIn(self._maintain)
+        self._stand_in = MaintenanceThread(self._maintain)
         self._attachments = Attachments(
             logs,
             subscription,
@@ -146,7 +146,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
             SuspectReports(servers, topic),
         )
         self._poll_at = 0.0
-        self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
+        self._rounds = PollLoop(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
             servers,
@@ -352,7 +352,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
                 self.subscription,
             )
             leave = False
-        close_and_say_goodbye(
+        close_and_deregister(
             f"consumer {self.name} of {self.topic}",
             timing,
             self._stop_reading,
@@ -379,7 +379,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
             return False
         reader, position = held.reader, batch.messages[-1].position if upto is None else upto
         try:
-            patiently(lambda: reader.acknowledge(position), seconds=patience_seconds)
+            retry_for(lambda: reader.acknowledge(position), seconds=patience_seconds)
         except (LostRace, NotFound, FencedOut) as error:
             self._lose(held, error)
             return False
@@ -404,14 +404,14 @@ class StreamConsumer(OneProcess, ClosedByWith):
         began_at = datetime.now(UTC) - timedelta(seconds=boot_seconds() - attachment.since(reason))
         return BucketStatus(attachment.owned.segment_id, bucket, reason, (), began_at.isoformat())
 
-    def _standing(self) -> list[Standing]:
+    def _standing(self) -> list[BucketReason]:
         """Return the continuing reasons why owned buckets deliver no messages. For any thread."""
         now, standings = boot_seconds(), []
         for attachment in self._attachments.all:
             reason = self._reason(attachment)
             since = attachment.since(reason)
             if reason != WAITS_FOR_RECEIVE and now - since >= STANDING_SECONDS:
-                standings.append(Standing(attachment.owned, _one_line(reason), since))
+                standings.append(BucketReason(attachment.owned, _one_line(reason), since))
         return standings
 
     def _lost(self) -> None:

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from controller.client.aside import AsideCalls
+from controller.client.background_calls import BackgroundCalls
 from controller.client.servers import Servers, topic_path
 from controller.domain.errors import CleaveError
 
@@ -29,7 +29,7 @@ class SuspectReports:
 
     def __init__(self, servers: Servers, topic: str) -> None:
         self._servers, self._topic = servers, topic
-        self._calls = AsideCalls(1, "cleave-suspects")
+        self._calls = BackgroundCalls(1, "cleave-suspects")
         self._lock = threading.Lock()
         self._reported_at: dict[int, float] = {}
 

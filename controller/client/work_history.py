@@ -24,12 +24,12 @@ class WorkHistory(WorkObserver):
         self._history, self._name = history, name
         self._attachments: weakref.WeakKeyDictionary[object, Attachment] = weakref.WeakKeyDictionary()
 
-    def handed_out(self, batch: Batch) -> None:
+    def delivered(self, batch: Batch) -> None:
         """Record that the messages were received."""
         if batch.origin not in self._attachments:
             name = f"{time.monotonic_ns():x}"
             self._attachments[batch.origin] = Attachment(batch.segment_id, str(batch.bucket), name)
-        self._history.handed_out(map(self._name, batch.messages), self._attachments[batch.origin])
+        self._history.delivered(map(self._name, batch.messages), self._attachments[batch.origin])
 
     def begun(self, batch: Batch, message: LogMessage) -> None:
         """Record that processing of the message begins."""

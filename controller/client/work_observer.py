@@ -15,7 +15,7 @@ class WorkObserver:
     consumer's thread.
     """
 
-    def handed_out(self, batch: Batch) -> None:
+    def delivered(self, batch: Batch) -> None:
         """Called when the messages were received. Each is begun, or delivered again later."""
 
     def begun(self, batch: Batch, message: LogMessage) -> None:

@@ -26,7 +26,7 @@ from controller.commands.server_choice import perform, server_url
 from controller.domain.errors import InvalidInput
 from controller.domain.names import CLUSTER, topic_name
 from controller.questions import backtest_requests
-from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.backtest_requests import BacktestRequest
 from controller.questions.backtests import (
     LIST_BACKTEST_RESULTS,
     RUN_BACKTEST,
@@ -94,7 +94,7 @@ def backtest(
     cost that any policy can reach. The command changes only the list of backtests.
     """
     _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
-    asked = AskedBacktest(
+    asked = BacktestRequest(
         _loads(topic, namespace, trace, since, until, mean_load, first_day, days),
         tuple(policy or ()),
         weights=weights,
@@ -115,7 +115,7 @@ def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
         raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
 
 
-def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
+def ask(asked: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
     """Run the backtest, print the results, and write the report if a file is given."""
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
@@ -151,7 +151,7 @@ def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
         say(f"report: {html}")
 
 
-def _run_here(asked: AskedBacktest, as_json: bool) -> BacktestAnswer:
+def _run_here(asked: BacktestRequest, as_json: bool) -> BacktestAnswer:
     question, caller = asked.question(), command_caller()
     with application() as cleave, _progress(as_json) as progress:
         return build_backtest(cleave).run(
@@ -164,7 +164,7 @@ def _run_here(asked: AskedBacktest, as_json: bool) -> BacktestAnswer:
         )
 
 
-def _run_on_server(asked: AskedBacktest) -> BacktestAnswer:
+def _run_on_server(asked: BacktestRequest) -> BacktestAnswer:
     """Run the backtest on the server. Raises InvalidInput for a backtest that a server does not compute within a call."""
     loads, topics = asked.loads, asked.loads.topics
     is_one = topics is not None and len(topics) == 1

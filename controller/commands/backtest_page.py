@@ -14,7 +14,7 @@ from typing import Any
 
 from controller.actions import backtest_rows
 from controller.domain.errors import Unsupported
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 
 LOADS_DRAWN = 8
 """Maximum number of loads that the page draws, the most costly ones; the table has all loads."""

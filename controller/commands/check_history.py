@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from controller.client.history_check import Verdict
 
 EXIT_FAULTS = 1
-_TOTALS = ("sent", "handed_out", "redelivered", "ended", "acknowledged")
+_TOTALS = ("sent", "delivered", "redelivered", "ended", "acknowledged")
 _MEANINGS: Mapping[str, str] = {
-    "lost": "sent, and never handed out",
-    "duplicated": "handed out again after it was acknowledged",
-    "overtaken": "handed out or worked on before its predecessor of the same key",
+    "lost": "sent, and never delivered",
+    "duplicated": "delivered again after it was acknowledged",
+    "overtaken": "delivered or worked on before its predecessor of the same key",
     "gap": "skipped by an attachment that continued with its key",
     "two_owners": "two consumers held its key at once",
-    "unconfirmed": "no fault: handed out, and no producer knows that it was stored",
+    "unconfirmed": "no fault: delivered, and no producer knows that it was stored",
 }
 _COLUMNS = (
     "found",
@@ -64,9 +64,9 @@ def check_history(
 
     found = history_files(files)
     verdict = check(read_history(*found), demand_acknowledged=acknowledged, examples=examples)
-    if not verdict.sent and not verdict.handed_out:
+    if not verdict.sent and not verdict.delivered:
         raise InvalidInput(
-            f"{', '.join(map(str, files))}: no message was sent or handed out, so there is nothing to judge"
+            f"{', '.join(map(str, files))}: no message was sent or delivered, so there is nothing to judge"
         )
     emit(as_json, verdict.document(), _page(verdict, acknowledged))
     if not verdict.is_clean:
@@ -79,7 +79,7 @@ def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
     title = f"{_how_many(verdict.faults)}: {totals}"
     meanings = {
         **_MEANINGS,
-        **({"lost": "sent, and never handed out or acknowledged"} if acknowledged else {}),
+        **({"lost": "sent, and never delivered or acknowledged"} if acknowledged else {}),
     }
     counts = [
         {"check": _shown(kind), "found": document[kind], "meaning": meaning}

@@ -28,7 +28,7 @@ from controller.domain.errors import (
     StoreRefused,
     Unsupported,
 )
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 
 try:
     from typer.exceptions import TyperException

@@ -110,16 +110,16 @@ _COMMANDS = {
     ),
     "operations": ("questions:operations", "List operations, newest first."),
     "audit": ("questions:audit", "List requests that changed something or were denied, newest first."),
-    "layout": ("ledger:layout", "Show the layout, now or at a past epoch or instant."),
+    "layout": ("layouts:layout", "Show the layout, now or at a past epoch or instant."),
     "key": (
-        "ledger:key",
+        "layouts:key",
         "Show which segment holds a key, now or in the past, and which sealed segments hold its earlier messages.",
     ),
     "hot-keys": (
         "hot_keys:hot_keys",
         "Show which part of each segment has the most load, and the load that no split can take away.",
     ),
-    "lineage": ("ledger:lineage", "Draw the lineage of segments as a tree."),
+    "lineage": ("layouts:lineage", "Draw the lineage of segments as a tree."),
     "check-history": (
         "check_history:check_history",
         "Check in a run's histories that every message was delivered in the order of its key; exit 1 if not.",

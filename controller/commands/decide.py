@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from controller.commands import completion, verdicts
+from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson
 from controller.commands.server_choice import perform
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide as ask
 from controller.domain.names import topic_name
-from controller.domain.situation import Situation
 from controller.questions import evaluations
 from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
 from controller.terminal import emit, rows_table, say
@@ -53,7 +53,11 @@ def decide(
     emit(
         as_json,
         evaluations.document(verdict, situation.now),
-        rows_table(verdicts.rows(verdict, situation.now), verdicts.COLUMNS, title=verdicts.title(verdict)),
+        rows_table(
+            evaluation_tables.rows(verdict, situation.now),
+            evaluation_tables.COLUMNS,
+            title=evaluation_tables.title(verdict),
+        ),
     )
 
 
@@ -66,10 +70,10 @@ def _read(source: str) -> str:
         ) from error
 
 
-def _of_text(text: str) -> tuple[Situation, Evaluation]:
+def _of_text(text: str) -> tuple[EvaluationInput, Evaluation]:
     """Return the evaluation input and its evaluation."""
     try:
-        situation = Situation.from_json(text)
+        situation = EvaluationInput.from_json(text)
         _demand_tiling(situation)
         return situation, ask(situation)
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:
@@ -79,7 +83,7 @@ def _of_text(text: str) -> tuple[Situation, Evaluation]:
         ) from error
 
 
-def _demand_tiling(situation: Situation) -> None:
+def _demand_tiling(situation: EvaluationInput) -> None:
     """Raises InvalidInput unless every hash has exactly one segment; otherwise the evaluation would be meaningless."""
     ranges = [segment.hash_range for segment in situation.layout.active]
     begins = [hash_range.start for hash_range in ranges]

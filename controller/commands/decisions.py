@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from controller.clock import to_ms
-from controller.commands import completion, verdicts
+from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson, From, To
 from controller.commands.questions import add_questions
 from controller.commands.read_only_store import reading
@@ -28,7 +28,7 @@ from controller.questions import evaluations
 from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS, ListInputs, ShowInputs
 from controller.questions.evaluations import stored_answer
 from controller.questions.spans import span
-from controller.services.retrace import Retraced
+from controller.services.history_replay import Retraced
 from controller.settings import load_settings
 from controller.terminal import cell, emit, rows_table
 
@@ -199,13 +199,13 @@ def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
 def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
     now = to_ms(row["decided_at"])
     if again.is_same or again.replayed is None:
-        return verdicts.rows(again.stored, now)
-    return verdicts.side_by_side(again.stored, again.replayed, (STORED, REPLAYED), now)
+        return evaluation_tables.rows(again.stored, now)
+    return evaluation_tables.side_by_side(again.stored, again.replayed, (STORED, REPLAYED), now)
 
 
 def _columns(again: Replay) -> tuple[str, ...]:
     both_are_shown = not again.is_same and again.replayed is not None
-    return ("answer", *verdicts.COLUMNS) if both_are_shown else verdicts.COLUMNS
+    return ("answer", *evaluation_tables.COLUMNS) if both_are_shown else evaluation_tables.COLUMNS
 
 
 def _title(row: Mapping[str, Any], again: Replay) -> str:
@@ -213,7 +213,7 @@ def _title(row: Mapping[str, Any], again: Replay) -> str:
     by = f"by {made_by}" if made_by == now_by else f"by {now_by}, made by {made_by}"
     asked = ", ".join(row["lanes"])
     what = f"decision {row['decision_id']} of {row['topic']}, {cell(row['decided_at'])}, lanes {asked}"
-    return f"{what}\nreplayed {by}: {_outcome(again)}\nstored: {verdicts.title(again.stored)}"
+    return f"{what}\nreplayed {by}: {_outcome(again)}\nstored: {evaluation_tables.title(again.stored)}"
 
 
 def _outcome(again: Replay) -> str:
@@ -225,7 +225,7 @@ def _outcome(again: Replay) -> str:
     if any(found for side in alone.values() for found in side.values()):
         return "another answer"
     if again.stored["valid_until"] != again.replayed["valid_until"]:
-        return f"the same acts and refusals, but now it {verdicts.title(again.replayed).rpartition('; ')[2]}"
+        return f"the same acts and refusals, but now it {evaluation_tables.title(again.replayed).rpartition('; ')[2]}"
     return "the same acts and refusals, in another order"
 
 

@@ -9,11 +9,11 @@ from sqlalchemy import Connection
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.hash_range import HashRange
-from controller.domain.situation import Situation
 from controller.questions.evaluations import stored_answer
 from controller.questions.question import read_view
-from controller.services.retrace import Decided, Retraced, SegmentLife, retrace, windows_of
+from controller.services.history_replay import Decided, Retraced, SegmentLife, retrace, windows_of
 from controller.settings import Settings
 
 _LIFE = "segment_id, range_start, range_end, parents, created_at, sealed_at"
@@ -45,7 +45,7 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
     [topic] = read_view(tx, "inspect.topics", _OF_TOPIC, columns="created_at", topic_id=topic_id)
     created_ms = to_ms(topic["created_at"])
     before_ms = max(
-        _LEAST_BEFORE_MS, 2_000 * Situation.from_json(decisions[0].situation).policy.load_memory_seconds
+        _LEAST_BEFORE_MS, 2_000 * EvaluationInput.from_json(decisions[0].situation).policy.load_memory_seconds
     )
     from_ms = max(created_ms, decisions[0].decided_at - before_ms)
     to = decisions[-1].decided_at

@@ -20,9 +20,9 @@ from controller.actions.fields import PATH_FORMS
 from controller.actions.responses import read_instants
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
+from controller.domain.formatting import shown
 from controller.domain.names import CLUSTER
 from controller.domain.operation import OperationState
-from controller.domain.shown import shown
 
 if TYPE_CHECKING:
     from controller.actions.action import AnyAction

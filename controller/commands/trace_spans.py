@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
-from controller.store.traced import Row, Traced
+from controller.store.traced_operations import Row, TracedOperation
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 SAMPLED = timedelta(seconds=60)
@@ -30,7 +30,7 @@ class SpanMaker:
     def __init__(self, salt: str, resource: Resource) -> None:
         self._salt, self._resource = salt, resource
 
-    def spans(self, traced: Traced) -> list[ReadableSpan]:
+    def spans(self, traced: TracedOperation) -> list[ReadableSpan]:
         """Return the spans of one operation, parents before children. Operations of one decision share a trace."""
         operation, decision = traced.operation, traced.decision
         kind = "operation" if operation["decision_id"] is None else "decision"

@@ -20,7 +20,7 @@ from controller.repeating import Repeating
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.postgres.snapshots import snapshot
-from controller.store.traced import Traced, ended_operations, installed_at
+from controller.store.traced_operations import TracedOperation, ended_operations, installed_at
 from controller.terminal import say
 
 log = telemetry.get_logger(__name__)
@@ -97,11 +97,11 @@ class _Sender:
         self._sent = {number: ended for number, ended in self._sent.items() if ended >= self._since}
         return sent
 
-    def _page(self, since: datetime, after: int) -> list[Traced]:
+    def _page(self, since: datetime, after: int) -> list[TracedOperation]:
         with snapshot(self._store) as tx:
             return ended_operations(tx, since, after, limit=PAGE)
 
-    def _send(self, some: Sequence[Traced]) -> None:
+    def _send(self, some: Sequence[TracedOperation]) -> None:
         spans = {
             span.context.span_id: span for one in some for span in self._maker.spans(one) if span.context
         }

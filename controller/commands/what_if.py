@@ -8,16 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from controller.actions.fields import fill_in, parse_parameters
-from controller.commands import completion, verdicts
+from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson, From, To, Topic
 from controller.commands.server_choice import perform
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
+from controller.domain.formatting import shown
 from controller.domain.names import topic_name
-from controller.domain.shown import shown
 from controller.questions import backtest_requests, evaluations
-from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.backtest_requests import BacktestRequest
 from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
 from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
@@ -72,7 +72,7 @@ def _of_the_past(
 
     service.demand_values(changes)
     loads = Loads(*backtest_requests.past(since, until, datetime.now(UTC)), topics=(name,))
-    backtest.ask(AskedBacktest(loads, parameters=changes), html=None, as_json=as_json)
+    backtest.ask(BacktestRequest(loads, parameters=changes), html=None, as_json=as_json)
 
 
 def parse_lanes(given: str) -> frozenset[Lane]:
@@ -91,9 +91,9 @@ def _table(document: dict[str, Any], found: WhatIf) -> Any:
     changes = ", ".join(f"{one['parameter']} {one['was']} -> {one['value']}" for one in document["changes"])
     lines = (
         f"{document['topic']}: {changes or 'no parameter would change'}",
-        f"in force: {verdicts.title(answers[0])}",
-        f"what if:  {verdicts.title(answers[1])}",
+        f"in force: {evaluation_tables.title(answers[0])}",
+        f"what if:  {evaluation_tables.title(answers[1])}",
         "the same acts and refusals" if document["is_same"] else "differences come first",
     )
-    rows = verdicts.side_by_side(*answers, ("in force", "what if"), found.now.now)
-    return rows_table(rows, ("answer", *verdicts.COLUMNS), title="\n".join(lines))
+    rows = evaluation_tables.side_by_side(*answers, ("in force", "what if"), found.now.now)
+    return rows_table(rows, ("answer", *evaluation_tables.COLUMNS), title="\n".join(lines))

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundTopic:
+class TopicDescription:
     """A plain or partitioned topic. `producers` and `consumers` are sentences that name each client and its
     address.
     """
@@ -32,5 +32,5 @@ class FoundTopic:
 class Adoptable(Protocol):
     """A data plane with topics that applications created before Cleave."""
 
-    def describe_topic(self, name: str) -> FoundTopic:
+    def describe_topic(self, name: str) -> TopicDescription:
         """Return the description of the topic. Raises TopicNotFound, InvalidInput."""

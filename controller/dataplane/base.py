@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
-from controller.domain.situation import Capabilities
 
 
 class LogState(StrEnum):
@@ -145,7 +145,7 @@ class Successor:
 
 
 @dataclass(frozen=True, slots=True)
-class Born:
+class CreatedLog:
     """State of a successor after the call. It has at least the requested subscriptions."""
 
     state: LogState
@@ -220,7 +220,7 @@ class SetWiseDataPlane(DataPlane, Protocol):
         both, in order.
         """
 
-    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
+    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
         existing logs.
         """

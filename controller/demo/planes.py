@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
-from controller.client.patience import patiently
+from controller.client.retry import retry_for
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
 from controller.dataplane.pulsar.namespaces import Namespaces
@@ -86,7 +86,7 @@ class PulsarPlane:
 def make_namespace(access: PulsarAccess) -> None:
     """Create tenant and namespace of the demo unless they exist, with the settings that segments need."""
     with closing(AdminCalls(access, call_timeout_seconds=ADMIN_TIMEOUT_SECONDS)) as admin:
-        patiently(lambda: _demand_cluster(admin), seconds=CLUSTER_PATIENCE_SECONDS)
+        retry_for(lambda: _demand_cluster(admin), seconds=CLUSTER_PATIENCE_SECONDS)
         owner = {"allowedClusters": [CLUSTER_NAME], "adminRoles": []}
         for path, body in ((f"tenants/{TENANT}", owner), (f"namespaces/{NAMESPACE}", None)):
             admin.ask(Ask("PUT", path, f"make {path}", body=body, accept=_EXISTS), admin.deadline())

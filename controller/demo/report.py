@@ -25,7 +25,7 @@ _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#
 def counts(verdict: Verdict) -> str:
     """Return the most important figures in one line."""
     return (
-        f"{verdict.sent:,} messages produced, {verdict.handed_out - verdict.redelivered:,} consumed, "
+        f"{verdict.sent:,} messages produced, {verdict.delivered - verdict.redelivered:,} consumed, "
         f"{verdict.counts[Kind.LOST]} lost, {sum(verdict.counts[kind] for kind in OF_ORDER)} out of key order, "
         f"{verdict.redelivered} delivered again"
     )

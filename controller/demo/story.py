@@ -249,7 +249,7 @@ class Story:
 
     def consumed(self) -> int:
         """Return the number of messages recorded as received so far, redeliveries included."""
-        return self._lines(f"*.consumed{SUFFIX}", Event.HANDED_OUT)
+        return self._lines(f"*.consumed{SUFFIX}", Event.DELIVERED)
 
     def _lines(self, pattern: str, event: Event) -> int:
         """Return the number of complete lines of one event so far; only the lines added since the last call are read."""

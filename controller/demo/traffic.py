@@ -22,8 +22,8 @@ import typer
 from controller.bootstrap import plane_settings
 from controller.client.history import SUFFIX, ConsumerHistory, ProducerHistory, Readings
 from controller.client.http_source import HttpSource
-from controller.client.patience import patiently
 from controller.client.producer import Producer
+from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
@@ -101,7 +101,7 @@ def produce(
         with (
             closing(Servers([url], token)) as servers,
             closing(_logs(plane)) as logs,
-            patiently(
+            retry_for(
                 lambda: Producer(
                     HttpSource(servers), logs, topic, name=name, batch_messages=200, on_stored=note
                 ),
@@ -143,7 +143,7 @@ def consume(
         closing(Servers([url], token)) as servers,
         closing(_logs(plane)) as logs,
         ConsumerHistory(records / f"{name}.consumed{SUFFIX}", name) as history,
-        patiently(
+        retry_for(
             lambda: StreamConsumer(servers, logs, topic, subscription, name), seconds=JOINING_SECONDS
         ) as consumer,
     ):
@@ -156,7 +156,7 @@ def consume(
                 waited.write_text(f"{time.monotonic() - joined:.3f}", encoding="ascii")
             messages = [_identity(message.payload) for message in batch.messages]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
-            history.handed_out(messages, attachment)
+            history.delivered(messages, attachment)
             for message in messages:  # this application only records the message
                 history.begun([message], attachment)
                 history.ended([message], attachment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.bootstrap import Application
 from controller.doctor.findings import Note, read
 from controller.domain.errors import Terminal
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 from controller.questions.overviews import live_workers
 from controller.questions.question import read_view
 
@@ -69,16 +69,16 @@ def held_topics(cleave: Application) -> str:
     )
 
 
-def foreign_logs(cleave: Application) -> str:
+def unmanaged_logs(cleave: Application) -> str:
     """Report that every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
     columns = "backing_topic, count(*) OVER () AS logs"
-    logs = read(cleave, "inspect.foreign_logs", columns=columns, order="topic, segment_id", limit=3)
+    logs = read(cleave, "inspect.unmanaged_logs", columns=columns, order="topic, segment_id", limit=3)
     if not logs:
         return "none"
     named = ", ".join(log["backing_topic"] for log in logs)
     raise Note(
         f"{logs[0]['logs']} log(s) belong to no segment, and Cleave must not delete them: {named}"
-        f"{', ...' if logs[0]['logs'] > len(logs) else ''}; inspect.foreign_logs says why, see docs/runbook/CleaveForeignLogs.md"
+        f"{', ...' if logs[0]['logs'] > len(logs) else ''}; inspect.unmanaged_logs says why, see docs/runbook/CleaveUnmanagedLogs.md"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.bootstrap import Application
 from controller.domain.errors import Terminal
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 from controller.questions.question import read_view
 
 OVERDUE_SECONDS = 10.0

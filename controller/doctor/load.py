@@ -8,7 +8,7 @@ from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.doctor.findings import Note, read
 from controller.domain.errors import Terminal
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 from controller.questions.overviews import last_load_run
 from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA

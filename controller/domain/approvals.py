@@ -4,7 +4,7 @@ An approval has a subject: an operation of a topic, a proposal of the bundle bal
 candidate. All subjects share the states and transitions. A policy marks the actions that need an approval: actions
 that leave fewer segments (`approval_merges`) and actions above a size (`approval_min_segments`). Actions of the
 consumer lane never need one. A marked action is performed after a person has approved exactly this action. The
-`ApprovalDesk` of one evaluation checks each action that a profile chooses; `evaluator` excludes the segments of the
+`ApprovalGate` of one evaluation checks each action that a profile chooses; `evaluator` excludes the segments of the
 held actions and runs the profile again. An approved action must be chosen again before it is performed, so all limits
 are checked against the topic at that time.
 """
@@ -34,7 +34,7 @@ from controller.domain.policy import AutoScalePolicy
 VALID_MS = 3_600_000
 """Milliseconds for which an approval is valid: one hour, because a person approves the topic as it was shown."""
 
-MOST_OPEN = 8
+MAX_PENDING = 8
 """Maximum number of pending approvals of one topic. Further actions are proposed after some of them are answered."""
 
 
@@ -121,7 +121,7 @@ class Approval:
         """Return True if this approval includes `act`: the same kind of action on the same segments, which changes the
         number of segments in the same direction and by at most as many.
         """
-        if (self.kind, self.segment_ids) != act_key(act):
+        if (self.kind, self.segment_ids) != action_key(act):
             return False
         if isinstance(act, Rebucket):
             return parts_of(act) == self.parts
@@ -134,7 +134,7 @@ def kind_of(act: Decision) -> str:
     return type(act).__name__.lower()
 
 
-def act_key(act: Decision) -> tuple[str, tuple[int, ...]]:
+def action_key(act: Decision) -> tuple[str, tuple[int, ...]]:
     """Return the lookup key of an approval: the kind of action and the segments that the action seals."""
     return kind_of(act), sealed_by(act)
 
@@ -188,7 +188,7 @@ def is_marked(policy: AutoScalePolicy, act: Decision) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldAct:
+class HeldAction:
     """An action that may not be performed yet. `refused_at` and `until` are the start and the end of a rejection, in
     milliseconds since the Unix epoch; both are None while the approval is pending.
     """
@@ -226,7 +226,7 @@ class HeldAct:
         return self.refusal(lane_of(self.act), sealed[0], sealed[-1] if len(sealed) > 1 else None)
 
 
-class ApprovalDesk:
+class ApprovalGate:
     """The approvals of one evaluation: which actions may be performed, and which are held. Used for one call of
     `decide`.
 
@@ -239,12 +239,12 @@ class ApprovalDesk:
         self._approvals = {(approval.kind, approval.segment_ids): approval for approval in approvals}
         self._now = now
         self._open = sum(approval.state is ApprovalState.PENDING for approval in self._approvals.values())
-        self._held: list[HeldAct] = []
+        self._held: list[HeldAction] = []
         self.proposals: list[Decision] = []
         self.until: int | None = None
 
     @property
-    def held(self) -> Mapping[int, HeldAct]:
+    def held(self) -> Mapping[int, HeldAction]:
         """The held actions, by each segment that they would seal."""
         return {segment_id: held for held in self._held for segment_id in sealed_by(held.act)}
 
@@ -257,22 +257,22 @@ class ApprovalDesk:
         """Return True if the action may not be performed. The action is then one of the held actions."""
         if not is_marked(self._policy, act):
             return False
-        approval = self._approvals.get(act_key(act))
+        approval = self._approvals.get(action_key(act))
         match approval.state if approval is not None else None:
             case ApprovalState.APPROVED if approval is not None and self._is_good(approval, act):
                 self.until = min(self.until or self._end(approval), self._end(approval))
                 return False
             case ApprovalState.PENDING:
-                self._held.append(HeldAct(act))
+                self._held.append(HeldAction(act))
             case ApprovalState.REJECTED if approval is not None and self._now < self._end_of_hold(approval):
-                self._held.append(HeldAct(act, approval.answered_at, self._end_of_hold(approval)))
+                self._held.append(HeldAction(act, approval.answered_at, self._end_of_hold(approval)))
             case _:
                 self._propose(act)
         return True
 
     def _propose(self, act: Decision) -> None:
-        self._held.append(HeldAct(act))
-        if self._open < MOST_OPEN:
+        self._held.append(HeldAction(act))
+        if self._open < MAX_PENDING:
             self._open += 1
             self.proposals.append(act)
 

@@ -36,7 +36,7 @@ class BucketOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerChanges:
+class OwnershipChanges:
     """The changes to store. A bucket appears in at most one of the four fields."""
 
     granted: Mapping[SegmentBucket, str]
@@ -61,7 +61,7 @@ def owner_changes(
     consumers: Collection[str],
     released: Collection[SegmentBucket] = (),
     finished: Collection[int] = (),
-) -> OwnerChanges:
+) -> OwnershipChanges:
     """Return the steps that are possible at this time.
 
     `consumers` are those with a session, connected or within grace. `released` are the buckets that their owners have
@@ -94,4 +94,4 @@ def owner_changes(
         for unit, name in targets.items()
         if not any(unit.bucket.overlaps(piece) for piece in owned[unit.segment_id])
     )
-    return OwnerChanges(granted, release_requests, frozenset(kept), frozenset(ended))
+    return OwnershipChanges(granted, release_requests, frozenset(kept), frozenset(ended))

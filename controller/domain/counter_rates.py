@@ -12,16 +12,16 @@ from itertools import groupby, pairwise
 from operator import sub
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.load import DEFAULT_WINDOW_MS, METRICS, LoadStats
-from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
 
-LONGEST_SOURCE = 512
+MAX_SOURCE_LENGTH = 512
 """Maximum length, in characters, of the name of a source of samples or of a reader: a source's name is a key in
 PostgreSQL.
 """
 
-BESIDE = 10
+MIN_DECREASE_RATIO = 10
 """Minimum ratio between the increase of an interval and a decrease of the same counter in an adjacent interval. An
 instant between the two intervals is therefore wrong by less than a tenth of the interval.
 """
@@ -99,7 +99,7 @@ def judge_counters(
     2. Each pair of consecutive samples of one series is an interval. Its increase is the difference, counter by
        counter. A series' first sample is a base line and no increase: the counter may have counted for months.
     3. An interval counts only if no counter decreased in it, and if no counter decreased in the interval before or
-       after it by more than a `BESIDE`th of the increase. A smaller number does not show why it is smaller: the
+       after it by more than a `MIN_DECREASE_RATIO`th of the increase. A smaller number does not show why it is smaller: the
        broker may have reloaded the log, or two clocks may have been taken for one. A source that restarts has another
        name and begins a new series.
     4. The increase is spread evenly over its interval; the window gets the part that overlaps it.
@@ -183,7 +183,7 @@ def _counts(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]]) -
     """Return True if no counter decreased in this interval, nor by too much in an adjacent interval."""
     decreases = [max(0, *(-change for change in changes)) for changes in zip(*neighbours, strict=True)]
     return all(
-        increase >= 0 and increase // BESIDE >= decrease
+        increase >= 0 and increase // MIN_DECREASE_RATIO >= decrease
         for increase, decrease in zip(increases, decreases or [0] * 4, strict=True)
     )
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 _DURATION = re.compile(r"([0-9]{1,6})(min|h|d|w)")
 _UNITS: Mapping[str, timedelta] = MappingProxyType(

@@ -47,7 +47,7 @@ processes. A message names the object, the value and the next step.
 
 from __future__ import annotations
 
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 
 
 class CleaveError(Exception):
@@ -197,7 +197,7 @@ class TopicNotLive(Conflict):
     """The topic is being created or deleted, or is gone."""
 
 
-class ForeignLog(Conflict):
+class UnmanagedLog(Conflict):
     """A log of this name exists that no operation of this journal created."""
 
 

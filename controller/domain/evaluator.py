@@ -26,13 +26,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from controller.domain.approvals import ApprovalDesk, asks
+from controller.domain.approvals import ApprovalGate, asks
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
-from controller.domain.lanes.ground import Ground
+from controller.domain.evaluation_input import EvaluationInput
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.policy import AutoScalePolicy, Violation, violations
 from controller.domain.policy_parameters import misfit
 from controller.domain.profiles.registry import PROFILES_BY_NAME
-from controller.domain.situation import Situation
 
 _UNKNOWN = "none-1"  # the version if the policy names an unknown profile
 
@@ -48,7 +48,7 @@ def code_version(policy: AutoScalePolicy) -> str:
 ALL_LANES = frozenset(Lane)
 
 
-def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
+def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
     """Return the evaluation of one topic. Never raises for an invalid policy, which counts as disabled.
 
     Every segment above its capacity, and every run of neighbours with spare capacity, that is left unchanged has a
@@ -66,7 +66,7 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         return Evaluation(refusals=tuple(map(_violation_refusal, broken_rules)))
     if asks(policy):
         return _with_approvals(situation, lanes)
-    ground = Ground(situation)
+    ground = EvaluationContext(situation)
     decisions = PROFILES_BY_NAME[policy.profile].answer(ground, lanes)
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
 
@@ -77,16 +77,16 @@ for the next evaluation.
 """
 
 
-def _with_approvals(situation: Situation, lanes: Collection[Lane]) -> Evaluation:
+def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Evaluation:
     """Return the profile's evaluation without the actions that need an approval, and with the actions that the profile
     chooses elsewhere in the topic meanwhile.
     """
     profile = PROFILES_BY_NAME[situation.policy.profile]
-    approvals = ApprovalDesk(situation.policy, situation.approvals, situation.now)
+    approvals = ApprovalGate(situation.policy, situation.approvals, situation.now)
     ends: list[int | None] = []
     rounds = 0
     while True:
-        ground = Ground(situation, approvals.held)
+        ground = EvaluationContext(situation, approvals.held)
         chosen = profile.answer(ground, lanes)
         decisions = tuple(act for act in chosen if not approvals.holds(act))
         ends += (ground.valid_until, approvals.until)

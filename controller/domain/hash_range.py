@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.domain.errors import InvalidInput, InvalidRange
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.whole_numbers import MOST
 
 RING_SIZE = 65536

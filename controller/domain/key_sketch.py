@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.hash_range import HashRange
-from controller.domain.shown import shown
 from controller.domain.split_points.fewest import Bin
 
 MOST_BINS = 1_024

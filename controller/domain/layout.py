@@ -15,6 +15,7 @@ from typing import Any, Self
 from controller.domain import entry_buckets, layout_metadata
 from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidLayoutChange
+from controller.domain.formatting import shown
 from controller.domain.hash_range import FULL_RANGE, RING_SIZE
 from controller.domain.reshape import (
     ChildPlan,
@@ -26,7 +27,6 @@ from controller.domain.reshape import (
 )
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
-from controller.domain.shown import shown
 
 
 @dataclass(frozen=True)

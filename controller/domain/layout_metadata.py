@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
-from controller.domain.shown import shown
 from controller.domain.whole_numbers import whole, wholes
 
 _LAYOUT_KEYS = frozenset({"epoch", "nextSegmentId", "segments"})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 METRICS = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.hash_range import HashRange
 from controller.domain.load import LoadStats
-from controller.domain.situation import TICKS_OF_MEMORY
 
 _BRIDGED_SECONDS, _BRIDGED_TICKS = 300, 5
 _NEARLY_ALL = 0.8

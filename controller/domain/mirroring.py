@@ -65,7 +65,7 @@ def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKin
     return ReshapeKind.MERGE if len(created) == 1 else ReshapeKind.RECUT
 
 
-def acts_seen(
+def last_reshape_times(
     layout: SegmentGraph, since: SegmentGraph | None = None, besides: Collection[int] = ()
 ) -> dict[ReshapeKind, int]:
     """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a reshape

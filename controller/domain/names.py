@@ -15,12 +15,12 @@ from typing import Final
 from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.pulsar_names import full_name
-from controller.domain.shown import shown
 
 LONGEST_NAME: Final = 500
 """Maximum length, in characters, of the name of a subscription, a consumer, or a part of a topic's name."""
-MOST_NAME_BYTES: Final = 1_000
+MAX_NAME_BYTES: Final = 1_000
 """Maximum length, in bytes of UTF-8, of the name of a subscription, a consumer or a producer: data planes store the name
 as a key or an owner.
 """
@@ -83,7 +83,7 @@ def demand_name(kind: str, name: str) -> str:
         raise InvalidInput(
             f"{kind} {shown(name)} has {len(name)} characters; shorten it to at most {LONGEST_NAME}"
         )
-    _demand_bytes(kind, name, MOST_NAME_BYTES)
+    _demand_bytes(kind, name, MAX_NAME_BYTES)
     if "/" in name and kind not in _IN_NO_PATH:
         raise InvalidInput(f"{kind} {shown(name)} contains a slash, which no path can express; replace it")
     return demand_visible(kind, name)

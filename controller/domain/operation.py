@@ -204,7 +204,7 @@ ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
 this is recorded.
 """
 
-PATIENT = frozenset({_K.SUBSCRIPTION_CREATE, _K.SUBSCRIPTION_DELETE, _K.DELETE, _K.DETACH})
+NOT_ABORTABLE = frozenset({_K.SUBSCRIPTION_CREATE, _K.SUBSCRIPTION_DELETE, _K.DELETE, _K.DETACH})
 """Kinds that cannot be aborted on request, and that no deadline ends while they wait. They are given up if the data
 plane refuses the first step permanently, or if the step fails after their deadline.
 """
@@ -215,7 +215,7 @@ UNDOES = "undoes"
 """Parameter of a deletion that removes the remains of an aborted creation: the id of the creation's operation."""
 FROM_LATEST = "from_latest"
 """Parameter that marks the creation of a subscription which begins after all messages published so far."""
-SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
+SEEK_TARGET, RELEASE_SECONDS = "sought_ms", "release_seconds"
 """Parameters of a seek: its target (`SeekTarget.sought`), and the seconds that consumers have to release their buckets.
 """
 ADOPTED = "adopted"
@@ -370,7 +370,7 @@ def can_give_up(operation: Operation) -> bool:
     """
     if _S.ABORTING not in operation.moves:
         return False
-    if operation.kind in PATIENT:
+    if operation.kind in NOT_ABORTABLE:
         return operation.state is _S.INTENDED
     if operation.kind is _K.SEEK:
         return operation.state in ABORTABLE
@@ -380,7 +380,7 @@ def can_give_up(operation: Operation) -> bool:
 
 def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
     """Return the states in which a request or the deadline ends an operation of this kind."""
-    if kind in PATIENT:
+    if kind in NOT_ABORTABLE:
         return frozenset()
     return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
 

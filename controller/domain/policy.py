@@ -17,10 +17,10 @@ from typing import Any, Self
 
 from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidPolicy
+from controller.domain.formatting import shown
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.load import DEFAULT_CHANGE_THRESHOLD, METRICS, LoadStats, LoadThresholds
 from controller.domain.policy_parameters import ParameterValue, misfit, read_parameters, write_parameter
-from controller.domain.shown import shown
 
 PROFILES = ("adaptive", "pip483")
 """Names of the rule sets that an evaluator has, as in `profiles.registry`."""

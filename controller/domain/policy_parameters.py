@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller.domain.errors import InvalidPolicy
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 ParameterValue = bool | int | float | str

@@ -14,8 +14,8 @@ from typing import Any
 
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version, decide
-from controller.domain.situation import Situation
 
 Document = Mapping[str, Any]
 """An evaluation as JSON values, as `Evaluation.to_document` returns it."""
@@ -52,7 +52,7 @@ class Replay:
 def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
     """Repeat the decision from the canonical text of its input, with the lanes of the stored evaluation. Never raises."""
     try:
-        parsed = Situation.from_json(situation)
+        parsed = EvaluationInput.from_json(situation)
         evaluation = decide(parsed, lanes)
     except _UNREADABLE as error:
         return Replay(stored, None, None, f"{type(error).__name__}: {error}")

@@ -15,10 +15,10 @@ from enum import StrEnum
 from controller.domain import entry_buckets
 from controller.domain.entry_buckets import DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidLayoutChange, InvalidRange
+from controller.domain.formatting import shown
 from controller.domain.hash_range import RING_SIZE, HashRange, hexadecimal
 from controller.domain.segment import Segment
 from controller.domain.segment_graph import SegmentGraph
-from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
 
 

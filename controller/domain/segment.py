@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.hash_range import HashRange
-from controller.domain.shown import shown
 
 _TOPIC = re.compile(r"topic://([^/]+/[^/]+/.+)")
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]{1,19})")

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 from controller.domain.entry_buckets import are_splits
 from controller.domain.errors import InvariantViolated, SegmentNotFound
+from controller.domain.formatting import shown
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.segment import Segment
-from controller.domain.shown import shown
 
 COUNTED_MERGES = 64
 """Maximum number of merges that are distinguished above one segment. Stored depths are exact up to this number and at

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 MOST = 2**63 - 1
 """The largest 64-bit integer, of Java and of PostgreSQL."""

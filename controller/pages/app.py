@@ -30,7 +30,7 @@ from controller.pages import (
     segment,
     topic,
 )
-from controller.pages.desk import HERE, Desk, render
+from controller.pages.context import HERE, PageContext, render
 from controller.services import subscription_lag
 
 router = APIRouter()
@@ -84,7 +84,7 @@ class Wish(BaseModel):
 
 
 def _reading(request: Request) -> Iterator[Connection]:
-    desk: Desk = request.app.state.desk
+    desk: PageContext = request.app.state.desk
     with desk.reading() as tx:
         yield tx
 
@@ -94,7 +94,7 @@ Text = Annotated[str, Query(max_length=1_000)]
 Id = Annotated[int, Query(ge=0, lt=2**63)]
 
 
-def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
+def pages_app(desk: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
     """Return the app of the pages. FastAPI checks `dependencies` before every route."""
     app = FastAPI(
         title="Cleave",
@@ -165,7 +165,7 @@ def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLRespon
 @router.get("/lag")
 def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
     """The lag of a subscription. The page requests it only on demand, because the data plane has to count."""
-    desk: Desk = request.app.state.desk
+    desk: PageContext = request.app.state.desk
     cleave = desk.application()
     topic = topic_name(name)
     rows = subscription_lag.lag(cleave.store, cleave.planes, topic, subscription)
@@ -211,7 +211,7 @@ def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLRe
 @router.post("/preview")
 def preview(request: Request, wish: Wish) -> JSONResponse:
     """The dry run of a DAG's form."""
-    desk: Desk = request.app.state.desk
+    desk: PageContext = request.app.state.desk
     return JSONResponse(dry_runs.dry_run(desk.application(), wish.dag_id, wish.conf))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.approvals import LIST_APPROVALS, ListApprovals, read_waiting
 from controller.questions.question import read_page
 from controller.tasks.dag_runs import asking_run
@@ -14,13 +14,13 @@ from controller.tasks.dag_runs import asking_run
 
 def page(tx: Connection) -> dict[str, Any]:
     """Return the waiting approvals, and the newest ones that were answered or have expired."""
-    newest = read_page(tx, LIST_APPROVALS, ListApprovals(state="any"), limit=MOST_ROWS).rows
+    newest = read_page(tx, LIST_APPROVALS, ListApprovals(state="any"), limit=MAX_ROWS).rows
     return {"approvals": waiting(tx), "ended": [row for row in newest if row["state"] != "pending"]}
 
 
 def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:
-    """Return the waiting approvals of one topic or of all topics, `MOST_ROWS` at most. Column `asking` is the Airflow run that requests the answer,
+    """Return the waiting approvals of one topic or of all topics, `MAX_ROWS` at most. Column `asking` is the Airflow run that requests the answer,
     None without one; `question` is the map index of the task instance.
     """
-    rows = read_waiting(tx, topic_id, limit=MOST_ROWS)
+    rows = read_waiting(tx, topic_id, limit=MAX_ROWS)
     return [row | {"asking": asking_run(row["asked_in"])} for row in rows]

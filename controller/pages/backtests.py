@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from controller.actions import backtest_rows
 from controller.pages import figures
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.backtests import LIST_BACKTESTS, read_backtest
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import read_answers
@@ -22,8 +22,8 @@ _SHADOW_FIRST = "state = 'shadow' DESC, candidate_id DESC"
 def page(tx: Connection) -> dict[str, Any]:
     """Return the runs, newest first, and the candidates."""
     return {
-        "runs": read_answers(tx, LIST_BACKTESTS, MOST_ROWS + 1, columns=RUN_COLUMNS),
-        "candidates": read_answers(tx, LIST_CANDIDATES, MOST_ROWS + 1, order=_SHADOW_FIRST),
+        "runs": read_answers(tx, LIST_BACKTESTS, MAX_ROWS + 1, columns=RUN_COLUMNS),
+        "candidates": read_answers(tx, LIST_CANDIDATES, MAX_ROWS + 1, order=_SHADOW_FIRST),
     }
 
 
@@ -40,6 +40,6 @@ def run(tx: Connection, run_id: int) -> dict[str, Any]:
         "summary": backtest_rows.cells(summary),
         "regrets": figures.regrets(summary),
         "load_columns": backtest_rows.BY_LOAD,
-        "by_load": backtest_rows.cells(by_load[:MOST_ROWS]),
-        "is_cut_off": len(by_load) > MOST_ROWS,
+        "by_load": backtest_rows.cells(by_load[:MAX_ROWS]),
+        "is_cut_off": len(by_load) > MAX_ROWS,
     }

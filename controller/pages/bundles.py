@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from controller.bundles.questions import LIST_BROKERS, LIST_BUNDLES, LIST_PROPOSALS
 from controller.bundles.store.proposals import ProposalState
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.pages.figures import bundles_by_load
 from controller.questions.question import read_answers, read_view
 
@@ -20,7 +20,7 @@ _OPEN = [ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED]
 def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
     """Return all brokers and namespaces, and the bundles of one namespace of a cluster. Without a name, the busiest namespace that fits is chosen."""
     by_load = "byte_rate_in + byte_rate_out DESC NULLS LAST, namespace"
-    namespaces = read_view(tx, "inspect.bundles_namespaces", order=by_load, limit=MOST_ROWS + 1)
+    namespaces = read_view(tx, "inspect.bundles_namespaces", order=by_load, limit=MAX_ROWS + 1)
     fitting = (
         one for one in namespaces if cluster in ("", one["cluster"]) and namespace in ("", one["namespace"])
     )
@@ -29,14 +29,14 @@ def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
     bundles = read_answers(tx, LIST_BUNDLES, MOST_BUNDLES, **chosen)
     return {
         "brokers": read_answers(
-            tx, LIST_BROKERS, MOST_ROWS + 1, order="cluster, usage DESC NULLS LAST, broker"
+            tx, LIST_BROKERS, MAX_ROWS + 1, order="cluster, usage DESC NULLS LAST, broker"
         ),
         "namespaces": namespaces,
         "chosen": chosen,
         "bundles": bundles,
         "ring": bundles_by_load(bundles),
-        "proposals": read_answers(tx, LIST_PROPOSALS, MOST_ROWS + 1, state=_OPEN),
+        "proposals": read_answers(tx, LIST_PROPOSALS, MAX_ROWS + 1, state=_OPEN),
         "why_not": read_view(
-            tx, "inspect.bundles_why_not", order="cluster, namespace, bundle", limit=MOST_ROWS + 1
+            tx, "inspect.bundles_why_not", order="cluster, namespace, bundle", limit=MAX_ROWS + 1
         ),
     }

@@ -8,20 +8,20 @@ from sqlalchemy import Connection
 
 from controller.actions.fields import fill_in
 from controller.pages import approvals
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_load_run, live_workers
 
 
 def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
     """Return topics whose name contains `find`, in state `show` if given, after the row `after`. Raises InvalidInput."""
-    request = fill_in(ShowFleet, {"find": find, "show": show or None, "after": after, "limit": MOST_ROWS + 1})
+    request = fill_in(ShowFleet, {"find": find, "show": show or None, "after": after, "limit": MAX_ROWS + 1})
     sums, topics = fleet_topics(tx, request, sums=True)
     return {
         "find": find,
         "show": show,
         "shown": get_args(Shown),
-        "topics": topics[:MOST_ROWS],
-        "next": after + MOST_ROWS if len(topics) > MOST_ROWS else None,
+        "topics": topics[:MAX_ROWS],
+        "next": after + MAX_ROWS if len(topics) > MAX_ROWS else None,
         "sums": sums,
         "workers": live_workers(tx),
         "last_load": last_load_run(tx),

@@ -11,7 +11,7 @@ from controller.actions.fields import fill_in
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.pages.backtests import RUN_COLUMNS
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.backtests import LIST_BACKTESTS
 from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION, ShowDecision
 from controller.questions.operations import (
@@ -62,7 +62,7 @@ def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tupl
     given = {name: value for name, value in wanted.items() if value and name in question.request.model_fields}
     lists = {"state": [given["state"]]} if "state" in given else {}
     request = fill_in(question.request, {**given, **lists})
-    found = read_page(tx, question, request, limit=MOST_ROWS, page=wanted.get("page") or None)
+    found = read_page(tx, question, request, limit=MAX_ROWS, page=wanted.get("page") or None)
     return [*found.rows], found.next
 
 
@@ -72,7 +72,7 @@ def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
     return {
         "operation": found,
         "dag_run": dag_run(found["request_key"]) or _decided_in(tx, found["decision_id"]),
-        "steps": read_answers(tx, LIST_STEPS, MOST_ROWS, operation_id=operation_id),
+        "steps": read_answers(tx, LIST_STEPS, MAX_ROWS, operation_id=operation_id),
         "loads": read_view(
             tx, "inspect.operation_loads", "operation_id = :id", order="segment_id", id=operation_id
         ),
@@ -86,16 +86,16 @@ def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
     """
     run_id = run_id.replace(" ", "+")
     of_run = f"{dag_id}/{run_id}"
-    backtests = read_answers(tx, LIST_BACKTESTS, MOST_ROWS, columns=RUN_COLUMNS, run=of_run)
+    backtests = read_answers(tx, LIST_BACKTESTS, MAX_ROWS, columns=RUN_COLUMNS, run=of_run)
     return {
         "dag_id": dag_id,
         "run_id": run_id,
-        "operations": read_answers(tx, LIST_OPERATIONS, MOST_ROWS, run=of_run),
+        "operations": read_answers(tx, LIST_OPERATIONS, MAX_ROWS, run=of_run),
         "backtests": backtests,
         "candidates": read_answers(
-            tx, LIST_CANDIDATES, MOST_ROWS, run_id=[one["run_id"] for one in backtests]
+            tx, LIST_CANDIDATES, MAX_ROWS, run_id=[one["run_id"] for one in backtests]
         ),
-        "decisions": shown(read_answers(tx, LIST_DECISIONS, MOST_ROWS, run=of_run)),
+        "decisions": shown(read_answers(tx, LIST_DECISIONS, MAX_ROWS, run=of_run)),
     }
 
 

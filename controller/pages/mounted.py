@@ -13,7 +13,7 @@ from controller.actions.rights import Right
 from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.domain.errors import AccessForbidden
-from controller.pages.desk import Desk
+from controller.pages.context import PageContext
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 from controller.web.access import LONGEST_SUBJECT, Grant, Role
@@ -21,10 +21,10 @@ from controller.web.access import LONGEST_SUBJECT, Grant, Role
 EVERY_NAMESPACE = ("*",)
 
 
-class DeskServices:
-    """Services on the application of a `Desk`, which follows the connection that the mounting server stores."""
+class ContextServices:
+    """Services on the application of a `PageContext`, which follows the connection that the mounting server stores."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PageContext) -> None:
         self._desk = desk
         self._application: Application | None = None
 

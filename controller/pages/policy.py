@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from controller.domain.names import CLUSTER, policy_level
 from controller.domain.policy import OVERRIDABLE_PARAMETERS, PARAMETERS, AutoScalePolicy, PolicyLevel
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.policies import LIST_PARAMETER_CHANGES
 from controller.questions.question import read_answers, read_view
 from controller.services.policy_admin import kind_of
@@ -24,7 +24,7 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
     return {
         "level": where,
         "parameters": _parameters(tx, where, kind, stored),
-        "levels": read_view(tx, "inspect.policies", order="level, name", limit=MOST_ROWS),
+        "levels": read_view(tx, "inspect.policies", order="level, name", limit=MAX_ROWS),
         "history": read_answers(tx, LIST_PARAMETER_CHANGES, 50, level=kind, name=own),
     }
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from controller.domain.errors import NotFound
 from controller.domain.names import topic_name
 from controller.domain.operation import OperationState
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.history import LIST_LAYOUT_CHANGES, LIST_LOAD_HISTORY, LIST_SEGMENTS
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import Row, read_answers
@@ -34,7 +34,7 @@ def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
         "children": _segments(tx, topic, segment["children"]),
         "changes": read_answers(tx, LIST_LAYOUT_CHANGES, order="epoch", epoch=epochs, **topic.key),
         "operations": _unfinished(tx, topic, segment_id),
-        "loads": read_answers(tx, LIST_LOAD_HISTORY, MOST_ROWS + 1, segment_id=segment_id, **topic.key),
+        "loads": read_answers(tx, LIST_LOAD_HISTORY, MAX_ROWS + 1, segment_id=segment_id, **topic.key),
     }
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from controller.domain.names import topic_name
 from controller.pages import approvals, figures, journal
-from controller.pages.desk import MOST_ROWS
+from controller.pages.context import MAX_ROWS
 from controller.questions.consumers import LIST_BUCKETS, readers_of
 from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
 from controller.questions.history import load_records, segments_over_time
@@ -47,7 +47,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
     }
     over_time = segments_over_time(tx, found.topic_id, since, thresholds, MOST_SEGMENTS)
     records = load_records(tx, found.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS)
-    rows: dict[str, Any] = {"limit": MOST_ROWS + 1, **found.key}
+    rows: dict[str, Any] = {"limit": MAX_ROWS + 1, **found.key}
     return {
         "topic": topic,
         "properties": found.properties,
@@ -66,7 +66,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "decisions": journal.shown(read_answers(tx, LIST_DECISIONS, 10, **found.key)),
         "operations": read_answers(tx, LIST_OPERATIONS, 10, **found.key),
         "subscriptions": read_answers(tx, LIST_SUBSCRIPTIONS, **rows),
-        "consumers": readers_of(tx, found, MOST_ROWS + 1),
+        "consumers": readers_of(tx, found, MAX_ROWS + 1),
         "failing": read_view(
             tx, "inspect.failing_messages", "topic_id = :topic_id", order="last_at DESC", **rows
         ),

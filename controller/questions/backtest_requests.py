@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.actions.fields import parse_parameters
 from controller.domain.errors import InvalidInput, Unsupported
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.questions.question import Row, read_statement
 from controller.questions.spans import span
 from controller.services.policy_backtest import Loads
@@ -41,7 +41,7 @@ _RECORDED = """
 
 
 @dataclass(frozen=True, slots=True)
-class AskedBacktest:
+class BacktestRequest:
     """A request for a backtest: policies as `question` reads them, or other `parameters` for the policy in force. The engine is chosen if
     `engine` is None. `pictures` adds the data that a report draws.
     """

@@ -22,7 +22,7 @@ from controller.domain.names import CLUSTER
 from controller.domain.policy import PolicyLevel as Level
 from controller.domain.whole_numbers import MOST
 from controller.questions import backtest_requests
-from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.backtest_requests import BacktestRequest
 from controller.questions.question import (
     ASKED_BY_RUN,
     DagRun,
@@ -93,7 +93,7 @@ class RunBacktest(ActionRequest):
     seeds: int = Field(1, description="Number of draws of each load; the first draw is the recorded load.")
     actuation_seconds: float = Field(0.0, description="Duration of a reshape in seconds.")
 
-    def asked(self, now: datetime) -> AskedBacktest:
+    def asked(self, now: datetime) -> BacktestRequest:
         """Return the backtest that the request describes. Raises InvalidInput."""
         if self.parameters is not None and self.policies:
             raise InvalidInput("policies and parameters: give one of the two")
@@ -101,7 +101,7 @@ class RunBacktest(ActionRequest):
             raise InvalidInput(f"topics: name them at the level cluster, not at {self.level}")
         kind = policy_admin.kind_of(self.level)
         topics = [self.level] if kind is Level.TOPIC else self.topics
-        return AskedBacktest(
+        return BacktestRequest(
             Loads(
                 *backtest_requests.past(self.since, self.until, now),
                 topics=None if topics is None else tuple(topics),

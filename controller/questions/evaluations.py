@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
-from controller.domain.how_far import INSTANTS, how_far
+from controller.domain.refusal_text import INSTANTS, how_far
 from controller.domain.replay import exact
 
 if TYPE_CHECKING:

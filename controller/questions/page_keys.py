@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.whole_numbers import MOST
 
 

@@ -70,7 +70,7 @@ Until = Annotated[
 ]
 
 
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Maximum number of rows of a request."""
 MOST_OF_A_PAGE = 1000
 """Maximum number of rows of a page."""
@@ -89,7 +89,7 @@ class QuestionRequest(BaseModel):
 class PageRequest(QuestionRequest):
     """A request for a list, which comes in pages."""
 
-    limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = Field(
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = Field(
         50,
         description=f"Maximum number of rows; a page has at most {MOST_OF_A_PAGE}. Default: 50.",
         examples=[100],

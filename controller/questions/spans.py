@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from controller.domain.durations import is_duration, parse_duration
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.whole_numbers import from_digits
 
 EVER = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))

@@ -11,7 +11,7 @@ from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.responses import Document
 from controller.domain.decision import Lane
-from controller.domain.situation import Situation
+from controller.domain.evaluation_input import EvaluationInput
 from controller.questions import evaluations
 from controller.questions.question import TopicQuestion
 from controller.services import what_if
@@ -45,9 +45,9 @@ class SituationsAnswer(Document):
     what_if: str
 
     @property
-    def situations(self) -> tuple[Situation, Situation]:
+    def situations(self) -> tuple[EvaluationInput, EvaluationInput]:
         """Evaluation inputs under the policy in force, and under the other policy."""
-        return Situation.from_json(self.in_force), Situation.from_json(self.what_if)
+        return EvaluationInput.from_json(self.in_force), EvaluationInput.from_json(self.what_if)
 
 
 class Verdict(BaseModel):

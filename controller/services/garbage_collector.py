@@ -30,7 +30,7 @@ from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
 from controller.store.topics import backing_logs, drains, gates, layouts, topics
-from controller.store.topics.backing_logs import BackingLog, Books
+from controller.store.topics.backing_logs import BackingLog, ExpectedLogs
 from controller.store.topics.retention import ExpiredTopic, expired_topics
 
 log = telemetry.get_logger(__name__)
@@ -193,7 +193,7 @@ class _TopicView:
 
     plane: SetWiseDataPlane
     layout: SegmentLayout
-    books: Books
+    books: ExpectedLogs
     drained_ids: Mapping[str, Collection[int]]
     stock: Collection[str]
     """Subscriptions that standard consumers read. Only the gate keeper marks segments as drained for them."""

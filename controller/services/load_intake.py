@@ -26,7 +26,7 @@ LATEST_MS, OLDEST_MS = 60_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class IntakeResult:
     """Number of samples written, and the reported logs that are not watched."""
 
     landed: int
@@ -39,14 +39,14 @@ class LoadIntake:
     def __init__(self, store: Store, area: LandingArea) -> None:
         self._store, self._area = store, area
 
-    def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> Taken:
+    def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> IntakeResult:
         """Land the counters that a source reports. `sent_at_ms` is a time of the clock that stamped the
         counters; None stands for the latest instant of the counters.
 
         Raises InvalidInput for an instant out of bounds, StoreUnavailable if storage is unavailable.
         """
         if not counters:
-            return Taken(0, ())
+            return IntakeResult(0, ())
         names = sorted({sample.backing_topic for sample in counters})
         with self._store.transaction() as tx:
             now = to_ms(database_now(tx))
@@ -82,7 +82,7 @@ class LoadIntake:
                 self._area.append(now, f"intake-{secrets.token_hex(6)}", sample_table(samples))
             except OSError as error:
                 raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
-        return Taken(len(samples), tuple(name for name in names if name not in watched))
+        return IntakeResult(len(samples), tuple(name for name in names if name not in watched))
 
 
 def _check(subject: str, instant_ms: int, now: int) -> None:

@@ -137,7 +137,7 @@ class PolicyBacktest:
 
     def _begin(
         self, question: Question, loads: Loads, asked_by: str, request_key: str
-    ) -> tuple[backtests.BegunRun, BacktestRequest]:
+    ) -> tuple[backtests.StartedRun, BacktestRequest]:
         request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
         with self.store.transaction() as tx:
             return backtests.begin(tx, request), request

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.dataplane.adoptable import Adoptable, FoundTopic
+from controller.dataplane.adoptable import Adoptable, TopicDescription
 from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import demand_subscription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
@@ -33,7 +33,7 @@ class Plan:
     """Result that adopting a topic would have. `topic` is the new name."""
 
     topic: str
-    found: FoundTopic
+    found: TopicDescription
     segments: int
     unserved: Mapping[str, str]
     """Subscriptions whose names no consumer of Cleave can use, and the reasons."""

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, text
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy, validate
-from controller.domain.situation import Situation
 from controller.store.decisions import situations
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
@@ -28,8 +28,8 @@ class WhatIf:
 
     topic: str
     lanes: frozenset[Lane]
-    now: Situation
-    then: Situation
+    now: EvaluationInput
+    then: EvaluationInput
     in_force: Evaluation
     what_if: Evaluation
 
@@ -55,7 +55,9 @@ def ask(
     return compare(topic, *situations_of(store, planes, topic, changes), lanes)
 
 
-def compare(topic: str, now: Situation, then: Situation, lanes: Collection[Lane] = ALL_LANES) -> WhatIf:
+def compare(
+    topic: str, now: EvaluationInput, then: EvaluationInput, lanes: Collection[Lane] = ALL_LANES
+) -> WhatIf:
     """Evaluate both inputs."""
     evaluated_lanes = frozenset(lanes)
     return WhatIf(
@@ -65,7 +67,7 @@ def compare(topic: str, now: Situation, then: Situation, lanes: Collection[Lane]
 
 def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
-) -> tuple[Situation, Situation]:
+) -> tuple[EvaluationInput, EvaluationInput]:
     """Return the topic's inputs under the policy in force and under the changed policy, from one snapshot and
     at one instant. Raises TopicNotFound, NotFound, InvalidPolicy, and InvalidInput for a parameter that is
     removed.
@@ -83,7 +85,7 @@ def present_situation(
     topic: TopicRow,
     planes: Mapping[str, DataPlane],
     instead: AutoScalePolicy | None = None,
-) -> Situation:
+) -> EvaluationInput:
     """Return the topic's present inputs, with the policy in force or with the policy `instead`. Raises
     NotFound if the topic cannot be evaluated.
     """

@@ -52,7 +52,7 @@ class NewApproval:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunAct:
+class StartedAction:
     """An approved action, and the operation that performs it."""
 
     topic_id: int
@@ -190,7 +190,7 @@ def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
         tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
 
 
-def mark_done(tx: Connection, acts: Sequence[BegunAct]) -> None:
+def mark_done(tx: Connection, acts: Sequence[StartedAction]) -> None:
     """Mark the approvals of these actions as done, so that each is used once."""
     if acts:
         rows = [

@@ -100,19 +100,19 @@ class BacktestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunRun:
+class StartedRun:
     """A run of a request. `is_done` is True if an earlier request with the same key has the results already."""
 
     run_id: int
     is_done: bool
 
 
-def begin(tx: Connection, request: BacktestRequest) -> BegunRun:
+def begin(tx: Connection, request: BacktestRequest) -> StartedRun:
     """Store the request and return its run. A run of the same key that ended without results begins again."""
     run_id = tx.execute(_BEGIN, _parameters(request)).scalar_one_or_none()
     if run_id is not None:
-        return BegunRun(run_id, is_done=False)
-    return BegunRun(tx.execute(_DONE, {"request_key": request.request_key}).scalar_one(), is_done=True)
+        return StartedRun(run_id, is_done=False)
+    return StartedRun(tx.execute(_DONE, {"request_key": request.request_key}).scalar_one(), is_done=True)
 
 
 def finish(

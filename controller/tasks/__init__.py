@@ -28,7 +28,7 @@ from controller.tasks.maintenance import (
     fleet_shares,
     keep_partitions,
     reconcile_share,
-    sweep_tombstones,
+    sweep_deletion_entries,
 )
 from controller.tasks.passes import merge_pass, split_pass
 from controller.tasks.policy_candidates import tune_policies
@@ -63,7 +63,7 @@ __all__ = [
     "reconcile_share",
     "split_pass",
     "split_pass_has_work",
-    "sweep_tombstones",
+    "sweep_deletion_entries",
     "tune_policies",
     "url_with_options",
     "verify_bundles",

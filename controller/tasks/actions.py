@@ -19,9 +19,9 @@ from controller.actions.fields import fill_in
 from controller.actions.responses import Answer
 from controller.bootstrap import Application
 from controller.domain.errors import Conflict, InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.names import topic_name
 from controller.domain.operation import Origin
-from controller.domain.shown import shown
 from controller.tasks import dag_runs
 from controller.tasks.access import Extras, cleave_at
 from controller.terminal import answer_table, emit

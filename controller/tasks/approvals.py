@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from controller.domain.approvals import Subject
-from controller.domain.shown import in_markdown
+from controller.domain.formatting import in_markdown
 from controller.services import approvals
 from controller.store.approvals import ApprovalRow
 from controller.tasks.access import Extras, cleave_at

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from controller import telemetry
 from controller.bootstrap import build_airflow_rest
 from controller.domain.errors import Retryable
-from controller.domain.shown import in_markdown
+from controller.domain.formatting import in_markdown
 from controller.settings import Settings
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from controller import telemetry
 from controller.questions.question import read_view
 from controller.questions.topics import LIST_TOPICS
-from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
+from controller.services import deletion_sweeper, garbage_collector, log_trimmer, reconciler
 from controller.store import approvals, audit, backtests
-from controller.store.decisions import ledger, shadow_decisions
-from controller.store.journal import tombstones
+from controller.store.decisions import decision_log, shadow_decisions
+from controller.store.journal import deletion_entries
 from controller.store.load import history
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
@@ -115,17 +115,17 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
     }
 
 
-def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
+def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
     """Delete superfluous logs, and trim the messages that all subscriptions of the other logs have read; a
     dry run lists the logs.
     """
     with cleave_at(dsn, extras) as app:
         if dry_run:
             with app.store.transaction() as tx:
-                rows = [asdict(entry) for entry in tombstones.list_open(tx, limit=SHOWN_AT_MOST)]
+                rows = [asdict(entry) for entry in deletion_entries.list_open(tx, limit=SHOWN_AT_MOST)]
             emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
             return {"open": len(rows)}
-        swept = tombstone_sweeper.sweep(app.store, app.planes)
+        swept = deletion_sweeper.sweep(app.store, app.planes)
         trimmed = log_trimmer.trim(
             app.planes,
             retention_seconds=app.settings.embedded_retention_seconds,
@@ -159,9 +159,9 @@ def keep_partitions(
     with cleave_at(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as app:
         with app.store.transaction() as tx:
             now = database_now(tx)
-            made = ledger.ensure_partitions(tx, DAYS_AHEAD)
+            made = decision_log.ensure_partitions(tx, DAYS_AHEAD)
             oldest = now - timedelta(days=keep_days)
-            dropped = ledger.drop_partitions(tx, oldest)
+            dropped = decision_log.drop_partitions(tx, oldest)
             forgotten = history.forget_before(tx, oldest)
             shadows = shadow_decisions.forget_before(tx, oldest)
             answers = approvals.forget_before(tx, oldest)

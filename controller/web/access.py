@@ -19,7 +19,7 @@ import jwt
 
 from controller.actions.rights import Right
 from controller.domain.errors import AccessDenied, AccessForbidden, InvalidInput, TokenOutOfTime
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 
 class Role(StrEnum):

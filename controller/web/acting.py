@@ -23,8 +23,8 @@ from controller.domain.operation import Operation, Origin
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.web.access import Grant
-from controller.web.asked import served_by
 from controller.web.demands import Holder
+from controller.web.shared_parameters import served_by
 
 AT_ONCE = 8
 """Maximum number of actions in progress, and of reads in progress; further calls wait."""
@@ -77,4 +77,4 @@ async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
         yield acting
 
 
-AtDesk = Annotated[Acting, Depends(_acting)]
+HttpCaller = Annotated[Acting, Depends(_acting)]

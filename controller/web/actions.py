@@ -16,7 +16,7 @@ from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.actions.signatures import REQUIRED, describe, keyword
 from controller.services.computing.computers import Computation
-from controller.web.acting import Acting, AtDesk
+from controller.web.acting import Acting, HttpCaller
 from controller.web.changes import Change, Changing, Wait
 from controller.web.computing import COMPUTE, Computing
 from controller.web.demands import DemandingRoute, demand_of
@@ -80,7 +80,7 @@ def _report_endpoint(action: AnyAction, level: Any) -> Any:
         answer: Answer = perform_in(context, action, _request_of(action, body, path))
         return answer
 
-    parameters = [keyword("acting", AtDesk), *path_parameters(action.path_fields, action.request, level)]
+    parameters = [keyword("acting", HttpCaller), *path_parameters(action.path_fields, action.request, level)]
     if document is not None:
         is_query = action.method == "GET"
         parameters.append(

@@ -24,7 +24,6 @@ from controller.web import (
     suspects,
 )
 from controller.web.acting import Turns
-from controller.web.asked import ServesPeople
 from controller.web.audit import Audited
 from controller.web.computing import ComputingTurns
 from controller.web.demands import Who, demand_rights, token_holder
@@ -32,10 +31,11 @@ from controller.web.description import describe
 from controller.web.limits import SmallRequests
 from controller.web.pulsar import namespaces, scalable, segments
 from controller.web.refusals import answer_errors
+from controller.web.shared_parameters import PeopleServices
 from controller.web.slots import GivesBack, Slots
 
-PEOPLES_ROUTERS = (
-    layouts.peoples_router,
+ROUTERS_FOR_PEOPLE = (
+    layouts.router_for_people,
     scalable.router,
     namespaces.router,
     segments.router,
@@ -48,7 +48,7 @@ ROUTERS = (
     deliveries.router,
     key_counts.router,
     suspects.router,
-    *PEOPLES_ROUTERS,
+    *ROUTERS_FOR_PEOPLE,
     load.router,
 )
 
@@ -68,13 +68,13 @@ def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers
     return _app(ROUTERS, served, token_holder(secret), slots, computers)
 
 
-def peoples_app(served: ServesPeople, who: Who, *, most_at_once: int) -> FastAPI:
+def app_for_people(served: PeopleServices, who: Who, *, most_at_once: int) -> FastAPI:
     """Return the app with the routes for people, without those of consumers and brokers. `who` identifies each caller."""
-    return _app(PEOPLES_ROUTERS, served, who, Slots(most_at_once), Computers())
+    return _app(ROUTERS_FOR_PEOPLE, served, who, Slots(most_at_once), Computers())
 
 
 def _app(
-    routers: Sequence[APIRouter], served: ServesPeople, who: Who, slots: Slots, computers: Computers
+    routers: Sequence[APIRouter], served: PeopleServices, who: Who, slots: Slots, computers: Computers
 ) -> FastAPI:
     app = _routed(routers)
     app.state.served, app.state.who, app.state.slots = served, who, slots

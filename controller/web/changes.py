@@ -24,7 +24,7 @@ from controller.bootstrap import Application
 from controller.services.computing.computers import Computation
 from controller.store import idempotency_keys
 from controller.store.postgres.engine import Store
-from controller.web.acting import Acting, AtDesk
+from controller.web.acting import Acting, HttpCaller
 from controller.web.paths import PRINTABLE
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -103,7 +103,7 @@ class Change:
 
 async def _change(
     request: HttpRequest,
-    acting: AtDesk,
+    acting: HttpCaller,
     dry_run: Annotated[
         bool,
         Query(description="Run all checks, return what would happen, and change nothing."),

@@ -17,11 +17,11 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
-from controller.web.asked import Topic
 from controller.web.demands import CONSUME, DemandingRoute, Holder
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.sessions import AtLeader, Life
+from controller.web.shared_parameters import Topic
 
 router = APIRouter(
     route_class=DemandingRoute,
@@ -111,13 +111,13 @@ class Openings(BaseModel):
 
 async def _asker(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
-) -> _Asker:
+) -> _RequestingConsumer:
     served: ConsumerServices = request.app.state.served
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
-    return _Asker(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+    return _RequestingConsumer(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
-class _Asker:
+class _RequestingConsumer:
     """The consumer that sends the request."""
 
     def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str, subject: str) -> None:
@@ -136,7 +136,7 @@ class _Asker:
         )
 
 
-Asker = Annotated[_Asker, Depends(_asker)]
+Asker = Annotated[_RequestingConsumer, Depends(_asker)]
 
 
 @router.post(CONSUMER_PATH + "/opened")

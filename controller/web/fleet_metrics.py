@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from controller import telemetry
 from controller.domain.errors import CleaveError
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 from controller.store.fleet_figures import FleetFigures, TopicFigures, fleet_figures
 from controller.store.postgres.engine import Store
 from controller.store.postgres.snapshots import snapshot
@@ -52,7 +52,7 @@ HEALTH: Final = {
     "oldest_away_seconds": "Longest time that one of these owners has been disconnected.",
     "held_topics": "Topics that are held because their logs are ahead of the database (inspect.held_topics).",
     "unverified_topics": "Topics whose logs have not been compared with the database since the database was restored.",
-    "foreign_logs": "Unmanaged logs: logs with the name of a segment that Cleave must not delete (inspect.foreign_logs).",
+    "unmanaged_logs": "Unmanaged logs: logs with the name of a segment that Cleave must not delete (inspect.unmanaged_logs).",
     "set_aside": "Subjects that batches excluded within the last quarter of an hour (inspect.set_aside).",
     "collectors_beside": "Collectors that read the same counters as another collector (inspect.load_readers).",
     "clock_off_seconds": "The largest difference between the clock of a live reader of counters and the database's clock.",

@@ -26,7 +26,6 @@ from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics import inspected
 from controller.store.topics.published import PublishedLayout
-from controller.web.asked import Topic, WithProperties, served_by
 from controller.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.web.paths import (
     NAMESPACE_PATH,
@@ -37,10 +36,11 @@ from controller.web.paths import (
     Tenant,
 )
 from controller.web.refusals import REFUSALS, json_answer
+from controller.web.shared_parameters import Topic, WithProperties, served_by
 from controller.web.streams import EventStream, event_of, response
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
-peoples_router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
+router_for_people = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 """The routes that servers for people have as well."""
 
 
@@ -127,7 +127,7 @@ class DrainedQueue(BaseModel):
     ]
 
 
-@peoples_router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
+@router_for_people.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
 async def layout(
     request: HttpRequest,
     topic: Topic,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from controller.bootstrap import build_load_intake
 from controller.dataplane.base import Counters
-from controller.web.acting import AtDesk
+from controller.web.acting import HttpCaller
 from controller.web.demands import WRITE_LOAD, DemandingRoute
 from controller.web.paths import PREFIX
 from controller.web.refusals import REFUSALS
@@ -75,7 +75,7 @@ class SamplesTaken(BaseModel):
 
 
 @router.post(f"{PREFIX}/load/samples", dependencies=[WRITE_LOAD])
-def write_load(acting: AtDesk, said: Annotated[Samples, Body()]) -> SamplesTaken:
+def write_load(acting: HttpCaller, said: Annotated[Samples, Body()]) -> SamplesTaken:
     """Land samples of counters, as a collector would."""
     counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
     taken = build_load_intake(acting.app).take(acting.grant.subject, counters, said.sent_at_ms)

@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 from controller.actions.fields import PATH_FORMS
 from controller.actions.signatures import keyword
 from controller.domain.names import CLUSTER
-from controller.web.asked import Bundle, Namespace, Topic
 from controller.web.paths import PREFIX, Name
+from controller.web.shared_parameters import Bundle, Namespace, Topic
 
 _TYPES: Mapping[str, Any] = MappingProxyType(
     {"topic": Topic, "namespace": Namespace, "bundle": Bundle, "subscription": Name}

@@ -17,7 +17,7 @@ from controller.questions.question import (
     all_questions,
     read_page,
 )
-from controller.web.acting import Acting, AtDesk
+from controller.web.acting import Acting, HttpCaller
 from controller.web.demands import DemandingRoute, demand_of
 from controller.web.parameters import path_parameters, route_path
 from controller.web.refusals import REFUSALS, json_answer
@@ -77,7 +77,7 @@ def _endpoint(question: Question) -> Any:
             return json_answer(answer.rows[0])
         return json_answer({"items": answer.rows, "next": answer.next})
 
-    parameters = [keyword("acting", AtDesk), *path_parameters(question.path_fields, question.request)]
+    parameters = [keyword("acting", HttpCaller), *path_parameters(question.path_fields, question.request)]
     if query is not None:
         parameters.append(keyword("query", Annotated[query, Query()]))
     documentation = question.request.__doc__ or ""

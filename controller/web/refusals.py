@@ -28,7 +28,7 @@ from controller.domain.errors import (
     TokenOutOfTime,
     Unsupported,
 )
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.web.paths import NAMES, PREFIX
 
 _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
@@ -86,7 +86,7 @@ LED: dict[int | str, dict[str, Any]] = {
 """Additional answers of routes that only the topic's leader serves."""
 
 
-class AskLeader(Exception):
+class OtherLeader(Exception):
     """Another worker leads the topic; `address` is its address."""
 
     def __init__(self, address: str) -> None:
@@ -99,7 +99,7 @@ def answer_errors(app: FastAPI) -> None:
     app.add_exception_handler(CleaveError, _refusal)
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(HTTPException, _no_such_call)
-    app.add_exception_handler(AskLeader, _send_there)
+    app.add_exception_handler(OtherLeader, _send_there)
 
 
 def json_answer(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -148,7 +148,7 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
     """Redirect to the leader with the path exactly as it was sent: decoded or encoded again, it would name another topic."""
     path, query = request.scope["raw_path"], request.scope["query_string"]
-    leader = cast(AskLeader, error).address.encode()
+    leader = cast(OtherLeader, error).address.encode()
     answer = Response(status_code=307)
     answer.raw_headers.append((b"location", leader + path + (b"?" + query if query else b"")))
     return answer

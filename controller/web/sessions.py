@@ -23,29 +23,29 @@ from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
-from controller.domain.shown import printable
+from controller.domain.formatting import printable
 from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.consumer_sessions.requests import (
     Attach,
+    Deregister,
     Detach,
     Drained,
-    Goodbye,
-    Pulse,
+    Heartbeat,
     PushedAssignment,
     ReadSegment,
     Register,
     Release,
     ReleasedBucket,
+    ReportReasons,
     Request,
-    Say,
 )
-from controller.store.topics.bucket_owners import SaidOfBucket, SubscriptionKey
+from controller.store.topics.bucket_owners import BucketReport, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.web.asked import Topic, served_by
 from controller.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.web.layouts import stream_of
 from controller.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
-from controller.web.refusals import LED, REFUSALS, AskLeader, json_answer
+from controller.web.refusals import LED, REFUSALS, OtherLeader, json_answer
+from controller.web.shared_parameters import Topic, served_by
 from controller.web.streams import EventStream, response
 
 ANSWER_SECONDS = 10.0
@@ -106,7 +106,7 @@ class Registration(Life):
     reads: Literal[SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT] = SubscriptionKind.STREAM
 
 
-class LetGo(BaseModel):
+class ReleasedBucketModel(BaseModel):
     """A released bucket, with the generation of the assignment that gave the bucket to the consumer."""
 
     segment_id: Annotated[int, Field(ge=0, lt=2**63)]
@@ -128,7 +128,7 @@ class Released(Life):
         }
     )
 
-    buckets: Annotated[list[LetGo], Field(max_length=65_536), FailFast()]
+    buckets: Annotated[list[ReleasedBucketModel], Field(max_length=65_536), FailFast()]
 
 
 class ReadToItsEnd(BaseModel):
@@ -150,7 +150,7 @@ class DrainedSegments(Life):
     segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000), FailFast()]
 
 
-class SaidOf(LetGo):
+class SaidOf(ReleasedBucketModel):
     """The reason why a bucket delivers nothing and for how many seconds, with the generation of the assignment."""
 
     reason: Annotated[
@@ -187,7 +187,7 @@ class Reasons(Life):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class LeaderRequest:
     """The consumer and subscription of a request, at the topic's leader."""
 
     served: ConsumerServices
@@ -203,7 +203,7 @@ class Asking:
 
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
-) -> Asking:
+) -> LeaderRequest:
     """Return the consumer of a request at the leader. Raises AskLeader if another worker leads the topic, StoreUnavailable if none does."""
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
@@ -211,11 +211,11 @@ async def _asking(
     if not served.leader.leads(topic_id):
         if leader is None:
             raise StoreUnavailable(f"no worker leads {topic} at the moment; ask again")
-        raise AskLeader(leader)
-    return Asking(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+        raise OtherLeader(leader)
+    return LeaderRequest(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
-AtLeader = Annotated[Asking, Depends(_asking)]
+AtLeader = Annotated[LeaderRequest, Depends(_asking)]
 
 
 @router.get(
@@ -302,7 +302,7 @@ async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation)
 @router.post(CONSUMER_PATH + "/pulse", status_code=204, dependencies=[CONSUME])
 async def pulse(asking: AtLeader, life: Life) -> None:
     """Confirm a heartbeat."""
-    await asking.ask(Pulse, incarnation=life.incarnation)
+    await asking.ask(Heartbeat, incarnation=life.incarnation)
 
 
 @router.post(CONSUMER_PATH + "/released", status_code=204, dependencies=[CONSUME])
@@ -323,16 +323,16 @@ async def drained(asking: AtLeader, said: DrainedSegments) -> None:
 async def reasons(asking: AtLeader, said: Reasons) -> None:
     """Replace the consumer's reasons why its buckets deliver nothing; `cleave consumers why` shows them."""
     buckets = tuple(
-        SaidOfBucket(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
+        BucketReport(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
         for one in said.buckets
     )
-    await asking.ask(Say, incarnation=said.incarnation, buckets=buckets)
+    await asking.ask(ReportReasons, incarnation=said.incarnation, buckets=buckets)
 
 
 @router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])
 async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
     """End the session. Other consumers get its buckets at once."""
-    await asking.ask(Goodbye, incarnation=incarnation)
+    await asking.ask(Deregister, incarnation=incarnation)
 
 
 async def _answered(leader: SessionLeader, request: Request) -> None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controller.domain.errors import StoreUnavailable
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.web.paths import CONSUMER_PATH
 
 _AGAIN_SECONDS = 1.0

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.domain.whole_numbers import MOST
-from controller.web.asked import Topic, served_by
 from controller.web.demands import CONSUME, DemandingRoute
 from controller.web.paths import TOPIC_PATH
 from controller.web.refusals import REFUSALS
+from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(
     route_class=DemandingRoute, dependencies=[CONSUME], responses=REFUSALS, tags=["clients: suspects"]

@@ -9,7 +9,7 @@ GRANT USAGE ON SCHEMA embedded TO cleave_client;
 -- The controller reads every control table. Functions of the owner, or `cleave migrate`, write the tables that it may not change.
 GRANT SELECT ON ALL TABLES IN SCHEMA cleave TO cleave_controller;
 GRANT USAGE ON SEQUENCE
-    cleave.topic_topic_id_seq, cleave.operation_operation_id_seq, cleave.tombstone_tombstone_id_seq, cleave.decision_id_seq,
+    cleave.topic_topic_id_seq, cleave.operation_operation_id_seq, cleave.deletion_entry_tombstone_id_seq, cleave.decision_id_seq,
     embedded.generation, embedded.log_log_id_seq
     TO cleave_controller;
 
@@ -23,7 +23,7 @@ GRANT INSERT, DELETE ON cleave.load_history, cleave.backtest_result, cleave.shad
 -- Rows that change and are never deleted.
 GRANT INSERT, UPDATE ON
     cleave.topic, cleave.segment, cleave.topic_tally,
-    cleave.operation, cleave.operation_parent, cleave.operation_child, cleave.operation_step, cleave.tombstone,
+    cleave.operation, cleave.operation_parent, cleave.operation_child, cleave.operation_step, cleave.deletion_entry,
     cleave.cluster_policy, cleave.load_source, cleave.load_run, cleave.threshold_in_force,
     cleave.policy_candidate, cleave.namespace_bundles, cleave.bundle_state, cleave.bundle_proposal
     TO cleave_controller;
@@ -31,7 +31,7 @@ GRANT UPDATE ON cleave.cluster_reconnections TO cleave_controller;
 
 -- Rows that are inserted, changed and deleted.
 GRANT INSERT, UPDATE, DELETE ON
-    cleave.foreign_log, cleave.lease, cleave.mirror, cleave.namespace_policy, cleave.api_request,
+    cleave.unmanaged_log, cleave.lease, cleave.mirror, cleave.namespace_policy, cleave.api_request,
     cleave.subscription, cleave.observed_subscription, cleave.segment_drain, cleave.drain_backlog, cleave.bucket_checkpoint,
     cleave.consumer, cleave.departed_consumer, cleave.gate, cleave.bucket_owner, cleave.bucket_opening, cleave.message_delivery,
     cleave.segment_load, cleave.load_reader, cleave.segment_producers, cleave.segment_sketch, cleave.evaluation, cleave.approval, cleave.backtest_run

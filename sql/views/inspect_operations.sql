@@ -67,21 +67,21 @@ SELECT operation_id, topic, kind, state, stuck_because, age_seconds, attempts, l
 COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that make no progress, with the reason (stuck_because).';
 
 CREATE VIEW inspect.tombstones_open AS
-SELECT d.tombstone_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_topic, d.reason, d.operation_id,
+SELECT d.deletion_entry_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_topic, d.reason, d.operation_id,
        d.attempts, d.last_error, d.absences, d.absent_since, d.not_before, d.created_at,
        round(extract(epoch FROM clock_timestamp() - d.created_at), 3) AS age_seconds
-  FROM cleave.tombstone d
+  FROM cleave.deletion_entry d
   JOIN cleave.topic t USING (topic_id)
  WHERE d.closed_at IS NULL;
 COMMENT ON VIEW inspect.tombstones_open IS 'Open deletion entries: logs still to be deleted from a data plane. An entry closes after the log was absent twice.';
 
-CREATE VIEW inspect.foreign_logs AS
+CREATE VIEW inspect.unmanaged_logs AS
 SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id, f.reason, f.unread, f.token, f.epoch, f.found_at, f.seen_at
-  FROM cleave.foreign_log f
+  FROM cleave.unmanaged_log f
   JOIN cleave.topic t USING (topic_id)
  WHERE NOT EXISTS (SELECT FROM cleave.topic n JOIN cleave.segment s ON s.topic_id = n.topic_id
                     WHERE n.name = t.name AND n.state <> 'deleted' AND s.backing_topic = f.backing_topic AND s.pruned_epoch IS NULL);
-COMMENT ON VIEW inspect.foreign_logs IS
+COMMENT ON VIEW inspect.unmanaged_logs IS
     'Unmanaged logs, which have the name of a segment and which Cleave must not delete: another journal created them, or they hold unread messages.';
 
 CREATE VIEW inspect.held_topics AS

@@ -61,14 +61,14 @@ COMMENT ON VIEW inspect.set_aside IS
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
        live.operations AS live_operations, live.oldest_seconds AS oldest_operation_seconds, stuck.operations AS stuck_operations,
-       tombstones.open AS open_tombstones, backlog.evaluations AS evaluations_due, backlog.oldest_seconds AS oldest_evaluation_due_seconds,
+       deletion_entries.open AS open_tombstones, backlog.evaluations AS evaluations_due, backlog.oldest_seconds AS oldest_evaluation_due_seconds,
        load.age_seconds AS load_age_seconds, samples.age_seconds AS sample_age_seconds,
        leases.workers, leases.shards, leases.shards_without_worker, leases.lease_changes,
        undrained.segments AS undrained_segments, undrained.oldest_seconds AS oldest_undrained_seconds,
        undrained.still_seconds AS still_drain_seconds,
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
        away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds,
-       held.topics AS held_topics, held.unverified AS unverified_topics, unmanaged.logs AS foreign_logs, skipped.subjects AS set_aside,
+       held.topics AS held_topics, held.unverified AS unverified_topics, unmanaged.logs AS unmanaged_logs, skipped.subjects AS set_aside,
        readers.collectors_beside, readers.clock_off_seconds,
        gates.shut AS gates_shut, gates.overdue AS gates_overdue, gates.oldest_seconds AS oldest_overdue_gate_seconds,
        gates.breached AS gates_breached, unordered.subscriptions AS unordered_stock_subscriptions
@@ -79,7 +79,7 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
  CROSS JOIN (SELECT count(*) AS operations, extract(epoch FROM clock_timestamp() - min(intended_at)) AS oldest_seconds
                FROM cleave.operation WHERE finished_at IS NULL) live
  CROSS JOIN (SELECT count(*) AS operations FROM inspect.stuck_operations) stuck
- CROSS JOIN (SELECT count(*) AS open FROM cleave.tombstone WHERE closed_at IS NULL) tombstones
+ CROSS JOIN (SELECT count(*) AS open FROM cleave.deletion_entry WHERE closed_at IS NULL) deletion_entries
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT paused) AS evaluations,
                     extract(epoch FROM clock_timestamp() - min(due_at) FILTER (WHERE NOT paused AND due_at < clock_timestamp()))
                         AS oldest_seconds
@@ -103,7 +103,7 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
               WHERE c.disconnected_at IS NOT NULL) away
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT unverified) AS topics, count(*) FILTER (WHERE unverified) AS unverified
                FROM inspect.held_topics) held
- CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) unmanaged
+ CROSS JOIN (SELECT count(*) AS logs FROM inspect.unmanaged_logs) unmanaged
  CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) skipped
  CROSS JOIN (SELECT count(*) FILTER (WHERE beside <> '{}') AS collectors_beside, max(abs(clock_ahead_seconds)) AS clock_off_seconds
                FROM inspect.load_readers WHERE is_live) readers

@@ -29,7 +29,7 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayo
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
-from controller.services import garbage_collector, tombstone_sweeper, topic_admin
+from controller.services import deletion_sweeper, garbage_collector, topic_admin
 from controller.services.segment_admin import Planner, merging, rebucketing, splitting
 from controller.settings import PROJECT_ROOT
 from tests.support.bench import Bench
@@ -398,7 +398,7 @@ class OrderedScene:
     def _collect(self) -> None:
         """What everybody has read to its end goes."""
         garbage_collector.collect(self.bench.store, self.bench.planes, retention_minutes=0)
-        tombstone_sweeper.sweep(self.bench.store, self.bench.planes)
+        deletion_sweeper.sweep(self.bench.store, self.bench.planes)
 
     @contextmanager
     def _stopped(self, pid: int) -> Any:

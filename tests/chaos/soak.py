@@ -3,7 +3,7 @@
 Each round is a topic of its own on a Pulsar 4.2.4: traffic flows, a segment is split and two are merged under it, the backlog is read,
 and the histories are compared. Some rounds go on side by side, and some processes do nothing but keep the processors busy. What does
 not come within `ENDS_WITHIN_SECONDS` is a stall: it is written down with where every process stood, and the next round begins. A round
-that ended well is *slow* where a message waited for longer than `SLOW_SECONDS` between being stored and being handed out. What goes
+that ended well is *slow* where a message waited for longer than `SLOW_SECONDS` between being stored and being delivered. What goes
 wrong when a round's processes, topic and database are taken away is told apart. A line a round, and a summary at the end, of which
 `--figures` keeps the figures for RESULTS.md; the exit code is 1 after a stall, or a message that was lost or out of order.
 """
@@ -85,7 +85,7 @@ class Round:
 
 
 @dataclass
-class Ground:
+class EvaluationContext:
     """The servers, and what came of the rounds so far."""
 
     postgres: EmbeddedPostgres
@@ -132,7 +132,7 @@ class Ground:
         }
 
 
-def play(ground: Ground, number: int, taken_away: ExitStack) -> float:
+def play(ground: EvaluationContext, number: int, taken_away: ExitStack) -> float:
     """One round; how long a message waited at most. Raises AssertionError for what does not come, and for what is lost or out of order.
     What is to be taken away afterwards is put on the stack.
     """
@@ -157,19 +157,19 @@ def play(ground: Ground, number: int, taken_away: ExitStack) -> float:
 
 
 def longest_wait_seconds(records: Iterable[Record]) -> float:
-    """Of all messages, from being stored to being handed out first."""
+    """Of all messages, from being stored to being delivered first."""
     stored: dict[Message, int] = {}
     came: dict[Message, int] = {}
     for record in records:
         message = (record.producer, record.key, record.number)
         if record.event is Event.SENT:
             stored[message] = record.at_ns
-        elif record.event is Event.HANDED_OUT:
+        elif record.event is Event.DELIVERED:
             came[message] = min(record.at_ns, came.get(message, record.at_ns))
     return max((came[one] - at for one, at in stored.items() if one in came), default=0) / 1e9
 
 
-def lane(ground: Ground) -> None:
+def lane(ground: EvaluationContext) -> None:
     """One round after the other."""
     while (number := ground.next()) is not None:
         ground.conclude(one_round(number, partial(play, ground, number)))
@@ -215,7 +215,7 @@ def main() -> None:
         broker = running.enter_context(PulsarStandalone(directory / "pulsar", jvm=QUICK))
         running.enter_context(busy(given.busy))
         until = time.monotonic() + given.minutes * 60
-        ground = Ground(postgres, broker, directory, until, given.rounds)
+        ground = EvaluationContext(postgres, broker, directory, until, given.rounds)
         lanes = [threading.Thread(target=lane, args=(ground,)) for _ in range(given.lanes)]
         for one in lanes:
             one.start()

@@ -76,7 +76,7 @@ class StockOrderedScene(OrderedScene):
         return strikes if self._broker is None else (*strikes, self._kill_broker)
 
     def judge_order(self) -> tuple[Verdict, int]:
-        """End the producers, let the consumers finish, and compare. Beside the verdict the number of messages that were handed out for
+        """End the producers, let the consumers finish, and compare. Beside the verdict the number of messages that were delivered for
         the first time before their predecessor.
         """
         verdict, _ = self.judge()

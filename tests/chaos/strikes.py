@@ -200,7 +200,7 @@ def check_late_calls(
 
 
 def check_calls_after_giving_up(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
-    """The worst of late calls: the operation is aborted and its tombstones are closed when a child is created."""
+    """The worst of late calls: the operation is aborted and its deletion_entries are closed when a child is created."""
     number, gave_up = 0, True
     while gave_up:
         number += 1

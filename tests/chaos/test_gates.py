@@ -45,7 +45,7 @@ class Held:
         """Wait until the broker has given the consumer of each gated log the entry that a load gives out."""
         for log in self.gated:
             was_given = partial(self._was_given, log)
-            wait_until(patiently(was_given), timeout_seconds=TAKEOVER_SECONDS, message=f"an entry of {log}")
+            wait_until(retry_for(was_given), timeout_seconds=TAKEOVER_SECONDS, message=f"an entry of {log}")
 
     def _was_given(self, log: str) -> bool:
         return self.scene.dispatched(log) > 0
@@ -64,7 +64,7 @@ class Held:
             assert receive(consumer, MESSAGES) == numbers(MESSAGES)
 
 
-def patiently(look: Callable[[], bool]) -> Callable[[], bool]:
+def retry_for(look: Callable[[], bool]) -> Callable[[], bool]:
     """`look`, and False while a broker is away or hands a topic over."""
 
     def found() -> bool:
@@ -200,7 +200,7 @@ def test_a_broker_that_takes_over_gated_logs_from_a_killed_one_lets_nothing_pass
 def wait_for_takeover(scene: GatedScene, logs: Sequence[str], survivor: ClusterBroker) -> None:
     """Wait until the broker serves all of the logs."""
     wait_until(
-        patiently(lambda: {*owners(scene, logs).values()} == {survivor.broker_id}),
+        retry_for(lambda: {*owners(scene, logs).values()} == {survivor.broker_id}),
         timeout_seconds=TAKEOVER_SECONDS,
         message=f"{len(logs)} logs at {survivor.broker_id}",
     )

@@ -80,7 +80,7 @@ def _figures(scene: OrderedScene, verdict: Verdict, seconds: float) -> dict[str,
         "seconds": round(seconds),
         "operations": sum(scene.acts.values()) - sum(strikes.values()),
         "sent": verdict.sent,
-        "handed_out": verdict.handed_out,
+        "delivered": verdict.delivered,
         "redelivered": verdict.redelivered,
         **found,
         "duplicated_or_two_owners_without_a_strike_that_explains_it": 0,  # else the run has failed

@@ -20,7 +20,7 @@ from controller.client.history_check import Kind
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState
 from controller.domain.segment import Segment
-from controller.services import garbage_collector, tombstone_sweeper
+from controller.services import deletion_sweeper, garbage_collector
 from controller.services.operation_runner import run_due
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, splitting
 from tests.chaos.scene import Scene
@@ -64,7 +64,7 @@ def collect(bench: Bench) -> None:
     garbage_collector.collect(bench.store, bench.planes, retention_minutes=0)
     while run_due(bench.context("collector")):
         pass
-    tombstone_sweeper.sweep(bench.store, bench.planes)
+    deletion_sweeper.sweep(bench.store, bench.planes)
 
 
 def check_many(count: int, bench: Bench, directory: FilePath, record_figure: RecordFigure) -> None:

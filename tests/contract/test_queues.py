@@ -103,7 +103,7 @@ def test_what_is_given_back_with_a_delay_keeps_nothing_else_waiting(planes: Plan
 
 
 def test_one_of_a_batch_is_settled_by_itself(planes: Planes) -> None:
-    """A broker gives out the whole batch again; what is in hand or settled is not handed out twice."""
+    """A broker gives out the whole batch again; what is in hand or settled is not delivered twice."""
     log = planes.log("s")
     planes.send(log, b"1", b"2", b"3")
     reader = planes.queue(log, "s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.base import Born, LogState, SetWiseDataPlane, Successor
+from controller.dataplane.base import CreatedLog, LogState, SetWiseDataPlane, Successor
 from controller.domain.errors import SegmentTerminated
 from tests.support.planes import Planes
 
@@ -68,14 +68,16 @@ class TestCreateSuccessors:
         born = plane.create_successors([Successor(closed, (), ("s",)), Successor(fresh, (), ("s",))])
 
         assert born[closed].state is LogState.TERMINATED
-        assert born[fresh] == Born(LogState.OPEN, ("s",))
+        assert born[fresh] == CreatedLog(LogState.OPEN, ("s",))
 
     def test_a_predecessor_that_is_missing_has_nothing_to_give(
         self, planes: Planes, plane: SetWiseDataPlane
     ) -> None:
         missing, log = names(planes, 2)
 
-        assert plane.create_successors([Successor(log, (missing,), ())]) == {log: Born(LogState.OPEN, ())}
+        assert plane.create_successors([Successor(log, (missing,), ())]) == {
+            log: CreatedLog(LogState.OPEN, ())
+        }
         assert plane.segment_state(missing) is LogState.MISSING
 
 

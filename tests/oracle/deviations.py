@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controller.domain.decision import Decision, Evaluation, Merge, RefusalReason, Split
+from controller.domain.evaluation_input import EvaluationInput, History
 from controller.domain.evaluator import decide
 from controller.domain.load import LoadRecord, LoadStats
-from controller.domain.situation import History, Situation
 from tests.oracle.pulsar_classes import as_acts
 from tests.support.ancestry import merge_depth_by_ancestry
 
@@ -31,7 +31,7 @@ BUCKETS = "the bucket lane, which M1 does not have"
 Acts = tuple[Decision, ...]
 
 
-def buckets_explain(s: Situation, theirs: Acts, without_consumers: Acts, ours: Evaluation) -> bool:
+def buckets_explain(s: EvaluationInput, theirs: Acts, without_consumers: Acts, ours: Evaluation) -> bool:
     """True where the bucket lane was asked instead of splitting, or its guard kept the merge Pulsar makes.
 
     The lane either adds buckets, or its silence falls through to the lanes below, which do not look at
@@ -50,12 +50,12 @@ def buckets_explain(s: Situation, theirs: Acts, without_consumers: Acts, ours: E
     return {type(act).__name__ for act in acts} == {"Rebucket"} or same_or_tie(s, acts, without_consumers)
 
 
-def same_or_tie(s: Situation, ours: Acts, theirs: Acts) -> bool:
+def same_or_tie(s: EvaluationInput, ours: Acts, theirs: Acts) -> bool:
     """Equal, or two candidates with one and the same figure."""
     return ours == theirs or is_tie(s, ours, theirs)
 
 
-def is_tie(s: Situation, ours: Acts, theirs: Acts) -> bool:
+def is_tie(s: EvaluationInput, ours: Acts, theirs: Acts) -> bool:
     """Splits of equal score, or merges of equal sum; Pulsar takes what its hash map gives first."""
     match ours, theirs:
         case (Split(reason=mine), *_), (Split(reason=other), *_) if "consumer-count" not in (mine, other):
@@ -65,7 +65,7 @@ def is_tie(s: Situation, ours: Acts, theirs: Acts) -> bool:
     return False
 
 
-def without_stored_facts(s: Situation) -> Situation:
+def without_stored_facts(s: EvaluationInput) -> EvaluationInput:
     """The state in which Pulsar's rule comes to our answer by itself, as far as readings are concerned.
 
     A stale reading counts as none. A record is as old as its segment has been cold; one whose coldness was
@@ -74,13 +74,13 @@ def without_stored_facts(s: Situation) -> Situation:
     return cold_as_stored(without_stale(s))
 
 
-def without_stale(s: Situation) -> Situation:
+def without_stale(s: EvaluationInput) -> EvaluationInput:
     """Without the readings older than the policy's limit."""
     limit_ms = s.policy.load_stale_after_seconds * 1000
     return replace(s, loads={i: r for i, r in s.loads.items() if s.now - r.observed_at <= limit_ms})
 
 
-def cold_as_stored(s: Situation) -> Situation:
+def cold_as_stored(s: EvaluationInput) -> EvaluationInput:
     """With the age of each record that of its segment's coldness."""
 
     def aged(record: LoadRecord) -> LoadRecord:
@@ -89,7 +89,7 @@ def cold_as_stored(s: Situation) -> Situation:
     return replace(s, loads={i: aged(r) for i, r in s.loads.items()})
 
 
-def explain(s: Situation, theirs: Acts, corrected: Acts, ours: Evaluation) -> str | None:
+def explain(s: EvaluationInput, theirs: Acts, corrected: Acts, ours: Evaluation) -> str | None:
     """The deviation behind a difference between Pulsar's answer and our default one; None: there is none.
 
     `corrected` is Pulsar's answer to `without_stored_facts`.
@@ -99,7 +99,7 @@ def explain(s: Situation, theirs: Acts, corrected: Acts, ours: Evaluation) -> st
         return _stored_fact(s, acts, theirs)
     if is_tie(s, acts, corrected) and _refusals_of(ours, corrected) <= {RefusalReason.LOWER_SCORE}:
         return TIE
-    causes: dict[str, Callable[[Situation, Acts, Acts, Evaluation], bool]] = {
+    causes: dict[str, Callable[[EvaluationInput, Acts, Acts, Evaluation], bool]] = {
         WIDTH_ONE: _width_one,
         DEPTH: _stored_depth,
         SPLIT_AGAIN: _split_again,
@@ -114,20 +114,20 @@ def refused(ours: Evaluation, reason: RefusalReason, act: Acts) -> bool:
     return reason in _refusals_of(ours, act)
 
 
-def score(s: Situation, segment_id: int) -> float:
+def score(s: EvaluationInput, segment_id: int) -> float:
     """The largest of the four rates divided by their split thresholds."""
     record = s.loads.get(segment_id)
     rates = (record.stats if record else LoadStats()).rates
     return max(rate / limit for rate, limit in zip(rates, s.policy.thresholds.split.rates, strict=True))
 
 
-def sum_of_rates(s: Situation, merge: Merge) -> float:
+def sum_of_rates(s: EvaluationInput, merge: Merge) -> float:
     """All eight rates of a pair, added as Pulsar adds them."""
     left, right = (_added(s.loads[i].stats.rates) for i in (merge.left_id, merge.right_id))
     return left + right
 
 
-def sum_of_ratios(s: Situation, merge: Merge) -> float:
+def sum_of_ratios(s: EvaluationInput, merge: Merge) -> float:
     """The same, each divided by its merge threshold."""
     limits = s.policy.thresholds.merge.rates
     ratios = [
@@ -145,7 +145,7 @@ def _added(figures: tuple[float, ...]) -> float:
     return total
 
 
-def _stored_fact(s: Situation, acts: Acts, theirs: Acts) -> str:
+def _stored_fact(s: EvaluationInput, acts: Acts, theirs: Acts) -> str:
     """Which of the two corrections made the difference; the strict profile is Pulsar's own rule."""
     alone = as_acts(decide(without_stale(s)).decisions)
     return STALE if alone == acts and not is_tie(s, alone, theirs) else COLD_SINCE
@@ -158,14 +158,14 @@ def _refusals_of(ours: Evaluation, act: Acts) -> set[RefusalReason]:
     return {r.reason for r in ours.refusals if {r.segment_id, r.other_id} == ids}
 
 
-def _width_one(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
+def _width_one(s: EvaluationInput, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
     if not theirs or not isinstance(theirs[0], Split):
         return False
     width = s.layout.segment(theirs[0].segment_id).hash_range.width
     return width == 1 and refused(ours, RefusalReason.WIDTH_ONE, theirs)
 
 
-def _stored_depth(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
+def _stored_depth(s: EvaluationInput, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
     if not refused(ours, RefusalReason.MERGE_DEPTH, theirs):
         return False
     assert isinstance(theirs[0], Merge)
@@ -176,7 +176,7 @@ def _stored_depth(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> b
     )
 
 
-def _split_again(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
+def _split_again(s: EvaluationInput, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
     """Demands that Pulsar's rule would split in the topic as it is after the merge, cooldowns over."""
     if not refused(ours, RefusalReason.WOULD_SPLIT_AGAIN, theirs):
         return False
@@ -190,13 +190,13 @@ def _split_again(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bo
     return any(isinstance(act, Split) for act in decide(after).decisions)
 
 
-def _idles_consumer(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
+def _idles_consumer(s: EvaluationInput, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
     """Where consumers share no segment, as many as there are segments are served: one less after a merge."""
     consumers = max(s.stream_consumers.values(), default=0)
     return consumers >= len(s.layout.active) and refused(ours, RefusalReason.WOULD_IDLE_CONSUMER, theirs)
 
 
-def _coldness(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
+def _coldness(s: EvaluationInput, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:
     """Ours has the smaller sum of ratios, Pulsar's the smaller sum of rates."""
     match acts, theirs:
         case (Merge() as mine,), (Merge() as other,):

@@ -20,9 +20,9 @@ from typing import Any, Self
 
 from controller.devstack.pulsar.jars import PULSAR_5, pulsar_jars
 from controller.domain.decision import Decision, Merge, Split
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
 
 _SPLIT = re.compile(r"Split\[segmentId=(\d+), reason=(.*)\]")
 _MERGE = re.compile(r"Merge\[segmentId1=(\d+), segmentId2=(\d+), reason=(.*)\]")
@@ -45,7 +45,7 @@ class PulsarClasses:
     ) -> None:
         self._process.communicate()
 
-    def decide(self, situations: Sequence[Situation]) -> list[tuple[Decision, ...]]:
+    def decide(self, situations: Sequence[EvaluationInput]) -> list[tuple[Decision, ...]]:
         """Pulsar's decisions; none for a policy it refuses, as its controller has it."""
         layouts: dict[int, int] = {}
         configs: dict[AutoScalePolicy, int] = {}
@@ -89,7 +89,7 @@ def as_acts(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
     )
 
 
-def _item(situation: Situation) -> dict[str, Any]:
+def _item(situation: EvaluationInput) -> dict[str, Any]:
     return {
         "loads": {str(i): _sample(situation, i) for i in situation.loads},
         "consumers": dict(situation.stream_consumers),
@@ -99,7 +99,7 @@ def _item(situation: Situation) -> dict[str, Any]:
     }
 
 
-def _sample(situation: Situation, segment_id: int) -> dict[str, Any]:
+def _sample(situation: EvaluationInput, segment_id: int) -> dict[str, Any]:
     """A load record under the names of M1, which still says `bytesRate`."""
     record = situation.loads[segment_id]
     names = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
@@ -133,7 +133,7 @@ def _read_decision(text: str | None) -> tuple[Decision, ...]:
 
 def main() -> None:
     """Prints what Pulsar, the strict profile and the default profile decide on one situation."""
-    situation = Situation.from_json(sys.argv[1])
+    situation = EvaluationInput.from_json(sys.argv[1])
     with PulsarClasses(pulsar_jars(PULSAR_5)) as pulsar:
         (theirs,) = pulsar.decide([situation])
     sys.stdout.write(f"Pulsar {PULSAR_5}  {theirs}\n")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Capabilities, History, Situation
 
 NOW = 1_000_000_000
 MAX_BUCKETS = 65_536  # so high that no merge is refused for its buckets, which M1 does not have
@@ -131,7 +131,7 @@ def policy(random: Random) -> AutoScalePolicy:
     )
 
 
-def situation(random: Random, layout: SegmentLayout, policy: AutoScalePolicy) -> Situation:
+def situation(random: Random, layout: SegmentLayout, policy: AutoScalePolicy) -> EvaluationInput:
     """One moment of a topic; a third of them on a data plane whose consumers share segments by buckets."""
     busy = random.random()
     loads = {
@@ -144,7 +144,7 @@ def situation(random: Random, layout: SegmentLayout, policy: AutoScalePolicy) ->
         name: random.choice((0, 1, segments, segments + 1, segments + 3))
         for name in random.sample(("a", "b", "c"), random.choice((0, 0, 1, 1, 3)))
     }
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads=loads,
         stream_consumers=consumers,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from controller.domain.evaluation_input import EvaluationInput, History
 from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import History, Situation
 
 
-def smallest(s: Situation, still_shows: Callable[[Situation], bool]) -> Situation:
+def smallest(s: EvaluationInput, still_shows: Callable[[EvaluationInput], bool]) -> EvaluationInput:
     """A situation no single step below makes smaller; `still_shows` holds for it as for `s`.
 
     The text form is what people get, so what is shown is asked of the situation read back from it.
     """
-    s = Situation.from_json(s.to_json()) if still_shows(Situation.from_json(s.to_json())) else s
+    s = EvaluationInput.from_json(s.to_json()) if still_shows(EvaluationInput.from_json(s.to_json())) else s
     while True:
         smaller = next((candidate for candidate in _steps(s) if still_shows(candidate)), None)
         if smaller is None:
@@ -23,7 +23,7 @@ def smallest(s: Situation, still_shows: Callable[[Situation], bool]) -> Situatio
         s = smaller
 
 
-def _steps(s: Situation) -> Iterator[Situation]:
+def _steps(s: EvaluationInput) -> Iterator[EvaluationInput]:
     if s.stream_consumers:
         yield replace(s, stream_consumers={})
     if len(s.stream_consumers) > 1:

@@ -21,12 +21,12 @@ import pytest
 from controller.devstack.pulsar.jars import PULSAR_5
 from controller.domain.decision import Evaluation
 from controller.domain.errors import CleaveError
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats, is_material_change
 from controller.domain.policy import violations
-from controller.domain.situation import Situation
 from tests.oracle import deviations, scalable_states
 from tests.oracle.pulsar_classes import PulsarClasses, as_acts
 from tests.oracle.smallest import smallest
@@ -58,7 +58,7 @@ def batches(size: int, make: Callable[[Random], Any]) -> Iterator[list[Any]]:
         yield [make(random) for _ in range(min(BATCH, size - start))]
 
 
-def situations(size: int) -> Iterator[list[Situation]]:
+def situations(size: int) -> Iterator[list[EvaluationInput]]:
     """Batches over few policies and layouts, so that most of the work is deciding."""
     random = Random(SEED)
     policies = [scalable_states.policy(random) for _ in range(POLICIES)]
@@ -71,7 +71,7 @@ def situations(size: int) -> Iterator[list[Situation]]:
         ]
 
 
-def unlike(pulsar: PulsarClasses, s: Situation) -> bool:
+def unlike(pulsar: PulsarClasses, s: EvaluationInput) -> bool:
     """True when the strict profile's answer is neither Pulsar's nor the bucket lane's nor a tie."""
     theirs, without_consumers = pulsar.decide([s, replace(s, stream_consumers={})])
     ours = decide(s)
@@ -81,18 +81,20 @@ def unlike(pulsar: PulsarClasses, s: Situation) -> bool:
     )
 
 
-def unexplained(pulsar: PulsarClasses, s: Situation) -> bool:
+def unexplained(pulsar: PulsarClasses, s: EvaluationInput) -> bool:
     """True when the default profile's answer is not Pulsar's and no documented deviation accounts for it."""
     theirs, corrected = pulsar.decide([s, deviations.without_stored_facts(s)])
     ours = by_default(s)
     return as_acts(ours.decisions) != theirs and deviations.explain(s, theirs, corrected, ours) is None
 
 
-def by_default(s: Situation) -> Evaluation:
+def by_default(s: EvaluationInput) -> Evaluation:
     return decide(replace(s, policy=replace(s.policy, strict_pulsar=False)))
 
 
-def show(pulsar: PulsarClasses, differs: Callable[[PulsarClasses, Situation], bool], s: Situation) -> str:
+def show(
+    pulsar: PulsarClasses, differs: Callable[[PulsarClasses, EvaluationInput], bool], s: EvaluationInput
+) -> str:
     small = smallest(s, lambda candidate: differs(pulsar, candidate))
     return f"python -m tests.oracle.pulsar_classes {shlex.quote(small.to_json())}"
 

@@ -17,7 +17,7 @@ from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.segment import SegmentState
-from controller.services import garbage_collector, segment_admin, tombstone_sweeper, topic_admin
+from controller.services import deletion_sweeper, garbage_collector, segment_admin, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.reconciler import Finding, reconcile
 from controller.store.journal import operations
@@ -185,7 +185,7 @@ class Bench:
                 one for one in reconcile(self.store, self.looking, self.topic_id) if one.kind.has_remedy
             ]
             found.extend(findings)
-            tombstone_sweeper.sweep(self.store, self.planes)
+            deletion_sweeper.sweep(self.store, self.planes)
             if collects:
                 garbage_collector.collect(self.store, self.planes, retention_minutes=0)
             return not findings and not self.live_operations() and not self.undeleted_logs()
@@ -248,7 +248,7 @@ class Bench:
 
     def open_tombstones(self) -> int:
         """Logs whose deletion is not confirmed yet."""
-        return int(self.scalar("SELECT count(*) FROM cleave.tombstone WHERE closed_at IS NULL"))
+        return int(self.scalar("SELECT count(*) FROM cleave.deletion_entry WHERE closed_at IS NULL"))
 
     def undeleted_logs(self) -> list[str]:
         """Logs on the data plane that no segment has."""

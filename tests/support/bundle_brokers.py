@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import requests
 
-from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
@@ -323,7 +323,7 @@ class Bench:
         self.reader = BundleReader(
             self.session, url, brokers, cluster=CLUSTER, deadline_seconds=deadline_seconds
         )
-        self.acts = BundleActs(self.session, url, self.reader, settle_seconds=deadline_seconds)
+        self.acts = BundleActions(self.session, url, self.reader, settle_seconds=deadline_seconds)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
 
 
 @dataclass
-class Desk:
+class PageContext:
     """The command line beside the brokers and the database."""
 
     cleave: CommandLine
@@ -70,7 +70,7 @@ class Desk:
 @contextmanager
 def bundle_desk(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
+) -> Iterator[PageContext]:
     """A cluster of one namespace of two bundles; the settings name it."""
     with staged_bench() as bench:
         bench.cluster.add(NAMESPACE, HALF)
@@ -81,7 +81,7 @@ def bundle_desk(
         parameters = {"shedder": "threshold", "threshold_min_byte_rate": 0, "placement": "least_usage"}
         monkeypatch.setenv("CLEAVE_BUNDLE_BALANCE", json.dumps(parameters))
         monkeypatch.chdir(tmp_path)
-        desk = Desk(CommandLine(database, capsys), bench, StoreDriver(database))
+        desk = PageContext(CommandLine(database, capsys), bench, StoreDriver(database))
         yield desk
         desk.driver.store.dispose()
         desk.cleave.store.dispose()

@@ -17,8 +17,8 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_split
+from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
-from controller.services.tombstone_sweeper import sweep
 from controller.store.journal import reshape_intents, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent

@@ -1,7 +1,7 @@
 """Consumers of one topic in this process, who write their histories, and the checker's verdict at the end.
 
 What each does, and when, is the test's choice, so that a run can be led to where a fault would show. A run that gets nowhere is not
-waited for, it is judged: what was not handed out by then is lost.
+waited for, it is judged: what was not delivered by then is lost.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class JudgedConsumer:
             return
         messages = [("shop", (m.key or b"").decode(), int(m.payload)) for m in batch.messages]
         attachment = self._readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
-        self._history.handed_out(messages, attachment)
+        self._history.delivered(messages, attachment)
         busy = {key for one in self._in_hand for _, key, _ in one.messages}
         first = {message[1]: message for message in reversed(messages) if message[1] not in busy}
         self._history.begun(first.values(), attachment)

@@ -12,7 +12,7 @@ from controller.devstack.postgres import PostgresServer
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
 from controller.domain.segment import segment_descriptor
-from controller.services import garbage_collector, tombstone_sweeper
+from controller.services import deletion_sweeper, garbage_collector
 from controller.services.operation_runner import run_due
 from controller.services.reconciler import reconcile_topics
 from controller.store.postgres.engine import Store
@@ -66,8 +66,8 @@ def maintain(bench: Bench, rounds: int = 3) -> None:
         garbage_collector.collect(bench.store, bench.planes, retention_minutes=0)
         while run_due(bench.context("maintenance")):
             pass
-        bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity' WHERE closed_at IS NULL")
-        tombstone_sweeper.sweep(bench.store, bench.planes)
+        bench.execute("UPDATE cleave.deletion_entry SET not_before = '-infinity' WHERE closed_at IS NULL")
+        deletion_sweeper.sweep(bench.store, bench.planes)
 
 
 def unread_by_log(bench: Bench, subscription: str = "billing") -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.domain.operation import OperationState, Step
 from controller.services.operation_runner import RunnerContext
-from controller.services.operation_runner.log_acts import LogActs, Subject
+from controller.services.operation_runner.log_steps import LogActs, Subject
 from controller.store.journal import claims, steps
 from controller.store.journal.steps import StepRecord
 from tests.support.waiting import wait_until

@@ -113,7 +113,7 @@ class OrderedRun:
             bucket.position += 1
             if message not in bucket.acknowledged:
                 bucket.waiting.append(message)
-                self._note(Event.HANDED_OUT, message, bucket)
+                self._note(Event.DELIVERED, message, bucket)
                 return
 
     def _begin(self, bucket: _Bucket, _rest: int) -> None:

@@ -171,7 +171,7 @@ class ConsumingClient(Client):
     ) -> None:
         messages = [_named(one.payload, one.key) for one in batch.messages]
         attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
-        history.handed_out(messages, attachment)
+        history.delivered(messages, attachment)
         self.note(messages)
         for message in messages:
             history.begun([message], attachment)

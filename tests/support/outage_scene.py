@@ -449,7 +449,7 @@ class OutageScene:
             for task in (
                 lambda: tasks.reconcile_share(dsn=self.url, extras=extras, share=share),
                 lambda: tasks.collect_garbage(dsn=self.url, extras=extras, share=share),
-                lambda: tasks.sweep_tombstones(dsn=self.url, extras=extras),
+                lambda: tasks.sweep_deletion_entries(dsn=self.url, extras=extras),
             ):
                 self._run_task(number + 1, task)
                 self.wait_quiet()

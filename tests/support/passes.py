@@ -10,7 +10,7 @@ from controller.domain.evaluator import ALL_LANES
 from controller.domain.policy import PolicyOverride
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
-from controller.store.decisions import evaluations, ledger
+from controller.store.decisions import decision_log, evaluations
 from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.reports import report_load
@@ -44,10 +44,10 @@ def register(bench: Bench, name: str) -> None:
     bench.execute(statement, id=bench.topic_id, name=name)
 
 
-def decisions(bench: Bench) -> list[ledger.DecisionRow]:
+def decisions(bench: Bench) -> list[decision_log.DecisionRow]:
     """The ledger of `TOPIC`, newest first."""
     with bench.store.transaction() as tx:
-        return ledger.list_decisions(tx, bench.topic_id)
+        return decision_log.list_decisions(tx, bench.topic_id)
 
 
 def owed(bench: Bench) -> bool:

@@ -17,7 +17,7 @@ class Rescheduling(LoadGroupScheduling):
     """As `--dist loadgroup`."""
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """See the base class; one that came when all was handed out was sent away, and still says what it has collected."""
+        """See the base class; one that came when all was delivered was sent away, and still says what it has collected."""
         if node in self.assigned_work:
             super().add_node_collection(node, collection)
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from controller.devstack.ports import LOOPBACK
 from controller.pages.app import pages_app
-from controller.pages.desk import Desk
+from controller.pages.context import PageContext
 from tests.support.waiting import wait_until
 
 PREFIX = "/cleave"
@@ -22,7 +22,7 @@ PREFIX = "/cleave"
 @contextmanager
 def served_pages(where: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
     """The address of the pages, without a slash at its end. What a form asks Airflow for is answered with 404."""
-    desk, outer = Desk(where), FastAPI()
+    desk, outer = PageContext(where), FastAPI()
     outer.mount(PREFIX, pages_app(desk))
     with socket.create_server((LOOPBACK, 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(outer, log_config=None, timeout_graceful_shutdown=1))

@@ -94,7 +94,7 @@ class StockProcess:
     def __init__(self, role: str, command: Sequence[str | Path], history: Path) -> None:
         """`role` is `produce` or `consume`."""
         self.role, self.history = role, history
-        self._counted = Event.SENT if role == _PRODUCE else Event.HANDED_OUT
+        self._counted = Event.SENT if role == _PRODUCE else Event.DELIVERED
         self._log = history.with_suffix(".log")
         history.touch()
         self._child = ChildProcess(command, log=self._log, cwd=ROOT)
@@ -207,10 +207,10 @@ def unsent(records: Iterable[Record]) -> int:
 
 
 def breaks(records: Iterable[Record]) -> int:
-    """Count the messages that were handed out for the first time before their predecessor of the same producer and key."""
+    """Count the messages that were delivered for the first time before their predecessor of the same producer and key."""
     first: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for record in records:
-        if record.event is Event.HANDED_OUT:
+        if record.event is Event.DELIVERED:
             at = first[record.producer, record.key]
             at[record.number] = min(record.at_ns, at.get(record.number, record.at_ns))
     return sum(at[number] < at[number - 1] for at in first.values() for number in at if number - 1 in at)

@@ -15,11 +15,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, text
 
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Observed, Operation, OperationState, Origin, Step, next_step
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
-from controller.domain.situation import Capabilities
 from controller.store.decisions.situations import load_situations
 from controller.store.journal import claims, commits, reshape_intents, steps, topic_intents
 from controller.store.journal.operations import Request

@@ -80,7 +80,7 @@ class TrafficProcess:
 
         self.role = role
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
-        self._counted = Event.SENT if role == "produce" else Event.HANDED_OUT
+        self._counted = Event.SENT if role == "produce" else Event.DELIVERED
         self.history.touch()
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
         where += ["--address", address, "--token", token_for(topic)] if address else []
@@ -198,7 +198,7 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistor
             parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
             messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
-            history.handed_out(messages, attachment)
+            history.delivered(messages, attachment)
             for message in messages:
                 history.begun([message], attachment)
                 history.ended([message], attachment)
@@ -219,7 +219,7 @@ def _share(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory,
         while not ending or held:
             found = [] if ending else consumer.receive_many(50, 0.2)
             held += found
-            history.handed_out(map(_named, found), attachment)
+            history.delivered(map(_named, found), attachment)
             chooser.shuffle(held)
             done, held = held[20:] if found else held, held[:20] if found else []
             back = [one for one in done[:2] if one.deliveries == 1]
@@ -261,7 +261,7 @@ def _index(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory,
                 parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
                 messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
                 attachment = readings.attachment(batch.segment_id, "whole", batch.origin)
-                history.handed_out(messages, attachment)
+                history.delivered(messages, attachment)
                 for message in messages:
                     history.begun([message], attachment)
                     history.ended([message], attachment)

@@ -1,7 +1,7 @@
 """Pulsar's own Java v5 client in a process of its own: a producer with keys and a stream consumer on one topic.
 
 `python -m tests.support.v5_client SERVICE_URL TOPIC SUBSCRIPTION DIRECTORY RATE`. It writes what was sent and what was
-handed out as `controller.client.history` does, prints `ready` when both ends are open, stops producing when its input
+delivered as `controller.client.history` does, prints `ready` when both ends are open, stops producing when its input
 says `quiet`, and ends when it closes. A JVM cannot be started twice in a process, hence the process.
 """
 
@@ -80,7 +80,7 @@ def consume(consumer: Any, path: Path) -> None:
             message = consumer.receive(wait)
             if message is not None:
                 received = (PRODUCER, str(message.key().get()), int(bytes(message.value())))
-                history.handed_out([received], everything)
+                history.delivered([received], everything)
                 last, pending = message.id(), pending + 1
             if last is not None and (message is None or pending >= ACKNOWLEDGE_EVERY):
                 consumer.acknowledgeCumulative(last)

@@ -33,7 +33,7 @@ RUN_OTHERWISE = {
         "round",
     ): "one round, over when every topic had its turn",
     ("controller/services/log_trimmer.py", "trim"): "one round, bounded by its time",
-    ("controller/services/tombstone_sweeper.py", "sweep"): "one round, bounded by its budget",
+    ("controller/services/deletion_sweeper.py", "sweep"): "one round, bounded by its budget",
     (
         "controller/dataplane/pulsar/batch_sender.py",
         "_await",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.domain.decision import Decision, Lane, Recut, Refusal, RefusalReason, Split
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.load import LoadStats
 from controller.domain.segment import Segment
-from controller.domain.situation import Situation
 
 
 def use(stats: LoadStats, capacity: LoadStats) -> float:
@@ -15,7 +15,7 @@ def use(stats: LoadStats, capacity: LoadStats) -> float:
     return max(rate / limit for rate, limit in zip(stats.rates, capacity.rates, strict=True))
 
 
-def seen_since_creation(situation: Situation, segment: Segment, tick_ms: int) -> Sequence[LoadStats]:
+def seen_since_creation(situation: EvaluationInput, segment: Segment, tick_ms: int) -> Sequence[LoadStats]:
     """Return the segment's own ticks, the newest last, without those inherited from its parents."""
     ticks = situation.recent_loads.get(segment.segment_id, ())
     own = (situation.now - segment.created_at_ms) // tick_ms
@@ -25,7 +25,7 @@ def seen_since_creation(situation: Situation, segment: Segment, tick_ms: int) ->
 class Room:
     """The number of segments that may still be added; running reshapes count as done."""
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: EvaluationInput) -> None:
         added = sum(live.child_count - len(live.parent_ids) for live in situation.in_flight)
         self.cap = situation.policy.max_segments
         self.segments = len(situation.layout.active) + max(0, added)
@@ -43,7 +43,7 @@ class Room:
         )
 
 
-def busy(situation: Situation) -> frozenset[int]:
+def busy(situation: EvaluationInput) -> frozenset[int]:
     """Return the segments in a running reshape."""
     return frozenset(i for live in situation.in_flight for i in live.parent_ids)
 

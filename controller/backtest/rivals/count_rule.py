@@ -14,9 +14,9 @@ from functools import partial
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Decision, Evaluation, Recut
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
     )
 
 
-def decide(situation: Situation, settings: Settings) -> Evaluation:
+def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     """Replace all segments if their number is not the desired one; do nothing while a reshape is running."""
     policy, active = situation.policy, situation.layout.active
     capacity = policy.thresholds.split

@@ -20,9 +20,9 @@ from controller.backtest.averages import DIGITS
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.segment import Segment
-from controller.domain.situation import Situation
 
 AVERAGE_MINUTES = (2.0, 5.0, 10.0, 20.0)
 _UP = (5.0, 2.0, 1.0)
@@ -53,7 +53,7 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
     )
 
 
-def decide(situation: Situation, settings: Settings) -> Evaluation:
+def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     """Return splits, each of a single segment, then merges of the remaining segments."""
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
@@ -98,7 +98,7 @@ def _too_young(segment: Segment, settings: Settings) -> Refusal:
     )
 
 
-def _merges(cold: list[Segment], situation: Situation, settings: Settings) -> list[Decision]:
+def _merges(cold: list[Segment], situation: EvaluationInput, settings: Settings) -> list[Decision]:
     """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`."""
     left = len(situation.layout.active) - situation.policy.min_segments
     groups: list[list[Segment]] = []

@@ -9,8 +9,8 @@ from controller.backtest.load_series import LoadSeries
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Evaluation
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
 
 
 def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
@@ -21,7 +21,7 @@ def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
     return Rule("static peak", partial(decide, segments=segments), policy, memory_ticks=0)
 
 
-def decide(situation: Situation, segments: int) -> Evaluation:
+def decide(situation: EvaluationInput, segments: int) -> Evaluation:
     """Return a single split, once."""
     (first, *others) = situation.layout.active
     if others or segments == 1 or situation.in_flight:

@@ -13,8 +13,8 @@ from functools import partial
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
     )
 
 
-def decide(situation: Situation, settings: Settings) -> Evaluation:
+def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     """Split each segment that was hot throughout the window in two."""
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)

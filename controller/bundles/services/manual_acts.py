@@ -1,6 +1,6 @@
 """Checks manual splits and unloads against the cluster.
 
-Both functions return what would be done. A dry run ends there; otherwise `BundleActs` performs the action.
+Both functions return what would be done. A dry run ends there; otherwise `BundleActions` performs the action.
 """
 
 from __future__ import annotations

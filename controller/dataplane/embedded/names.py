@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.domain.errors import InvalidInput, SegmentNotFound, SubscriptionNotFound
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 from controller.domain.utf8 import utf8
 
 ARRIVALS = "embedded_arrivals"

@@ -17,15 +17,15 @@ from sqlalchemy import URL
 
 from controller import telemetry
 from controller.clock import STEADY_CLOCK
-from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor, Trimmed
+from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, SegmentTerminated
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.key_hash import key_hash
 from controller.domain.log_origin import LogOrigin
-from controller.domain.situation import Capabilities
 from controller.postgres.address import DatabaseAddress
 
 log = telemetry.get_logger(__name__)
@@ -268,7 +268,7 @@ class EmbeddedDataPlane:
         hashes = tuple(key_hash(bytes(key)).segment_hash for key in keys if key is not None)
         return KeySample(hashes, len(keys) - len(hashes))
 
-    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
+    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
         existing logs.
         """

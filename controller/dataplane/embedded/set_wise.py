@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import psycopg2.errors
 import psycopg2.extensions
 
-from controller.dataplane.base import MISSING_LOG, Born, CursorReport, LogReport, LogState, Successor
+from controller.dataplane.base import MISSING_LOG, CreatedLog, CursorReport, LogReport, LogState, Successor
 from controller.dataplane.embedded.names import ARRIVALS, checked
 from controller.domain.log_origin import LogOrigin
 from controller.domain.segment import is_segment_descriptor
@@ -84,7 +84,7 @@ _DESCRIBED = """
 
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
-) -> dict[str, Born]:
+) -> dict[str, CreatedLog]:
     """Create the logs, and return the state of each log after the call, by name."""
     documents = [
         {
@@ -100,7 +100,7 @@ def create(
     statement = ("" if waits_for_disk else _LATE) + _CREATE
     cursor.execute(statement, {"logs": logs, "successors": json.dumps(documents)})
     return {
-        name: Born(
+        name: CreatedLog(
             _state(is_terminated),
             tuple(subscriptions),
             LogOrigin.from_properties(properties or {}),

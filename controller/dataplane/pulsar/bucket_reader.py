@@ -23,7 +23,7 @@ import pulsar
 from controller import client_metrics, telemetry
 from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.belonging import Belonging
+from controller.dataplane.pulsar.bucket_filter import BucketFilter
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.dataplane.pulsar.reader import PulsarReader
 from controller.dataplane.pulsar.runs import Entry, Run
@@ -46,7 +46,7 @@ class BucketReader(PulsarReader):
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
-        self._belonging = Belonging(bucket)
+        self._belonging = BucketFilter(bucket)
 
     def close(self) -> None:
         """Release the bucket. Returns when the broker's statistics no longer show this consumer, or when the

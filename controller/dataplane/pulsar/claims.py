@@ -96,7 +96,7 @@ class Claim:
         )
 
 
-def make_way(
+def evict_holders(
     cursors: Cursors,
     claim: Claim,
     reader_here: Callable[[str | None], PulsarReader | None],

@@ -15,7 +15,6 @@ from typing import Any
 
 from controller.dataplane.base import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.asks import FAILED
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored import (
     StoredPart,
@@ -25,6 +24,7 @@ from controller.dataplane.pulsar.stored import (
     place_before_instant,
     place_told,
 )
+from controller.dataplane.pulsar.topic_requests import FAILED
 from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import (
     DataGone,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller.dataplane.adoptable import FoundTopic
+from controller.dataplane.adoptable import TopicDescription
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar import asks
+from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import topic_path
 from controller.domain.errors import InvalidInput, TopicNotFound
@@ -22,7 +22,7 @@ _MANY = 10_000
 """Largest number of partitions of a topic. A larger number is a mistake."""
 
 
-def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
+def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
     """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default). Raises
     TopicNotFound, InvalidInput.
     """
@@ -40,25 +40,27 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
     if count > _MANY:
         raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
-    looking = [asks.internal_stats(log) for log in logs]
-    answers = admin.demand_all([*(asks.stats(log, f"check {log}") for log in logs), *looking], deadline)
+    looking = [topic_requests.internal_stats(log) for log in logs]
+    answers = admin.demand_all(
+        [*(topic_requests.stats(log, f"check {log}") for log in logs), *looking], deadline
+    )
     stats, internal = answers[: len(logs)], answers[len(logs) :]
-    missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in asks.GONE]
+    missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in topic_requests.GONE]
     if missing and not count:
         raise TopicNotFound(f"the cluster has no topic {name}; check tenant, namespace and name")
     statistics = {
         log: _mapping(log, a.document)
         for log, a in zip(logs, stats, strict=True)
-        if a.status not in asks.GONE
+        if a.status not in topic_requests.GONE
     }
-    return FoundTopic(
+    return TopicDescription(
         name=name,
         logs=logs,
         missing=tuple(missing),
         terminated=tuple(
             log
             for log, ask, answer in zip(logs, looking, internal, strict=True)
-            if asks.state(ask, answer) is LogState.TERMINATED
+            if topic_requests.state(ask, answer) is LogState.TERMINATED
         ),
         producers=tuple(
             sorted(
@@ -88,9 +90,9 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
 
 def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
     """Return the number of the topic's partitions; 0 if it is not partitioned."""
-    ask = Ask("GET", f"{topic_path(name)}/partitions", f"partitions of {name}", accept=asks.GONE)
+    ask = Ask("GET", f"{topic_path(name)}/partitions", f"partitions of {name}", accept=topic_requests.GONE)
     answer = admin.ask(ask, deadline)
-    return 0 if answer.status in asks.GONE else int((answer.document or {}).get("partitions", 0))
+    return 0 if answer.status in topic_requests.GONE else int((answer.document or {}).get("partitions", 0))
 
 
 def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
@@ -115,5 +117,5 @@ def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 def _mapping(log: str, document: object) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise asks.unreadable(f"check {log}", document)
+        raise topic_requests.unreadable(f"check {log}", document)
     return document

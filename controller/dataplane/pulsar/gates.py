@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from controller.dataplane.pulsar import asks
+from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import ENTRIES, Barrier, append_barrier, barrier_of
@@ -52,7 +52,7 @@ class Gates:
         self._demand_front(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
         # The rate comes first: a consumer that attaches from here on has the rate, and the topic is loaded again for the others.
         self._set_rate(backing_topic, subscription, deadline)
-        self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
+        self._admin.ask(topic_requests.create_cursor(backing_topic, subscription), deadline)
         barrier = self._barrier_made(backing_topic, deadline)
         if barrier is not None:
             self._move_before(backing_topic, subscription, barrier, deadline)
@@ -74,7 +74,7 @@ class Gates:
                 self._skip(backing_topic, subscription, barrier.last, deadline)
         path = _rate_path(backing_topic, subscription)
         act = f"remove the dispatch rate of {subscription!r} on {backing_topic}"
-        self._admin.ask(Ask("DELETE", path, act, accept=asks.GONE | _NO_POLICIES), deadline)
+        self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE | _NO_POLICIES), deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
         """See `GatedDataPlane.gate_state`."""
@@ -170,8 +170,8 @@ class Gates:
     ) -> None:
         """Have each other subscription skip the barrier, unless the gate of the subscription is closed."""
         internal = self._cursors.internal(backing_topic, deadline)
-        listing = asks.stats(backing_topic, f"list subscriptions of {backing_topic}")
-        found = asks.subscriptions(listing, self._admin.ask(listing, deadline)) or {}
+        listing = topic_requests.stats(backing_topic, f"list subscriptions of {backing_topic}")
+        found = topic_requests.subscriptions(listing, self._admin.ask(listing, deadline)) or {}
         before = [
             name for name in sorted(found) if name != subscription and _mark_of(internal, name) < barrier.last
         ]
@@ -192,14 +192,18 @@ class Gates:
                 return True
             if _mark_of(internal, subscription) >= last:
                 return True
-            self._admin.ask(Ask("POST", path, act, body=body, accept=asks.GONE | _ONGOING), deadline)
+            self._admin.ask(
+                Ask("POST", path, act, body=body, accept=topic_requests.GONE | _ONGOING), deadline
+            )
             return False
 
         _wait(is_skipped, act, deadline)
 
     def _is_attached(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        ask = asks.stats(backing_topic, f"look for consumers of {subscription!r} on {backing_topic}")
-        found = asks.subscriptions(ask, self._admin.ask(ask, deadline)) or {}
+        ask = topic_requests.stats(
+            backing_topic, f"look for consumers of {subscription!r} on {backing_topic}"
+        )
+        found = topic_requests.subscriptions(ask, self._admin.ask(ask, deadline)) or {}
         return bool(found.get(subscription, {}).get("consumers"))
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pulsar
 
 from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
-from controller.dataplane.pulsar import asks
+from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
@@ -89,10 +89,10 @@ class KeySamples:
 
     def _stretch(self, topic: str, most: int, deadline: Deadline) -> _Stretch | None:
         """Return the range to read, None if there is nothing to read."""
-        internal = self._ask(asks.internal_stats(topic), topic, deadline)
+        internal = self._ask(topic_requests.internal_stats(topic), topic, deadline)
         if internal.get("state") == "Terminated":
             raise SegmentTerminated(f"{topic} is terminated; sample its successors")
-        stats = self._ask(asks.stats(topic, f"sample keys of {topic}"), topic, deadline)
+        stats = self._ask(topic_requests.stats(topic, f"sample keys of {topic}"), topic, deadline)
         messages = int(stats.get("msgInCounter") or 0)
         per_entry = max(1.0, messages / max(1, int(internal.get("entriesAddedCounter") or 0)))
         per_message = max(1.0, int(stats.get("bytesInCounter") or 0) / max(1, messages))
@@ -102,12 +102,12 @@ class KeySamples:
 
     def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:
         answer = self._admin.ask(ask, deadline)
-        if answer.status in asks.GONE:
+        if answer.status in topic_requests.GONE:
             raise SegmentNotFound(
                 f"no topic {topic}; it was deleted or never created: look up the layout again"
             )
         if not isinstance(answer.document, Mapping):
-            raise asks.unreadable(ask.act, answer.document)
+            raise topic_requests.unreadable(ask.act, answer.document)
         return answer.document
 
 

@@ -31,7 +31,7 @@ from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSe
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
 from controller.dataplane.pulsar.buckets import demand_on_ring
-from controller.dataplane.pulsar.claims import Claim, make_way
+from controller.dataplane.pulsar.claims import Claim, evict_holders
 from controller.dataplane.pulsar.cursors import OWNER, OWNERSHIP, READER, Cursors, Holder, ownership_text
 from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
@@ -172,7 +172,7 @@ class PulsarLogClient(OneProcess):
         if bucket is not None and bucket.width == 1:
             demand_readable(bucket, self._cursors.version(deadline))
         while True:
-            holder = make_way(self._cursors, claim, self._reader_here, deadline)
+            holder = evict_holders(self._cursors, claim, self._reader_here, deadline)
             if self._cursors.is_drained(topic, subscription, deadline):
                 return self._keep(self._reader(claim, on_arrival))
             try:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.names import quoted
 from controller.domain.pulsar_names import NAME_PART, full_name
 from controller.domain.segment import is_segment_descriptor
-from controller.domain.shown import shown
 
 MAX_NAME_BYTES = 1000
 """Longest name in bytes. Percent-encoding makes it up to three times as long, and a broker accepts 8 KiB of

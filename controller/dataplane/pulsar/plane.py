@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from controller import telemetry
-from controller.dataplane.adoptable import FoundTopic
-from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor
+from controller.dataplane.adoptable import TopicDescription
+from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.observation import KeySample
-from controller.dataplane.pulsar import asks, set_wise
+from controller.dataplane.pulsar import set_wise, topic_requests
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.cursors import Cursors
@@ -34,11 +34,11 @@ from controller.domain.errors import (
     SegmentNotFound,
     Unsupported,
 )
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.gates import FenceState, GateState
 from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.pulsar_names import namespace_of
-from controller.domain.situation import Capabilities
 from controller.forks import OneProcess
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PulsarDataPlane(OneProcess):
 
     def demand_namespace(self, topic: str) -> None:
         """Raise NotFound, with the next step, if the namespace of `topic` does not exist."""
-        self._admin.ask(asks.namespace_of_topic(topic), self._admin.deadline())
+        self._admin.ask(topic_requests.namespace_of_topic(topic), self._admin.deadline())
 
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
@@ -91,25 +91,25 @@ class PulsarDataPlane(OneProcess):
         several subscriptions at a time.
         """
         deadline = self._admin.deadline()
-        self._admin.ask(asks.create_topic(backing_topic, origin), deadline)
-        cursors = [asks.create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
+        self._admin.ask(topic_requests.create_topic(backing_topic, origin), deadline)
+        cursors = [topic_requests.create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
         self._admin.demand_all(cursors, deadline)
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Terminate the topic, and return `ledger:entry` of its last entry."""
-        ask = asks.terminate(backing_topic)
-        return asks.position(ask, self._admin.ask(ask, self._admin.deadline()))
+        ask = topic_requests.terminate(backing_topic)
+        return topic_requests.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def delete_segment(self, backing_topic: str) -> None:
         """Delete the topic, even if clients are connected. A missing topic is success."""
         act = f"delete {backing_topic}"
-        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=asks.GONE)
+        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=topic_requests.GONE)
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
         """Return the present state of the topic."""
-        ask = asks.internal_stats(backing_topic)
-        return asks.state(ask, self._admin.ask(ask, self._admin.deadline()))
+        ask = topic_requests.internal_stats(backing_topic)
+        return topic_requests.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the subscription at the earliest position. Checks the topic first, because a broker that
@@ -123,14 +123,14 @@ class PulsarDataPlane(OneProcess):
                 f"no topic {backing_topic} to subscribe {subscription!r} to; look up the layout again"
             )
         if subscription not in existing:
-            self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
+            self._admin.ask(topic_requests.create_cursor(backing_topic, subscription), deadline)
             self._gates.skip_barrier(backing_topic, subscription, deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription, even if it has consumers. A missing subscription is success."""
         act = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
-        self._admin.ask(Ask("DELETE", path, act, accept=asks.GONE), self._admin.deadline())
+        self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE), self._admin.deadline())
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Return the topics of the namespace whose names are those of segments of `topic`, sorted."""
@@ -152,7 +152,7 @@ class PulsarDataPlane(OneProcess):
         restart, the messages are counted here, in fewer entries.
         """
         deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
-        statistics = self._subscriptions(backing_topic, act, deadline, asks.PRECISE_BACKLOG)
+        statistics = self._subscriptions(backing_topic, act, deadline, topic_requests.PRECISE_BACKLOG)
         cursor = (statistics or {}).get(subscription)
         if cursor is None:
             return None
@@ -160,10 +160,12 @@ class PulsarDataPlane(OneProcess):
         if entries == 0:
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
-        analysis = self._admin.ask(Ask("POST", path, act, accept=asks.GONE | asks.FAILED), deadline)
-        if analysis.status in asks.GONE:
+        analysis = self._admin.ask(
+            Ask("POST", path, act, accept=topic_requests.GONE | topic_requests.FAILED), deadline
+        )
+        if analysis.status in topic_requests.GONE:
             return None
-        if analysis.status in asks.FAILED:
+        if analysis.status in topic_requests.FAILED:
             try:
                 return self._cursors.messages_left(backing_topic, subscription, entries, deadline)
             except NotFound:
@@ -171,7 +173,7 @@ class PulsarDataPlane(OneProcess):
         try:
             counted_entries, messages = int(analysis.document["entries"]), int(analysis.document["messages"])
         except (KeyError, TypeError):
-            raise asks.unreadable(act, analysis.document) from None
+            raise topic_requests.unreadable(act, analysis.document) from None
         if not analysis.document.get("aborted") or counted_entries == 0:
             return messages
         return messages + round((entries - counted_entries) * messages / counted_entries)
@@ -196,7 +198,7 @@ class PulsarDataPlane(OneProcess):
         """
         if self._load.reads_pages_for(backing_topics):
             return self._load.sample(backing_topics)
-        requests = [asks.stats(name, f"sample {name}") for name in backing_topics]
+        requests = [topic_requests.stats(name, f"sample {name}") for name in backing_topics]
         results = self._admin.ask_all(requests, self._admin.deadline())
         errors = [result for result in results if isinstance(result, CleaveError)]
         if errors and len(errors) == len(results):
@@ -204,12 +206,12 @@ class PulsarDataPlane(OneProcess):
         answers = {
             name: answer
             for name, answer in zip(backing_topics, results, strict=True)
-            if isinstance(answer, Answer) and answer.status not in asks.GONE
+            if isinstance(answer, Answer) and answer.status not in topic_requests.GONE
         }
         read = {name: _counters(name, answer) for name, answer in answers.items()}
         if read and not any(read.values()):
             name = next(iter(answers))
-            raise asks.unreadable(f"sample {name}", answers[name].document)
+            raise topic_requests.unreadable(f"sample {name}", answers[name].document)
         return {name: counters for name, counters in read.items() if counters is not None}
 
     @property
@@ -232,7 +234,7 @@ class PulsarDataPlane(OneProcess):
                 self._key_samples = _key_samples(self._access, self._admin)
         return self._key_samples.sample(backing_topic, most)
 
-    def describe_topic(self, name: str) -> FoundTopic:
+    def describe_topic(self, name: str) -> TopicDescription:
         """Return the description of a topic that applications created. Raises TopicNotFound, InvalidInput."""
         return describe_topic(self._admin, name)
 
@@ -246,7 +248,7 @@ class PulsarDataPlane(OneProcess):
         """False: an unresponsive topic would delay the fences of others until the call times out."""
         return False
 
-    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
+    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each topic with its subscriptions at the earliest position. Add missing subscriptions to
         existing topics.
         """
@@ -309,8 +311,8 @@ class PulsarDataPlane(OneProcess):
     def _subscriptions(
         self, backing_topic: str, act: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
-        ask = asks.stats(backing_topic, act, query)
-        return asks.subscriptions(ask, self._admin.ask(ask, deadline))
+        ask = topic_requests.stats(backing_topic, act, query)
+        return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))
 
 
 def _counters(name: str, answer: Answer) -> Counters | None:

@@ -26,7 +26,7 @@ from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.drain_look import DrainLook
+from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of, shares_its_entry
 from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
@@ -86,7 +86,7 @@ class PulsarQueueReader(OneProcess):
         self._held: dict[Position, _Delivery] = {}
         self._waiting: dict[Position, _Returned] = {}
         self._settled: dict[Position, None] = {}
-        self._drain = DrainLook(cursors, backing_topic, subscription)
+        self._drain = DrainCheck(cursors, backing_topic, subscription)
         self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
         self._is_paused = self._is_end_durable = self._is_attached = False
         self._interrupted = threading.Event()

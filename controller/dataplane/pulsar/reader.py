@@ -26,7 +26,7 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.drain_look import DrainLook
+from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.runs import Messages, Run, RunQueue, runs
@@ -79,7 +79,7 @@ class PulsarReader(OneProcess):
         self._last_arrived: Position = ()
         self._read: Position = ()
         self._acknowledged: Position = ()
-        self._drain = DrainLook(cursors, backing_topic, subscription)
+        self._drain = DrainCheck(cursors, backing_topic, subscription)
         self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
         self.misplaced = 0
         """Number of arrived messages that belong to another bucket, and are neither delivered nor

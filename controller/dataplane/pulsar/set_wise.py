@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controller.dataplane.base import MISSING_LOG, Born, LogReport, LogState, Successor
-from controller.dataplane.pulsar import asks
+from controller.dataplane.base import MISSING_LOG, CreatedLog, LogReport, LogState, Successor
+from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.barrier import MOST_ENTRIES, barrier_of, holds_nothing_else
 from controller.dataplane.pulsar.names import namespace_path, segment_topic, segments_of
@@ -19,19 +19,19 @@ from controller.domain.errors import CleaveError, SegmentNotFound
 from controller.domain.pulsar_names import namespace_of
 
 
-def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born]:
+def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
     """Create the topics, and return the state of each after the call, by name. The predecessors'
     subscriptions are read while the topics are created.
     """
     deadline = admin.deadline()
     creation_requests = [
-        asks.create_topic(successor.backing_topic, successor.origin) for successor in successors
+        topic_requests.create_topic(successor.backing_topic, successor.origin) for successor in successors
     ]
     predecessors = sorted({name for successor in successors for name in successor.predecessors})
-    stats_requests = [asks.stats(name, f"list subscriptions of {name}") for name in predecessors]
+    stats_requests = [topic_requests.stats(name, f"list subscriptions of {name}") for name in predecessors]
     answers = admin.demand_all([*creation_requests, *stats_requests], deadline)
     subscriptions_of = {
-        name: frozenset(asks.subscriptions(ask, answer) or ())
+        name: frozenset(topic_requests.subscriptions(ask, answer) or ())
         for name, ask, answer in zip(
             predecessors, stats_requests, answers[len(creation_requests) :], strict=True
         )
@@ -42,23 +42,25 @@ def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born
     older = [
         successor.backing_topic
         for successor, answer in zip(successors, answers, strict=False)
-        if answer.status in asks.EXISTS
+        if answer.status in topic_requests.EXISTS
     ]
-    state_requests = [asks.internal_stats(name) for name in older]
+    state_requests = [topic_requests.internal_stats(name) for name in older]
     # The broker answers two simultaneous requests for one topic as if each had created the topic, and stores
     # the properties of one. Only the stored properties therefore show who created the topic.
-    property_requests = [asks.properties(name) for name in subscriptions_to_have]
+    property_requests = [topic_requests.properties(name) for name in subscriptions_to_have]
     cursor_requests = [
-        asks.create_cursor(log, name) for log, names in subscriptions_to_have.items() for name in names
+        topic_requests.create_cursor(log, name)
+        for log, names in subscriptions_to_have.items()
+        for name in names
     ]
     later_answers = admin.demand_all([*state_requests, *property_requests, *cursor_requests], deadline)
     states = {
-        name: asks.state(ask, answer)
+        name: topic_requests.state(ask, answer)
         for name, ask, answer in zip(older, state_requests, later_answers, strict=False)
     }
     stored = zip(property_requests, later_answers[len(older) :], strict=False)
     return {
-        log: Born(states.get(log, LogState.OPEN), names, asks.origin(ask, answer))
+        log: CreatedLog(states.get(log, LogState.OPEN), names, topic_requests.origin(ask, answer))
         for (log, names), (ask, answer) in zip(subscriptions_to_have.items(), stored, strict=False)
     }
 
@@ -74,13 +76,13 @@ def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str
     """Terminate the topics, and return the last position of each that exists, by name. After an error other
     topics may be terminated.
     """
-    closing = [asks.terminate(name) for name in backing_topics]
+    closing = [topic_requests.terminate(name) for name in backing_topics]
     answers = admin.ask_all(closing, admin.deadline())
     for answer in answers:
         if isinstance(answer, CleaveError) and not isinstance(answer, SegmentNotFound):
             raise answer
     return {
-        name: asks.position(ask, answer)
+        name: topic_requests.position(ask, answer)
         for name, ask, answer in zip(backing_topics, closing, answers, strict=True)
         if not isinstance(answer, CleaveError)
     }
@@ -90,12 +92,12 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
     """Return the durable subscriptions of each topic, by name. A topic that is missing or has none is
     absent.
     """
-    listing = [asks.stats(name, f"list subscriptions of {name}") for name in backing_topics]
+    listing = [topic_requests.stats(name, f"list subscriptions of {name}") for name in backing_topics]
     answers = admin.demand_all(listing, admin.deadline())
     return {
         name: sorted(names)
         for name, ask, answer in zip(backing_topics, listing, answers, strict=True)
-        if (names := asks.subscriptions(ask, answer))
+        if (names := topic_requests.subscriptions(ask, answer))
     }
 
 
@@ -105,7 +107,9 @@ def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
     """
     namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
     listing = {
-        namespace: Ask("GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=asks.GONE)
+        namespace: Ask(
+            "GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=topic_requests.GONE
+        )
         for namespace in sorted({*namespaces.values()})
     }
     answers = admin.demand_all([*listing.values()], admin.deadline())
@@ -116,10 +120,10 @@ def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _names(ask: Ask, answer: Answer) -> list[str]:
-    if answer.status in asks.GONE:
+    if answer.status in topic_requests.GONE:
         return []
     if not isinstance(answer.document, list):
-        raise asks.unreadable(ask.act, answer.document)
+        raise topic_requests.unreadable(ask.act, answer.document)
     return answer.document
 
 
@@ -130,9 +134,9 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
     deadline = admin.deadline()
     requests = [
         (
-            asks.internal_stats(name),
-            asks.stats(name, f"describe {name}", asks.PRECISE_BACKLOG),
-            asks.properties(name),
+            topic_requests.internal_stats(name),
+            topic_requests.stats(name, f"describe {name}", topic_requests.PRECISE_BACKLOG),
+            topic_requests.properties(name),
         )
         for name in backing_topics
     ]
@@ -168,14 +172,14 @@ def _report(requests: Sequence[Ask], answers: Sequence[Answer | CleaveError]) ->
     state, stats, properties = answers
     if not (isinstance(state, Answer) and isinstance(stats, Answer) and isinstance(properties, Answer)):
         return None
-    if state.status in asks.GONE or stats.status in asks.GONE:
+    if state.status in topic_requests.GONE or stats.status in topic_requests.GONE:
         return MISSING_LOG
     try:
         return LogReport(
-            asks.state(state_request, state),
-            asks.origin(properties_request, properties),
-            asks.has_carried_messages(state_request, state),
-            asks.cursors(stats_request, stats),
+            topic_requests.state(state_request, state),
+            topic_requests.origin(properties_request, properties),
+            topic_requests.has_carried_messages(state_request, state),
+            topic_requests.cursors(stats_request, stats),
         )
     except CleaveError:
         return None

@@ -17,9 +17,9 @@ from controller.dataplane.layout_keeper import LayoutKeeper, LogCheck, segment_l
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_under_way
-from controller.dataplane.pulsar.asks import namespace_of_topic
 from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
+from controller.dataplane.pulsar.topic_requests import namespace_of_topic
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
@@ -30,12 +30,12 @@ from controller.domain.errors import (
     TopicNotFound,
     Unsupported,
 )
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.layout import SegmentLayout
 from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import SegmentState
-from controller.domain.situation import Capabilities
 from controller.forks import OneProcess
 
 _EXISTS = frozenset({409})

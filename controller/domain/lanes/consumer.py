@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
-def answer(ground: Ground) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext) -> tuple[Decision, ...]:
     """Return a split of the busiest segment, a batch of rebuckets, or nothing."""
     if ground.consumers <= ground.segments_net + ground.held_places:
         return ()
@@ -46,7 +46,7 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     return (ground.split(busiest, "consumer-count"),)
 
 
-def _busiest(ground: Ground, rates: list[float]) -> int | None:
+def _busiest(ground: EvaluationContext, rates: list[float]) -> int | None:
     """Return the index of the segment with the highest incoming message rate that can be split; of equal rates the
     lowest id. None if no segment can be split.
     """
@@ -72,7 +72,7 @@ def _busiest(ground: Ground, rates: list[float]) -> int | None:
     return None
 
 
-def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
+def _rebucket(ground: EvaluationContext, reason: str) -> tuple[Decision, ...]:
     """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids.
 
     The total decides whether buckets are missing, and the share per segment decides how many each segment should
@@ -98,7 +98,9 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
     return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)
 
 
-def _refuse_topic(ground: Ground, reason: RefusalReason, metric: str, value: int, needed: int) -> None:
+def _refuse_topic(
+    ground: EvaluationContext, reason: RefusalReason, metric: str, value: int, needed: int
+) -> None:
     ground.refuse(
         Refusal(segment_id=None, lane=Lane.CONSUMER, reason=reason, metric=metric, value=value, needed=needed)
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from controller.domain.decision import Lane, Refusal, RefusalReason
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.reshape import ReshapeKind
-from controller.domain.situation import Situation
 
 # A recut both divides and joins, so it counts for two cooldowns. A repair changes no range and counts for none.
 _SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
@@ -48,7 +48,7 @@ class Cooldowns(NamedTuple):
     rebucket: Pause | None
 
     @classmethod
-    def of(cls, situation: Situation) -> Self:
+    def of(cls, situation: EvaluationInput) -> Self:
         """Return the cooldowns under the policy, from the last actions and the running reshapes."""
         policy, last = situation.policy, situation.history
         split_at = _latest(situation, _SPLITTING, last.last_split_at)
@@ -64,7 +64,7 @@ class Cooldowns(NamedTuple):
         )
 
 
-def _latest(situation: Situation, kinds: tuple[ReshapeKind, ...], last: int | None) -> int | None:
+def _latest(situation: EvaluationInput, kinds: tuple[ReshapeKind, ...], last: int | None) -> int | None:
     if not situation.in_flight:
         return last
     starts = [reshape.started_at for reshape in situation.in_flight if reshape.kind in kinds]

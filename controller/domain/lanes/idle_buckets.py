@@ -7,10 +7,10 @@ from __future__ import annotations
 from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason
 from controller.domain.entry_buckets import rounded_up
 from controller.domain.lanes.cooldowns import Pause
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
-def answer(ground: Ground) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext) -> tuple[Decision, ...]:
     """Return the rebuckets; evaluated only if there is no other action.
 
     A segment keeps its share of the topic's budget, rounded up, and the topic keeps places for its consumers and the
@@ -27,7 +27,7 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     return tuple(act for act in actions if not ground.refuse_busy(Lane.CONSUMER, act.segment_id))
 
 
-def _rebuckets(ground: Ground) -> list[Rebucket]:
+def _rebuckets(ground: EvaluationContext) -> list[Rebucket]:
     policy, segments = ground.policy, max(1, ground.segments_net)
     minimum = min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment)
     spare = max(0, ground.count_places() - max(rounded_up(ground.consumers), minimum * segments))
@@ -42,7 +42,7 @@ def _rebuckets(ground: Ground) -> list[Rebucket]:
     return rebuckets
 
 
-def _idle_window(ground: Ground, changed_at: int) -> Pause:
+def _idle_window(ground: EvaluationContext, changed_at: int) -> Pause:
     began = max(changed_at, ground.situation.history.last_rebucket_at or 0)
     ends_at = began + ground.policy.bucket_idle_seconds * 1000
     return Pause(RefusalReason.BUCKET_IDLE_WINDOW, "consumers_changed_at", began, ends_at)

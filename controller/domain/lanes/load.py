@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.load import METRICS
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
@@ -22,7 +22,7 @@ class _Hot(NamedTuple):
     metric: int
 
 
-def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return a split of the hottest segment that can be split; refuse every other hot segment.
 
     If an earlier lane has chosen actions (`acted`), each hot segment that they leave unchanged is refused for this
@@ -57,7 +57,7 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     return (ground.split(best.position, REASONS[best.metric]),)
 
 
-def _hot(ground: Ground) -> list[_Hot]:
+def _hot(ground: EvaluationContext) -> list[_Hot]:
     """Return the segments with a score above 1, by range. One refusal for the topic counts the segments that have no
     load record yet.
     """
@@ -94,7 +94,7 @@ def _hot(ground: Ground) -> list[_Hot]:
     return hot
 
 
-def _is_refused(ground: Ground, index: int) -> bool:
+def _is_refused(ground: EvaluationContext, index: int) -> bool:
     """Refuse the segment if it cannot be split, and return True. Reasons that do not end by waiting are checked first,
     so that the reported reason does not change by itself.
     """

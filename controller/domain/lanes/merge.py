@@ -10,14 +10,14 @@ import math
 from itertools import pairwise
 
 from controller.domain.decision import Decision, Lane, Merge, Refusal, RefusalReason
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.lanes.merge_gates import MergeGates
 from controller.domain.load import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
 
 
-def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the merge of the coldest pair that may merge; refuse every other cold pair."""
     cold = _cold(ground)
     touching = [
@@ -53,7 +53,7 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     return (Merge(ids[best], ids[best + 1], "cold"),)
 
 
-def _cold(ground: Ground) -> list[LoadRecord | None]:
+def _cold(ground: EvaluationContext) -> list[LoadRecord | None]:
     """Return the records that are below all merge thresholds, None for the other segments; the age of a record has no
     effect.
     """
@@ -70,7 +70,7 @@ def _cold(ground: Ground) -> list[LoadRecord | None]:
     ]
 
 
-def _refuse_lone(ground: Ground, cold: list[LoadRecord | None], touching: list[bool]) -> None:
+def _refuse_lone(ground: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
     """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold."""
     limits = ground.thresholds.merge.rates
     touches_left = [False, *touching, False]
@@ -111,7 +111,7 @@ def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]
     ]
 
 
-def _warmth(ground: Ground) -> list[float]:
+def _warmth(ground: EvaluationContext) -> list[float]:
     """Return each segment's warmth: the sum of its four rates, each divided by its merge threshold.
 
     Pulsar adds the raw rates instead, so that bytes outweigh messages; so does `strict_pulsar`. The warmth is used

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from controller.domain.decision import Lane, Refusal, RefusalReason
 from controller.domain.lanes.cooldowns import Pause
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.load import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
@@ -23,7 +23,7 @@ class MergeGates:
 
     __slots__ = ("_all_places", "_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: EvaluationContext) -> None:
         self._ground = ground
         self._ids = [segment.segment_id for segment in ground.active]
         self._buckets = [segment.bucket_count for segment in ground.active]

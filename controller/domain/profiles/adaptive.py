@@ -36,10 +36,11 @@ from controller.domain.decision import (
     RefusalReason,
     Split,
 )
+from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
 from controller.domain.lanes import idle_buckets
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.load import METRICS, LoadStats
 from controller.domain.profiles import consumer_plan
 from controller.domain.profiles.ring_plan import (
@@ -52,7 +53,6 @@ from controller.domain.profiles.ring_plan import (
     Run,
     plan_ring,
 )
-from controller.domain.situation import TICKS_OF_MEMORY
 from controller.domain.split_points.fewest import fewest_cuts
 
 CODE_VERSION = "adaptive-5"
@@ -82,7 +82,7 @@ _MOST_LOAD = float(RING_SIZE)
 _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
-def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
     """Return actions on disjoint segments, those for consumers first; a lane that is not evaluated contributes nothing."""
     for_consumers = consumer_plan.answer(ground) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
@@ -112,7 +112,9 @@ class _PlannedAction:
 class _Planner:
     """One plan of one topic. Used for one call of `answer`."""
 
-    def __init__(self, ground: Ground, lanes: Collection[Lane], served: Sequence[Decision]) -> None:
+    def __init__(
+        self, ground: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
+    ) -> None:
         """Store the inputs. `served`: the actions that this tick takes for consumers."""
         self._ground = ground
         self._lanes = lanes
@@ -259,7 +261,7 @@ class _Planner:
         ):
             ground.wake_at(created_at + self._ms(SETTLE_TICKS) + 1)
             return True
-        return self._overload_cost(ticks) >= self._prices.of_reseal(width, 1) + self._prices.segment
+        return self._overload_cost(ticks) >= self._prices.reshape_cost(width, 1) + self._prices.segment
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
         """Return the cost of the current overload since it began, in segment-seconds."""
@@ -276,12 +278,12 @@ class _Planner:
         """Return the actions of the evaluated lanes, scale-outs first."""
         actions = []
         for run in plan.runs:
-            if (Lane.LOAD if run.is_relief else Lane.MERGE) not in self._lanes:
+            if (Lane.LOAD if run.is_scale_out else Lane.MERGE) not in self._lanes:
                 continue
             cuts = self._cuts(run)
             if cuts is not None and not self._would_split_again(run, cuts):
                 actions.append(_PlannedAction(run, cuts, self._clients * run.length))
-        return sorted(actions, key=lambda action: (not action.run.is_relief, -self._urgency(action)))
+        return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
         """Return the cuts of the run; None if its key histograms show that a cut would have no effect."""
@@ -306,7 +308,7 @@ class _Planner:
         )
         unchanged = list(cuts) == [active[i].hash_range.start for i in members[1:]]
         if (
-            (not run.is_relief and len(cuts) + 1 >= run.length)
+            (not run.is_scale_out and len(cuts) + 1 >= run.length)
             or (unchanged and run.length > 1)
             or not (cuts or run.length > 1)
         ):
@@ -318,7 +320,7 @@ class _Planner:
         """Refuse the run and return True if its scale-in would create a segment above its capacity, as far as the loads
         of the members show where the load lies.
         """
-        if run.is_relief or not cuts:
+        if run.is_scale_out or not cuts:
             return False
         members = self._members[run.first : run.first + run.length]
         ranges = [segment.hash_range for segment in self._ground.active[run.first : run.first + run.length]]
@@ -339,7 +341,7 @@ class _Planner:
         members = range(run.first, run.first + run.length)
         hottest = max(members, key=lambda i: self._members[i].load)
         load = self._members[hottest].load
-        if run.is_relief:
+        if run.is_scale_out:
             self._reported.add(hottest)
             self._refuse(hottest, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
         else:
@@ -373,7 +375,7 @@ class _Planner:
             run = action.run
             added = len(action.cuts) + 1 - run.length
             if added > capacity:
-                if run.length + capacity < 2 or capacity < 1 or not run.is_relief:
+                if run.length + capacity < 2 or capacity < 1 or not run.is_scale_out:
                     self._refuse_run(
                         run,
                         RefusalReason.AT_MAX_SEGMENTS,
@@ -408,7 +410,7 @@ class _Planner:
             if lost > spare:
                 parts = max(len(action.cuts) + 1, math.ceil((before - spare) / places_per_segment))
                 if parts > len(action.cuts) + 1:
-                    if not action.run.is_relief:
+                    if not action.run.is_scale_out:
                         self._refuse_run(
                             action.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", places - lost, served
                         )
@@ -468,7 +470,7 @@ class _Planner:
     def _decision(self, action: _PlannedAction) -> Decision:
         run, active = action.run, self._ground.active
         ids = tuple(segment.segment_id for segment in active[run.first : run.first + run.length])
-        reason = self._hottest_metric(run) if run.is_relief else COLD
+        reason = self._hottest_metric(run) if run.is_scale_out else COLD
         if len(ids) == 1:
             at = () if self._ground.situation.capabilities.midpoint_only else action.cuts
             return Split(ids[0], at, reason, buckets=action.buckets)
@@ -499,7 +501,7 @@ class _Planner:
             if member.load > 1:
                 is_pending = True
                 self._refuse(i, RefusalReason.TOLERATED_OVERLOAD, "segment_seconds", self._overload_cost(member.ticks),
-                             self._prices.of_reseal(member.width, 1) + self._prices.segment)  # fmt: skip
+                             self._prices.reshape_cost(member.width, 1) + self._prices.segment)  # fmt: skip
             elif (candidate := plan.nearest.get(i)) is not None:
                 is_pending = True
                 if (candidate.first, candidate.length) not in explained:
@@ -588,7 +590,7 @@ class _Planner:
         self._ground.refuse(
             Refusal(
                 segment_id=active[run.first].segment_id,
-                lane=Lane.LOAD if run.is_relief else Lane.MERGE,
+                lane=Lane.LOAD if run.is_scale_out else Lane.MERGE,
                 reason=reason,
                 metric=metric,
                 value=value,

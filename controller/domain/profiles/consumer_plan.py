@@ -22,7 +22,7 @@ from controller.domain import entry_buckets
 from controller.domain.decision import CONSUMER_COUNT, Decision, Lane, Rebucket, Refusal, RefusalReason, Split
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Pause
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.load import LoadRecord
 from controller.domain.segment import Segment
 
@@ -34,7 +34,7 @@ LONGEST_COLLECTING_MS = 10_000
 """Maximum number of milliseconds for which the next action for consumers waits after the earlier one."""
 
 
-def segments_wanted(ground: Ground) -> int:
+def segments_wanted(ground: EvaluationContext) -> int:
     """Return how many segments the consumers should have: one each; if consumers can share segments, only as many as the
     rate justifies.
     """
@@ -46,7 +46,7 @@ def segments_wanted(ground: Ground) -> int:
     return min(ground.consumers, justified, ground.policy.max_segments)
 
 
-def answer(ground: Ground) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext) -> tuple[Decision, ...]:
     """Return the actions that give every consumer a place, or as many consumers as the limits allow."""
     places = ground.count_places()
     if ground.consumers <= places and ground.segments_net >= segments_wanted(ground):
@@ -77,7 +77,7 @@ class _Share:
     parts: int
     per_part: int
 
-    def decision(self, ground: Ground) -> Decision | None:
+    def decision(self, ground: EvaluationContext) -> Decision | None:
         """Return the action; None if nothing would change."""
         segment, buckets = self.segment, entry_buckets.rounded_up(self.per_part)
         buckets = min(buckets, ground.most_places)
@@ -91,7 +91,7 @@ class _Share:
         return Split(segment.segment_id, cuts, CONSUMER_COUNT, buckets=explicit)
 
 
-def _shares(ground: Ground, places: int) -> list[_Share]:
+def _shares(ground: EvaluationContext, places: int) -> list[_Share]:
     """Return the results for the fewest segments, the busiest first, that serve all consumers; if that is impossible,
     for every segment that no operation holds.
     """
@@ -110,7 +110,9 @@ def _shares(ground: Ground, places: int) -> list[_Share]:
     )
 
 
-def _divide_consumers(ground: Ground, chosen: Sequence[_Candidate], others: int, more: int) -> list[_Share]:
+def _divide_consumers(
+    ground: EvaluationContext, chosen: Sequence[_Candidate], others: int, more: int
+) -> list[_Share]:
     """Return the results for the chosen segments: `more` additional children that the rate justifies, and equal shares,
     within the limits, of the consumers for which the `others` have no place.
     """
@@ -134,7 +136,7 @@ def _divide_consumers(ground: Ground, chosen: Sequence[_Candidate], others: int,
     return shares
 
 
-def _bound(ground: Ground, candidate: _Candidate) -> int:
+def _bound(ground: EvaluationContext, candidate: _Candidate) -> int:
     """Return the maximum number of children that the data plane can make of the segment."""
     capabilities = ground.situation.capabilities
     return max(
@@ -146,7 +148,7 @@ def _bound(ground: Ground, candidate: _Candidate) -> int:
     )
 
 
-def _most_parts(ground: Ground, chosen: Sequence[_Candidate], *, is_justified: bool) -> list[int]:
+def _most_parts(ground: EvaluationContext, chosen: Sequence[_Candidate], *, is_justified: bool) -> list[int]:
     """Return the maximum number of children of each segment within the limit of segments, the busiest first. With
     `is_justified` the rate limits the number as well.
     """
@@ -163,7 +165,7 @@ def _most_parts(ground: Ground, chosen: Sequence[_Candidate], *, is_justified: b
     return counts
 
 
-def _candidates(ground: Ground) -> list[_Candidate]:
+def _candidates(ground: EvaluationContext) -> list[_Candidate]:
     """Return the segments that neither an operation nor a proposal holds, the busiest first."""
     candidates = []
     for segment, record in zip(ground.active, ground.records, strict=True):
@@ -176,18 +178,18 @@ def _candidates(ground: Ground) -> list[_Candidate]:
     return sorted(candidates, key=lambda c: (-c.rate, c.segment.segment_id))
 
 
-def _rate(ground: Ground, record: LoadRecord | None) -> float:
+def _rate(ground: EvaluationContext, record: LoadRecord | None) -> float:
     """Return the incoming messages per second; 0 without a fresh reading."""
     if record is None or ground.is_stale(record) or math.isnan(record.stats.msg_rate_in):
         return 0.0
     return record.stats.msg_rate_in
 
 
-def _is_midpoint(ground: Ground) -> bool:
+def _is_midpoint(ground: EvaluationContext) -> bool:
     return ground.situation.capabilities.midpoint_only
 
 
-def _collecting(ground: Ground) -> Pause | None:
+def _collecting(ground: EvaluationContext) -> Pause | None:
     """Return the period after an action in which joining consumers are collected; None if there was no action for
     consumers.
     """
@@ -201,7 +203,7 @@ def _collecting(ground: Ground) -> Pause | None:
     return Pause(RefusalReason.CONSUMERS_JOINING, "consumers_changed_at", changed_at, ends_at)
 
 
-def _refuse_limits(ground: Ground, served: int) -> None:
+def _refuse_limits(ground: EvaluationContext, served: int) -> None:
     """Refuse the topic for the limit that leaves consumers without a place."""
     policy = ground.policy
     at_segments = (RefusalReason.AT_MAX_SEGMENTS, "segments", ground.segments_high, policy.max_segments)

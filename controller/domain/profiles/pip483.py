@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 from controller.domain.decision import Decision, Lane
 from controller.domain.lanes import consumer, idle_buckets, load, merge
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 
 CODE_VERSION = "pip483-6"
 
 
-def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
+def answer(ground: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
     """Return the actions of the first lane that has any; a lane that is not evaluated contributes nothing."""
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:

@@ -7,14 +7,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane
-from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.profiles import adaptive, pip483
 
 
 class Profile(NamedTuple):
     """A rule set. `answer` takes the inputs of a valid policy's evaluation and returns actions on disjoint segments."""
 
-    answer: Callable[[Ground, Collection[Lane]], tuple[Decision, ...]]
+    answer: Callable[[EvaluationContext, Collection[Lane]], tuple[Decision, ...]]
     code_version: str
 
 

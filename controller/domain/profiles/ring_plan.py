@@ -87,11 +87,11 @@ class Prices:
         """Cost of adding or removing a segment."""
         return TICKS_PER_SEGMENT * self.tick_seconds
 
-    def of_reseal(self, width: float, segments: int) -> float:
+    def reshape_cost(self, width: float, segments: int) -> float:
         """Return the cost of sealing this many segments, of this width together."""
         return self.reseal * width + self.reconnections * segments
 
-    def of_saving(self, width: float, segments: int, spared: int) -> float:
+    def scale_in_cost(self, width: float, segments: int, spared: int) -> float:
         """Return the cost of giving up `spared` of the segments."""
         reseal = self.reseal * width
         if segments == 2:
@@ -110,7 +110,7 @@ class Run(NamedTuple):
     cost: float
     price: float
     saved: float
-    is_relief: bool
+    is_scale_out: bool
 
 
 class Candidate(NamedTuple):
@@ -213,7 +213,7 @@ def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], price
     parts = min(max(_parts(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
     if count > 1 and parts > 1 and not prices.recut:
         return None
-    price = prices.of_reseal(width, count)
+    price = prices.reshape_cost(width, count)
     added = parts - count
     cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
     return Run(first, count, parts, cost, price, 0.0, True)
@@ -238,7 +238,7 @@ def _scale_ins(
     for parts in range(fewest, count):
         if parts > 1 and not (even and prices.recut):
             break
-        price = prices.of_saving(width, count, count - parts)
+        price = prices.scale_in_cost(width, count, count - parts)
         saved = _forgone_saving(ticks, count, parts, price, prices.tick_seconds)
         candidate = Candidate(first, count, saved, price, kept)
         for i in range(first, end):

@@ -12,17 +12,17 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNotFound
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.evaluator import decide
 from controller.domain.operation import Operation
 from controller.domain.planning import plan
-from controller.domain.situation import Capabilities
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.batch_topic import BatchTopic, Course
 from controller.services.autoscaler.shadows import Shadow
 from controller.store import approvals, set_aside
-from controller.store.decisions import evaluations, ledger, reconnections, situations
+from controller.store.decisions import decision_log, evaluations, reconnections, situations
+from controller.store.decisions.decision_log import LedgerRow
 from controller.store.decisions.evaluations import PendingEvaluation
-from controller.store.decisions.ledger import LedgerRow
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
@@ -147,11 +147,11 @@ class Batch:
     def _record_decisions(self) -> None:
         """Write the intents, and the decision log's rows of topics whose intents were not refused."""
         new = self.new_topics()
-        for topic, decision_id in zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True):
+        for topic, decision_id in zip(new, decision_log.reserve_ids(self._tx, len(new)), strict=True):
             topic.decision_id = decision_id
         rows = self._ledger_rows(new)
         self._intend([topic for topic in new if topic.acts])
-        ledger.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
+        decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
     def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, LedgerRow]]:
         """Return the decision log's rows of these topics, built before any intent: a decision whose inputs

@@ -9,13 +9,13 @@ from controller import telemetry
 from controller.domain.approvals import Subject, action_text, kind_of
 from controller.domain.decision import Decision, Evaluation, Lane, lane_of, sealed_by
 from controller.domain.errors import InvariantViolated
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
-from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest
-from controller.store.approvals import BegunAct, NewApproval
+from controller.store.approvals import NewApproval, StartedAction
+from controller.store.decisions.decision_log import LedgerRow
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
-from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.reconnections import Spending
 from controller.store.decisions.situations import LockedTopic
 from controller.store.journal.operations import Request
@@ -66,14 +66,14 @@ class BatchTopic:
     decision_id: int | None = None
     operation_ids: tuple[int, ...] = ()
     set_aside: SetAside | None = None
-    _situation: Situation | None = field(default=None, init=False)
+    _situation: EvaluationInput | None = field(default=None, init=False)
 
     @property
     def topic_id(self) -> int:
         return self.pending.topic_id
 
     @property
-    def situation(self) -> Situation:
+    def situation(self) -> EvaluationInput:
         """The inputs of the latest evaluation. Raises InvariantViolated before the first evaluation."""
         if self._situation is None:
             raise InvariantViolated(f"topic {self.topic_id} has no situation yet; evaluate it first")
@@ -101,7 +101,7 @@ class BatchTopic:
         """True if the evaluation acts, proposes, or refuses something that the previous evaluation did not."""
         return self.is_moving or (self.evaluation is not None and self.digest != self.pending.outcome_digest)
 
-    def decided(self, situation: Situation, evaluation: Evaluation) -> None:
+    def decided(self, situation: EvaluationInput, evaluation: Evaluation) -> None:
         """Store an evaluation, the first or a later one."""
         self._situation, self.evaluation = situation, evaluation
         self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
@@ -162,12 +162,12 @@ class BatchTopic:
             for act in self.proposals
         ]
 
-    def begun_acts(self) -> list[BegunAct]:
+    def begun_acts(self) -> list[StartedAction]:
         """Return the approved actions that became operations. Empty for a topic without approvals."""
         if not self.operation_ids or not self.situation.approvals:
             return []
         operations = zip(self.acts, self.operation_ids, strict=True)
-        return [BegunAct(self.topic_id, act, operation_id) for act, operation_id in operations]
+        return [StartedAction(self.topic_id, act, operation_id) for act, operation_id in operations]
 
     def spending(self) -> Spending:
         """Return the reconnections that the actions cause: each client of a sealed segment connects to its

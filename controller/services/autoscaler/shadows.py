@@ -16,12 +16,12 @@ from sqlalchemy.exc import DBAPIError
 from controller import telemetry
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import InvalidInput
+from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import code_version, decide
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
-from controller.domain.situation import Capabilities, Situation
 from controller.services.autoscaler.verdicts import shadow_digest
 from controller.store.decisions import candidates, shadow_decisions, situations
-from controller.store.decisions.candidates import InShadow
+from controller.store.decisions.candidates import ShadowCandidate
 from controller.store.decisions.shadow_decisions import ShadowRow
 
 log = telemetry.get_logger(__name__)
@@ -31,15 +31,15 @@ log = telemetry.get_logger(__name__)
 class Shadow:
     """The evaluation of a candidate for a topic, and its inputs."""
 
-    candidate: InShadow
-    situation: Situation
+    candidate: ShadowCandidate
+    situation: EvaluationInput
     evaluation: Evaluation
     outcome_digest: str | None
 
 
 def ask(
     tx: Connection,
-    live: Mapping[int, Situation],
+    live: Mapping[int, EvaluationInput],
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
@@ -118,7 +118,7 @@ def _row(
 
 def _evaluate(
     tx: Connection,
-    live: Mapping[int, Situation],
+    live: Mapping[int, EvaluationInput],
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
@@ -147,13 +147,13 @@ def _evaluate(
     return shadows
 
 
-def _shadow(candidate: InShadow, situation: Situation, lanes: frozenset[Lane]) -> Shadow:
+def _shadow(candidate: ShadowCandidate, situation: EvaluationInput, lanes: frozenset[Lane]) -> Shadow:
     evaluation = decide(situation, lanes)
     outcome_digest = shadow_digest(evaluation, lanes, candidate.outcome_digest)
     return Shadow(candidate, situation, evaluation, outcome_digest)
 
 
-def _policy(live: AutoScalePolicy, candidate: InShadow) -> AutoScalePolicy:
+def _policy(live: AutoScalePolicy, candidate: ShadowCandidate) -> AutoScalePolicy:
     """Return the policy that would be in force with the candidate's parameters. If they cannot be read,
     return a policy that refuses everything.
     """

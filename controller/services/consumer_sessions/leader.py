@@ -33,7 +33,14 @@ from controller.domain.errors import (
 )
 from controller.postgres.listener import Listener
 from controller.repeating import Repeating
-from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
+from controller.services.consumer_sessions.requests import (
+    Attach,
+    Deregister,
+    Detach,
+    Heartbeat,
+    Register,
+    Request,
+)
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
@@ -200,7 +207,7 @@ class SessionLeader:
                 )
             elif self._is_foreign(request):
                 continue
-            elif isinstance(request, Pulse | Detach):
+            elif isinstance(request, Heartbeat | Detach):
                 self._note(request)
             else:
                 waiting.setdefault(request.key, []).append(request)
@@ -245,7 +252,7 @@ class SessionLeader:
                 self._settle(
                     key,
                     [
-                        Goodbye(key=key, consumer=name, incarnation=incarnation, has_expired=True)
+                        Deregister(key=key, consumer=name, incarnation=incarnation, has_expired=True)
                         for name, incarnation in expired
                     ],
                 )
@@ -334,7 +341,7 @@ class SessionLeader:
     def _settle_at_once(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
         sessions = self._of(key)
         for request in requests:
-            if isinstance(request, Goodbye):  # If the write fails, the grace period ends the session.
+            if isinstance(request, Deregister):  # If the write fails, the grace period ends the session.
                 sessions.arm(request.consumer, request.incarnation, self._clock.monotonic_seconds())
         presence = sessions.presence(self._clock.monotonic_seconds())
         try:
@@ -406,7 +413,7 @@ class SessionLeader:
                         log.info("session begun", **ids)
                 elif isinstance(request, Attach):
                     sessions.attach(request.consumer, request.incarnation, request.stream, now)
-                elif isinstance(request, Goodbye):
+                elif isinstance(request, Deregister):
                     reason = "expired" if request.has_expired else "left"
                     metrics.SESSIONS_ENDED.labels(reason).inc()
                     log.info("session ended", **ids, reason=reason)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.store.topics.bucket_owners import SaidOfBucket, SubscriptionKey
+from controller.store.topics.bucket_owners import BucketReport, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
 NO_SESSION = "consumer {} has no session under this incarnation; register again"
@@ -91,7 +91,7 @@ class Detach(Request):
 
 
 @dataclass(slots=True, kw_only=True)
-class Pulse(Request):
+class Heartbeat(Request):
     """Report that the consumer is alive and receives messages of the leader."""
 
 
@@ -129,16 +129,16 @@ class Drained(Request):
 
 
 @dataclass(slots=True, kw_only=True)
-class Say(Request):
+class ReportReasons(Request):
     """Report why these buckets of the consumer deliver no messages. The consumer's other buckets have no such
     reason.
     """
 
-    buckets: tuple[SaidOfBucket, ...]
+    buckets: tuple[BucketReport, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Goodbye(Request):
+class Deregister(Request):
     """End the session: the consumer leaves, or (`has_expired`) its grace period has passed."""
 
     has_expired: bool = False

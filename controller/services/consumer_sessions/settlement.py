@@ -22,12 +22,12 @@ from controller.services.consumer_sessions.connection_state import Presence
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     Attach,
+    Deregister,
     Drained,
-    Goodbye,
     Register,
     Release,
+    ReportReasons,
     Request,
-    Say,
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
@@ -43,7 +43,7 @@ from controller.store.topics import (
 )
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
-from controller.store.topics.readable_segments import Front, ToRead
+from controller.store.topics.readable_segments import ReadableSegments, ToRead
 from controller.store.topics.subscriptions import SubscriptionKind
 
 STOPPING_LOOK_SECONDS = 0.5
@@ -161,7 +161,7 @@ def settle(
     incarnations = {name: row.incarnation for name, row in before.items()}
     # Disconnections are the first write to consumer rows: triggers of the other writes take locks that must
     # follow the locks of these rows.
-    consumers.note_away(
+    consumers.note_disconnected(
         tx, key.topic_id, key.name, presence.to_note(before, _attached(incarnations, requests))
     )
     _mark_drained(tx, key, owners, incarnations, batch)
@@ -201,7 +201,7 @@ def settle(
 
 
 def _target(
-    front: Front, consumers: Collection[str], owners: Sequence[BucketOwner], kind: SubscriptionKind
+    front: ReadableSegments, consumers: Collection[str], owners: Sequence[BucketOwner], kind: SubscriptionKind
 ) -> Assignment:
     """Return the desired owners. Members of a checkpoint group store a position per segment, not per bucket,
     so they get whole segments.
@@ -260,7 +260,7 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
                     holds.demand_topic_may_act(tx, key.topic_id)
                 session_identity = request.consumer, request.incarnation, request.subject
                 consumers.register_session(tx, key.topic_id, key.name, *session_identity)
-            elif isinstance(request, Goodbye):
+            elif isinstance(request, Deregister):
                 consumers.demand_owner(tx, key.topic_id, key.name, request.consumer, request.subject)
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
                 consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
@@ -274,7 +274,7 @@ def _store_reports(
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
-            if isinstance(request, Say):
+            if isinstance(request, ReportReasons):
                 _demand_session(incarnations, request)
                 bucket_owners.say(tx, key, request.consumer, request.buckets)
             elif isinstance(request, Register) and incarnations.get(request.consumer) not in (

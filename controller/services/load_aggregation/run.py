@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from controller import telemetry
 from controller.clock import to_datetime, to_ms
-from controller.domain.counter_rates import LONGEST_SOURCE
+from controller.domain.counter_rates import MAX_SOURCE_LENGTH
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea
@@ -155,7 +155,7 @@ def _set_aside(heard: pa.Table) -> list[SetAside]:
         SetAside(
             f"source {row['source']}",
             f"{row['set_aside']} samples, for example of topic {row['topic_id']}, have a counter below 0, or a source whose name is not "
-            f"1 to {LONGEST_SOURCE} characters that PostgreSQL can store",
+            f"1 to {MAX_SOURCE_LENGTH} characters that PostgreSQL can store",
             row["topic_id"],
         )
         for row in heard.filter(pc.greater(heard["set_aside"], 0)).to_pylist()

@@ -18,7 +18,7 @@ from controller.domain.gates import FenceState, GateState
 from controller.domain.operation import Operation
 from controller.domain.segment_graph import SegmentGraph
 from controller.services.operation_runner.calls import CallAll
-from controller.store.journal.seeks import CLOCKS_APART_MS, SoughtLog
+from controller.store.journal.seeks import CLOCKS_APART_MS, SeekLog
 from controller.store.postgres.engine import Store
 from controller.store.topics import gates, layouts
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -108,7 +108,7 @@ class GateActs:
         self._call_all([partial(close, one.backing_topic) for one in behind])
 
     def move_cursors(
-        self, operation: Operation, key: SubscriptionKey, logs: Sequence[SoughtLog], instant_ms: int | None
+        self, operation: Operation, key: SubscriptionKey, logs: Sequence[SeekLog], instant_ms: int | None
     ) -> Mapping[str, object]:
         """Move the cursors from ancestors to descendants; None: behind everything. Return what the journal keeps.
 
@@ -149,20 +149,20 @@ class GateActs:
         return self._any_plane
 
 
-def _generations(layout: SegmentGraph, logs: Iterable[SoughtLog]) -> list[list[SoughtLog]]:
+def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[SeekLog]]:
     """Return the logs in groups, each behind the groups that hold its ancestors."""
     depth: dict[int, int] = {}
     for segment_id in sorted(layout.segments):
         parents = [i for i in layout.segments[segment_id].parent_ids if i in depth]
         depth[segment_id] = max((depth[i] + 1 for i in parents), default=0)
-    groups: dict[int, list[SoughtLog]] = {}
+    groups: dict[int, list[SeekLog]] = {}
     for one in logs:
         groups.setdefault(depth.get(one.segment_id, 0), []).append(one)
     return [groups[level] for level in sorted(groups)]
 
 
 def _move(
-    plane: GatedDataPlane, name: str, log: SoughtLog, instant_ms: int | None, *, is_free: bool
+    plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
     """Return True if a sealed log is read to its end, and the data plane keeps that; None if there is no such log."""
     try:

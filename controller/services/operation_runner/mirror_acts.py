@@ -29,7 +29,7 @@ from controller.domain.mirroring import has_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.calls import CallAll, Result
-from controller.services.operation_runner.log_acts import Detail
+from controller.services.operation_runner.log_steps import Detail
 from controller.store.journal import mirror_repairs
 from controller.store.journal.operations import get_operation
 from controller.store.mirrors import mirrors

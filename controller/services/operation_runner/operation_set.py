@@ -30,15 +30,15 @@ from controller.domain.errors import (
     DataPlaneTimeout,
     DataPlaneUnavailable,
     FencedOut,
-    ForeignLog,
     HeldUp,
     InvariantViolated,
     LostRace,
     StoreUnavailable,
     Terminal,
+    UnmanagedLog,
 )
 from controller.domain.operation import (
-    PATIENT,
+    NOT_ABORTABLE,
     Observed,
     Operation,
     OperationState,
@@ -49,7 +49,7 @@ from controller.domain.operation import (
 )
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
-from controller.services.operation_runner.log_acts import Acted, LogActs, Subject
+from controller.services.operation_runner.log_steps import LogActs, StepResults, Subject
 from controller.services.operation_runner.mirror_acts import MirrorActs
 from controller.store.journal import claims, commits, steps
 from controller.store.journal.claims import Claim
@@ -227,23 +227,23 @@ class OperationSet:
             if one.operation_id in acted.errors:
                 self._hindered(one, acted.errors[one.operation_id])
 
-    def _act(self, step: Step, members: Sequence[_Member]) -> Acted:
+    def _act(self, step: Step, members: Sequence[_Member]) -> StepResults:
         if step is Step.ABORT:
-            return Acted(
+            return StepResults(
                 {one.operation_id: {"reason": one.giving_up or why_aborted(one.seen())} for one in members}
             )
         if any(one.operation.is_mirrored and not one.left_undone for one in members):
             [one] = members
             acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
-            return Acted({one.operation_id: acts.perform(step)})
+            return StepResults({one.operation_id: acts.perform(step)})
         if step in (Step.COMMIT, Step.FINISH_ABORT) or all(one.left_undone for one in members):
             # Nothing to do outside, so that it can be done where the plane is not configured.
-            return Acted({one.operation_id: _left_undone(one) for one in members})
+            return StepResults({one.operation_id: _left_undone(one) for one in members})
         plane = self._plane_of(members[0])()
         subjects = [Subject(one.operation, one.seen(), one.carried, one.positions) for one in members]
         return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
 
-    def _record_of(self, member: _Member, move: Move, acted: Acted) -> StepRecord:
+    def _record_of(self, member: _Member, move: Move, acted: StepResults) -> StepRecord:
         """Return the record of the step, together with the next step if that needs no action: announcing the
         fence, or committing the layout.
         """
@@ -427,7 +427,7 @@ class OperationSet:
         seen, member.observed = member.observed, None
         if member.outcome is not None:
             return
-        if isinstance(error, ForeignLog):  # the journal may be older than its logs
+        if isinstance(error, UnmanagedLog):  # the journal may be older than its logs
             with self._context.store.single_statement() as tx:
                 holds.doubt(tx, [member.operation.topic_id])
         if isinstance(error, FencedOut):
@@ -563,7 +563,7 @@ def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Me
 def _is_final(error: CleaveError, member: _Member, seen: Observed | None) -> bool:
     """Return True if another attempt is useless, or if the time of a patient operation is over."""
     is_late = seen is not None and seen.now_ms >= member.operation.deadline_at_ms
-    is_patient = member.operation.kind in PATIENT
+    is_patient = member.operation.kind in NOT_ABORTABLE
     return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
 
 

@@ -16,7 +16,7 @@ from controller.domain.operation import ABORTABLE
 from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
 from controller.domain.segment import SegmentState, segment_of_log
 from controller.services.reconciler.findings import PlaneView
-from controller.store.topics.backing_logs import BackingLog, Books
+from controller.store.topics.backing_logs import BackingLog, ExpectedLogs
 from controller.store.topics.recovery import RecoveredLayout
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -24,7 +24,7 @@ Owners = Mapping[str, Ownership]
 """The journal's records of logs without a segment, by name."""
 
 
-def may_be_ahead(seen: PlaneView, books: Books, owners: Owners) -> bool:
+def may_be_ahead(seen: PlaneView, books: ExpectedLogs, owners: Owners) -> bool:
     """Return True if the logs must be compared with the layout: the topic is unverified or held, or a log
     exists whose operation is not in the journal.
     """
@@ -35,7 +35,9 @@ def may_be_ahead(seen: PlaneView, books: Books, owners: Owners) -> bool:
     )
 
 
-def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, now: int) -> RecoveryPlan:
+def plan(
+    seen: PlaneView, books: ExpectedLogs, owners: Owners, layout: SegmentLayout, now: int
+) -> RecoveryPlan:
     """Return the layout that the logs show. The caller has read `books` and `layout` under the topic's lock."""
     logs = {log.segment_id: _log_of(log, layout, seen) for log in books.logs}
     unrecorded = _unrecorded_logs(seen, books, owners)
@@ -50,7 +52,7 @@ def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, n
     return plan_recovery(layout, logs, [*unrecorded, *reserved], now, highest_id=max(ids, default=-1))
 
 
-def _unrecorded_logs(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog]:
+def _unrecorded_logs(seen: PlaneView, books: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
     """Return the logs with an origin that belong to no segment, past or present, and to no live operation. A
     log with a deletion entry is included if a log of its operation was used.
     """
@@ -61,7 +63,7 @@ def _unrecorded_logs(seen: PlaneView, books: Books, owners: Owners) -> list[Segm
     )
     recorded = _recorded_logs(seen, names)
     used = {*_of_used_operations(recorded)}
-    return [log for log in recorded if log in used or log.backing_topic not in books.tombstoned]
+    return [log for log in recorded if log in used or log.backing_topic not in books.pending_deletions]
 
 
 def _of_used_operations(logs: Sequence[SegmentLog]) -> list[SegmentLog]:
@@ -77,7 +79,7 @@ def _recorded_logs(seen: PlaneView, names: Iterable[str]) -> list[SegmentLog]:
     return [log for name, report in reports if (log := _recorded_log(name, report)) is not None]
 
 
-def recovered(seen: PlaneView, books: Books, planned: RecoveryPlan) -> RecoveredLayout:
+def recovered(seen: PlaneView, books: ExpectedLogs, planned: RecoveryPlan) -> RecoveredLayout:
     """Return the plan with the subscriptions and positions of the data plane."""
     names = {log.segment_id: log.backing_topic for log in books.logs}
     names |= {i: log.backing_topic for i, log in planned.added.items()}

@@ -15,7 +15,7 @@ from controller.dataplane.base import MISSING_LOG, LogReport, LogState
 from controller.dataplane.deletion_proof import reason_to_keep
 from controller.domain.log_origin import NOT_RESERVED, Ownership
 from controller.domain.segment import SegmentState, segment_of_log
-from controller.store.topics.backing_logs import BackingLog, Books
+from controller.store.topics.backing_logs import BackingLog, ExpectedLogs
 
 
 class FindingKind(StrEnum):
@@ -29,7 +29,7 @@ class FindingKind(StrEnum):
     """An operation of this journal created the log, and no segment needs it. It is deleted through a deletion
     entry.
     """
-    FOREIGN_LOG = "foreign-log"
+    UNMANAGED_LOG = "unmanaged-log"
     """An unmanaged log: another journal or program created it, or its messages are unread. It is listed and
     kept.
     """
@@ -64,7 +64,7 @@ class FindingKind(StrEnum):
     def has_remedy(self) -> bool:
         """True if the reconciler repairs the difference. The other kinds need a person."""
         return self not in (
-            FindingKind.FOREIGN_LOG,
+            FindingKind.UNMANAGED_LOG,
             FindingKind.CURSOR_UNRECORDED,
             FindingKind.GATE_BREACHED,
         )
@@ -94,7 +94,7 @@ class PlaneView:
     listed: tuple[str, ...]
     reports: Mapping[str, LogReport]
     """Reports by name: of every log of a segment in `books`, and of listed logs if they were described."""
-    books: Books
+    books: ExpectedLogs
     """The metadata before single logs were described. Logs that changed since are not compared."""
 
     def state(self, log: BackingLog) -> LogState:
@@ -105,7 +105,7 @@ class PlaneView:
 def compare(
     topic: str,
     seen: PlaneView,
-    books: Books,
+    books: ExpectedLogs,
     ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
     """Return all differences. The caller has read `books` under the topic's lock, after everything in `seen`."""
@@ -130,7 +130,7 @@ def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
 
 
 def _unexpected_logs(
-    topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, Ownership]
+    topic: str, seen: PlaneView, books: ExpectedLogs, ownership: Mapping[str, Ownership]
 ) -> list[Finding]:
     """Return findings about logs that the metadata does not expect: orphaned logs if they may be deleted,
     otherwise unmanaged logs.
@@ -144,12 +144,12 @@ def _unexpected_logs(
         report = seen.reports.get(name, MISSING_LOG)
         own = ownership.get(name, NOT_RESERVED)
         reason_to_keep_log = reason_to_keep(report, own)
-        kind = FindingKind.ORPHAN_LOG if reason_to_keep_log is None else FindingKind.FOREIGN_LOG
+        kind = FindingKind.ORPHAN_LOG if reason_to_keep_log is None else FindingKind.UNMANAGED_LOG
         findings.append(Finding(kind, topic, name, segment_id, reason=reason_to_keep_log, report=report))
     return findings
 
 
-def _differences(topic: str, seen: PlaneView, books: Books) -> list[Finding]:
+def _differences(topic: str, seen: PlaneView, books: ExpectedLogs) -> list[Finding]:
     """Return the differences of every log that the metadata shows unchanged and idle before and after it was
     described.
     """
@@ -190,7 +190,7 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
     }.get((log.state, state))
 
 
-def _cursor_differences(of_log: Finding, seen: PlaneView, books: Books) -> list[Finding]:
+def _cursor_differences(of_log: Finding, seen: PlaneView, books: ExpectedLogs) -> list[Finding]:
     report = seen.reports.get(of_log.backing_topic)
     if report is None or report.state is not LogState.OPEN:
         return []  # The log was missing when the logs were described first.

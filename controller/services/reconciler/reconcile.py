@@ -23,7 +23,7 @@ from controller.services.reconciler import ahead
 from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
 from controller.services.reconciler.gates import reconcile_gates
 from controller.store import set_aside
-from controller.store.journal import reshape_intents, tombstones
+from controller.store.journal import deletion_entries, reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.clock import database_now
@@ -33,16 +33,16 @@ from controller.store.shards import Shards
 from controller.store.topics import (
     backing_logs,
     drains,
-    foreign_logs,
     gates,
     holds,
     layouts,
     recovery,
     topics,
+    unmanaged_logs,
 )
-from controller.store.topics.backing_logs import Books
-from controller.store.topics.foreign_logs import ForeignLog
+from controller.store.topics.backing_logs import ExpectedLogs
 from controller.store.topics.recovery import RecoveredLayout
+from controller.store.topics.unmanaged_logs import UnmanagedLog
 
 log = telemetry.get_logger(__name__)
 
@@ -153,7 +153,7 @@ def _suspects(
                 agreeing += sorted(names.keys() - {*differing})
         if agreeing and not dry_run:
             with store.transaction() as tx:
-                foreign_logs.replace(tx, plane_name, agreeing, [])
+                unmanaged_logs.replace(tx, plane_name, agreeing, [])
                 holds.verify(tx, agreeing)
     return sorted(suspects)
 
@@ -180,7 +180,7 @@ def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) 
     return list(names)
 
 
-def _must_reconcile(topic: str, seen: PlaneView, books: Books) -> bool:
+def _must_reconcile(topic: str, seen: PlaneView, books: ExpectedLogs) -> bool:
     """Return True if the common view, which describes logs of segments only, is not sufficient for the topic."""
     if books.held_reason is not None or compare(topic, seen, books, {}):
         return True
@@ -280,7 +280,7 @@ def _reconcile_seen(
         findings = [
             item if item.error else _repair_metadata(tx, topic, plane, books, item) for item in findings
         ]
-        foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
+        unmanaged_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
         missing = [item.backing_topic for item in findings if item.kind is FindingKind.ACTIVE_MISSING]
         origins = backing_logs.origins(tx, missing) if missing else {}
         closed = gates.closed_logs(tx, topic_id)
@@ -366,9 +366,9 @@ def _describe(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[st
     }
 
 
-def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[ForeignLog]:
+def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[UnmanagedLog]:
     return [
-        ForeignLog(
+        UnmanagedLog(
             topic_id,
             finding.backing_topic,
             finding.segment_id,
@@ -377,18 +377,18 @@ def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[ForeignLog]:
             finding.report.most_unread,
         )
         for finding in findings
-        if finding.kind is FindingKind.FOREIGN_LOG and finding.report is not None
+        if finding.kind is FindingKind.UNMANAGED_LOG and finding.report is not None
     ]
 
 
 def _repair_metadata(
-    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, finding: Finding
+    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: ExpectedLogs, finding: Finding
 ) -> Finding:
     """Apply the remedies that change rows, in the transaction that holds the topic's lock."""
     segment_id = finding.segment_id
     match finding.kind:
         case FindingKind.ORPHAN_LOG if segment_id is not None:
-            tombstones.add(
+            deletion_entries.add(
                 tx,
                 data_plane=topic.data_plane,
                 topic_id=topic.topic_id,
@@ -408,7 +408,7 @@ def _repair_metadata(
 
 
 def _intend_repair(
-    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, segment_id: int
+    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: ExpectedLogs, segment_id: int
 ) -> int:
     """Intend the reshape of one segment into one. An aborted attempt has reserved an id, so the next attempt
     has another key.
@@ -427,7 +427,7 @@ def _intend_repair(
 
 def _repair_logs(
     plane: DataPlane,
-    books: Books,
+    books: ExpectedLogs,
     origins: Mapping[str, LogOrigin],
     closed: Collection[tuple[str, str]],
     finding: Finding,
@@ -462,7 +462,7 @@ def _create_cursor(
 
 def _create_again(
     plane: DataPlane,
-    books: Books,
+    books: ExpectedLogs,
     backing_topic: str,
     origin: LogOrigin | None,
     closed: Collection[tuple[str, str]],

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from controller.domain.decision import Lane
 from controller.services.worker.work import NOTHING, Work
 from controller.store.decisions import evaluations
-from controller.store.journal import claims, tombstones
+from controller.store.journal import claims, deletion_entries
 from controller.store.shards import Shards
 
 
@@ -125,16 +125,16 @@ class OperationSensor(Sensor):
         return Work(operations=True)
 
 
-class TombstoneSensor(Sensor):
+class DeletionEntrySensor(Sensor):
     """Fires when a superfluous log is due for deletion, or for the second check that closes its deletion
     entry.
     """
 
-    name = "tombstones"
+    name = "deletion_entries"
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - any worker may delete
         """Return the earliest instant at which a deletion entry may be processed."""
-        return tombstones.next_due(tx)
+        return deletion_entries.next_due(tx)
 
     def due(self) -> Work:
         """Return work that drains the journal: its threads process deletion entries afterwards."""
@@ -153,7 +153,7 @@ def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: 
         InputSensor(lanes),
         DueSensor(lanes),
         OperationSensor(call_timeout_seconds),
-        TombstoneSensor(),
+        DeletionEntrySensor(),
     )
 
 

@@ -75,7 +75,7 @@ class WorkLoop:
         *,
         evaluate: Evaluate,
         run_operations: RunOperations,
-        sweep_tombstones: Callable[[], None],
+        sweep_deletion_entries: Callable[[], None],
         shards: Callable[[], Shards],
         sweep_seconds: float,
         clock: Clock,
@@ -86,7 +86,7 @@ class WorkLoop:
         self._sensors = tuple(sensors)
         self._evaluate = evaluate
         self._run_operations = run_operations
-        self._sweep_tombstones = sweep_tombstones
+        self._sweep_deletion_entries = sweep_deletion_entries
         self._shards = shards
         self._sweep_seconds = sweep_seconds
         self._clock = clock
@@ -215,7 +215,7 @@ class WorkLoop:
         while not self._stopping.is_set() and (shards := self._shards()).held:
             try:
                 if self._run_operations(shards) == 0:
-                    self._sweep_tombstones()
+                    self._sweep_deletion_entries()
                     return
                 last_error = ""
             except Retryable as error:

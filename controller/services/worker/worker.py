@@ -27,7 +27,7 @@ schema of another program version. Each wait is twice the previous wait, up to t
 """
 
 
-class Beside(Protocol):
+class BackgroundService(Protocol):
     """A background service of a worker."""
 
     def run(self) -> None:
@@ -38,7 +38,7 @@ class Beside(Protocol):
 
 
 def run_part(
-    part: Beside, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
+    part: BackgroundService, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
 ) -> None:
     """Run a part of a process. If the part ends by itself, append its name to `ended` and stop the process:
     the process would otherwise continue without the part unnoticed, and is restarted instead.
@@ -62,7 +62,7 @@ def demand_none_ended(ended: Sequence[str]) -> None:
 
 
 @contextmanager
-def running(parts: Sequence[Beside], leave: threading.Event) -> Iterator[None]:
+def running(parts: Sequence[BackgroundService], leave: threading.Event) -> Iterator[None]:
     """Run the parts of a process in threads, and stop them at the end. A part that ends by itself sets
     `leave`. Raises InvariantViolated if a part ended by itself.
     """
@@ -87,7 +87,7 @@ class Worker:
     loop: WorkLoop
     leases: ShardLeases
     listener: Listener
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[BackgroundService, ...] = ()
     """Background services that run in threads of their own. The worker does not wait for them at the end."""
     name: str = ""
     """Name of the worker, which is added to each log line of its threads."""

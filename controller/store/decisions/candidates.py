@@ -62,7 +62,7 @@ def parameters_text(override: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class InShadow:
+class ShadowCandidate:
     """A candidate to evaluate: its parameters, and the digest of its last outcome."""
 
     candidate_id: int
@@ -178,10 +178,10 @@ def turned_down(
     return None if row is None else _candidate(row)
 
 
-def in_shadow(tx: Connection, topic_ids: Collection[int]) -> list[InShadow]:
+def in_shadow(tx: Connection, topic_ids: Collection[int]) -> list[ShadowCandidate]:
     """Return the candidates in shadow of these topics."""
     rows = _IN_SHADOW.execute(tx, {"topic_ids": list(topic_ids)})
-    return [InShadow(**row._mapping) for row in rows]
+    return [ShadowCandidate(**row._mapping) for row in rows]
 
 
 def _candidate(row: Any) -> CandidateRow:

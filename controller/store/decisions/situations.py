@@ -24,6 +24,7 @@ from controller.domain.approvals import asks
 from controller.domain.decision import is_for_consumers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import Retryable
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import share_within
 from controller.domain.layout import SegmentLayout
@@ -31,7 +32,6 @@ from controller.domain.load import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from controller.store import approvals
 from controller.store.postgres.prepared import Prepared
 from controller.store.topics.holds import MAY_ACT
@@ -245,7 +245,7 @@ def load_situations(
     capabilities: Mapping[str, Capabilities],
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
-) -> dict[int, Situation]:
+) -> dict[int, EvaluationInput]:
     """Return the evaluation inputs of the live topics, at the present time of the database.
 
     `capabilities` are by data plane; topics on other data planes, and topics that are not live, are skipped. `instead` replaces the
@@ -277,7 +277,7 @@ def load_situations(
     asking = [topic_id for topic_id, policy in policies.items() if asks(policy)]
     answers = approvals.last_words(tx, asking) if asking else {}
     return {
-        row.topic_id: Situation(
+        row.topic_id: EvaluationInput(
             layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
             loads={s.segment_id: _load(s) for s in segments[row.topic_id] if s.modified_at is not None}
             | _expected(expected[row.topic_id]),
@@ -307,7 +307,7 @@ def load_readable(
     capabilities: Mapping[str, Capabilities],
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
-) -> tuple[dict[int, Situation], dict[int, Exception]]:
+) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
     """Return the evaluation inputs, and the errors of topics whose rows are not readable.
 
     Raises errors of PostgreSQL, after which the transaction cannot read anything else.

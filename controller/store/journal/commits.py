@@ -3,7 +3,7 @@
 A commit locks the topic row first and the operation second, by its claim. Then it seals the parents, activates the children, raises
 the epoch by one and writes the row of history, all or nothing. A commit does not ignore concurrent changes: if the subscriptions
 are not those of the children, or an older operation of a topic that is being deleted is still live, nothing is written and the
-runner reads the state again. Logs are not changed here; superfluous logs are queued in `tombstones`.
+runner reads the state again. Logs are not changed here; superfluous logs are queued in `deletion_entries`.
 
 One statement commits any number of reshapes and never waits for a lock. A topic whose row (or evaluation row) another transaction
 has locked is skipped, because the parents of the other reshapes are terminated and accept no writes until their commit.
@@ -23,7 +23,7 @@ from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, Los
 from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
-from controller.store.journal import adoptions, seeks, steps, tombstones, topic_intents
+from controller.store.journal import adoptions, deletion_entries, seeks, steps, topic_intents
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
 from controller.store.load.forgetting import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
@@ -410,7 +410,7 @@ def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRac
 def _bury(
     tx: Connection, topic: TopicRow, operation: Operation, logs: Mapping[int, str], reason: str
 ) -> None:
-    tombstones.add(
+    deletion_entries.add(
         tx,
         data_plane=topic.data_plane,
         topic_id=topic.topic_id,

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 
 from controller.clock import to_datetime
 from controller.domain.errors import Conflict, HeldUp, SubscriptionNotFound, Unsupported
-from controller.domain.operation import RELEASE_SECONDS, SOUGHT_MS, SUBSCRIPTION, Operation, OperationKind
+from controller.domain.operation import RELEASE_SECONDS, SEEK_TARGET, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
@@ -89,7 +89,7 @@ class SeekUnderWay:
 
 
 @dataclass(frozen=True, slots=True)
-class SoughtLog:
+class SeekLog:
     """A log with a cursor of the subscription."""
 
     segment_id: int
@@ -137,7 +137,7 @@ def intend_seek(
             )
         parameters = {
             SUBSCRIPTION: subscription,
-            SOUGHT_MS: target.sought,
+            SEEK_TARGET: target.sought,
             RELEASE_SECONDS: release_seconds,
         }
         drains.tell(tx, topic_id)
@@ -185,7 +185,7 @@ def end_owners(tx: Connection, operation: Operation) -> int:
         bucket_owners.lock(tx, key)
     except SubscriptionNotFound:  # the subscription is being deleted, with its owners
         return 0
-    sought = operation.parameters[SOUGHT_MS]
+    sought = operation.parameters[SEEK_TARGET]
     if isinstance(sought, int):
         since = to_datetime(max(sought - CLOCKS_APART_MS, 0))
         subscriptions.reach_back(
@@ -194,9 +194,9 @@ def end_owners(tx: Connection, operation: Operation) -> int:
     return tx.execute(text(_END_OWNERS), {**key.parameters, "operation_id": operation.operation_id}).rowcount
 
 
-def logs_of(tx: Connection, key: SubscriptionKey) -> list[SoughtLog]:
+def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:
     """Return all logs with a cursor of the subscription, of ACTIVE and sealed segments, by range."""
-    return [SoughtLog(*row) for row in tx.execute(text(_LOGS), key.parameters)]
+    return [SeekLog(*row) for row in tx.execute(text(_LOGS), key.parameters)]
 
 
 def commit(tx: Connection, operation: Operation, *, read: Collection[int], missing: Collection[int]) -> None:

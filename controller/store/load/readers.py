@@ -12,7 +12,7 @@ from secrets import token_hex
 
 from sqlalchemy import Connection, text
 
-from controller.domain.counter_rates import LONGEST_SOURCE
+from controller.domain.counter_rates import MAX_SOURCE_LENGTH
 from controller.store.postgres.clock import Ahead
 
 MOST_APART_MS = 1_000
@@ -61,7 +61,7 @@ def seen(
         _SEEN,
         {
             "name": name,
-            "reader": f"{name[: LONGEST_SOURCE // 2]}@{token_hex(4)}",
+            "reader": f"{name[: MAX_SOURCE_LENGTH // 2]}@{token_hex(4)}",
             "topic_prefix": topic_prefix,
             "data_planes": list(data_planes),
             "interval_seconds": interval_seconds,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, text
 
-from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import MAX_SOURCE_LENGTH, MIN_DECREASE_RATIO
 from controller.domain.counter_rates import for_each_metric as _each
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
@@ -41,7 +41,7 @@ KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers",
 _SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,
     {_each("{c} bigint")}"""
 
-_NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND strpos({{name}}, U&'\\FFFD') = 0"
+_NAMED = f"length({{name}}) <= {MAX_SOURCE_LENGTH} AND strpos({{name}}, U&'\\FFFD') = 0"
 _SOUND = f"""
     least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
@@ -60,7 +60,7 @@ WITH sample AS (
 ), judged AS (
   SELECT *, least({_each("{c}_more")}) >= 0 AND {
     _each(
-        f"{{c}}_more / {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        f"{{c}}_more / {MIN_DECREASE_RATIO} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
         " AND ",
     )
 } AS counts

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, insert, text
 from controller.clock import to_datetime
 from controller.domain.decision import is_for_consumers
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import LayoutStep, acts_seen, steps_between
+from controller.domain.mirroring import LayoutStep, last_reshape_times, steps_between
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name
@@ -180,7 +180,9 @@ def _stamps(
 ) -> dict[str, datetime]:
     """Return the cooldown columns. A cooldown begins at the intent of the operation, or, without one, at the creation of the children."""
     of_ours = {segment_id for step in steps if step.epoch in ours for segment_id in step.created_ids}
-    begun = [(_STAMPS[kind], _when(born)) for kind, born in acts_seen(layout, since, of_ours).items()]
+    begun = [
+        (_STAMPS[kind], _when(born)) for kind, born in last_reshape_times(layout, since, of_ours).items()
+    ]
     own = [(step, ours[step.epoch]) for step in steps if step.epoch in ours]
     begun += [(_STAMPS[step.kind], act.intended_at) for step, act in own if step.kind]
     begun += [

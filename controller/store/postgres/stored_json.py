@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 
 def read_json(text: str) -> Any:

@@ -38,7 +38,7 @@ class BackingLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class ExpectedLogs:
     """All metadata about the logs of one topic, at one time."""
 
     topic_state: str
@@ -51,7 +51,7 @@ class Books:
     logs: tuple[BackingLog, ...]
     reserved: Mapping[str, OperationState]
     """States of the operations that reserved logs for children, by log. The logs may not exist yet."""
-    tombstoned: frozenset[str]
+    pending_deletions: frozenset[str]
     """Logs with an open deletion entry."""
     changes_subscriptions: bool
     """True if a subscription is being created or deleted, so that the expected cursors are not determined."""
@@ -63,7 +63,9 @@ class Books:
     @property
     def names(self) -> frozenset[str]:
         """Logs that the journal knows: logs of segments, of children of live operations, and logs being deleted."""
-        return frozenset(log.backing_topic for log in self.logs) | self.reserved.keys() | self.tombstoned
+        return (
+            frozenset(log.backing_topic for log in self.logs) | self.reserved.keys() | self.pending_deletions
+        )
 
     def expected_on(self, log: BackingLog) -> tuple[str, ...]:
         """Return the live subscriptions whose cursor the log must have: all except those created after the segment was sealed."""
@@ -107,9 +109,9 @@ _TOPICS = text("""
 _SUBSCRIPTIONS = text("""
     SELECT topic_id, name, kind, state, created_epoch FROM cleave.subscription WHERE topic_id = ANY (:topic_ids)""")
 
-_TOMBSTONED = text("""
+_PENDING_DELETIONS = text("""
     SELECT w.topic_id, b.backing_topic
-      FROM cleave.tombstone b
+      FROM cleave.deletion_entry b
       JOIN cleave.topic t USING (topic_id)
       JOIN cleave.topic w ON w.name = t.name AND w.data_plane = b.data_plane
      WHERE b.closed_at IS NULL AND w.topic_id = ANY (:topic_ids)""")
@@ -181,7 +183,7 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 
 
-def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
+def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
     """Return all metadata about the logs of the topics, by topic id. A topic that does not exist is absent.
 
     Hold the lock of a topic row to act on its metadata.
@@ -191,14 +193,14 @@ def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
     subscriptions = _grouped(tx, _SUBSCRIPTIONS, of_topics)
     logs = _grouped(tx, _LOGS, of_topics)
     reserved = _grouped(tx, _RESERVED, of_topics)
-    tombstoned = _grouped(tx, _TOMBSTONED, of_topics)
+    pending_deletions = _grouped(tx, _PENDING_DELETIONS, of_topics)
     return {
         row.topic_id: _books(
             row,
             subscriptions[row.topic_id],
             logs[row.topic_id],
             reserved={log.backing_topic: OperationState(log.state) for log in reserved[row.topic_id]},
-            tombstoned=frozenset(log.backing_topic for log in tombstoned[row.topic_id]),
+            pending_deletions=frozenset(log.backing_topic for log in pending_deletions[row.topic_id]),
         )
         for row in topics
     }
@@ -233,9 +235,9 @@ def _books(
     logs: Sequence[Row[Any]],
     *,
     reserved: Mapping[str, OperationState],
-    tombstoned: frozenset[str],
-) -> Books:
-    return Books(
+    pending_deletions: frozenset[str],
+) -> ExpectedLogs:
+    return ExpectedLogs(
         topic_state=topic.state,
         epoch=topic.epoch,
         subscriptions={row.name: row.created_epoch for row in subscriptions if row.state == "live"},
@@ -244,7 +246,7 @@ def _books(
         next_segment_id=topic.next_segment_id,
         logs=tuple(_log(row) for row in logs),
         reserved=reserved,
-        tombstoned=tombstoned,
+        pending_deletions=pending_deletions,
         changes_subscriptions=topic.changes_subscriptions,
         is_verified=topic.is_verified,
         held_reason=topic.held_reason,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from controller.domain.assignment import SegmentBucket
-from controller.domain.bucket_ownership import BucketOwner, OwnerChanges
+from controller.domain.bucket_ownership import BucketOwner, OwnershipChanges
 from controller.domain.hash_range import HashRange
 from controller.store.topics import subscriptions
 
@@ -111,7 +111,7 @@ def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidOfBucket:
+class BucketReport:
     """Reason that the owner since `generation` reports for not reading the bucket, and the seconds for which the reason has held."""
 
     segment_id: int
@@ -121,7 +121,7 @@ class SaidOfBucket:
     seconds: float
 
 
-def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[SaidOfBucket]) -> None:
+def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[BucketReport]) -> None:
     """Replace all reasons of the consumer by these reports about its buckets. Reports about buckets of other owners are ignored."""
     columns = {
         "segment_ids": [report.segment_id for report in said],
@@ -133,7 +133,7 @@ def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[Said
     tx.execute(text(_SAY), {**key.parameters, "consumer": consumer, **columns})
 
 
-def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generation: int) -> int:
+def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, generation: int) -> int:
     """Write the changes. Return the generation, which is raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
     # Ended rows are deleted first, because a granted bucket may begin at the same hash as an ended one.
     for statement, buckets in ((_END, changes.ended), (_KEEP, changes.kept)):

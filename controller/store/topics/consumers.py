@@ -179,7 +179,9 @@ def depart(
     tx.execute(text(_FORGET_OLDEST), {**row, "most": MOST_DEPARTED})
 
 
-def note_away(tx: Connection, topic_id: int, subscription: str, seconds: Mapping[str, float | None]) -> None:
+def note_disconnected(
+    tx: Connection, topic_id: int, subscription: str, seconds: Mapping[str, float | None]
+) -> None:
     """Store the seconds for which each of these consumers has been disconnected; None for a connected consumer."""
     if seconds:
         row = {"topic_id": topic_id, "subscription": subscription}

@@ -80,7 +80,7 @@ def set_cluster(
     document = {
         parameter: value for parameter, value in policy.to_document().items() if value != default[parameter]
     }
-    topics.say_who(tx, actor)
+    topics.set_actor(tx, actor)
     tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
     return get_cluster(tx)
 
@@ -109,7 +109,7 @@ def set_namespace(
         "actor": actor,
         "found": row_version,
     }
-    topics.say_who(tx, actor)
+    topics.set_actor(tx, actor)
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
         raise LostRace(
             f"another transaction has just set the policy of namespace {namespace}; read the policy again",
@@ -134,7 +134,7 @@ def set_topic(
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
     demand_valid(tx, topic.name, override)
-    topics.say_who(tx, actor)
+    topics.set_actor(tx, actor)
     document = None if override is None else override.to_document()
     row_version = topics.update_topic(tx, topic, policy=document)
     return TopicPolicy(topic_id, override or PolicyOverride(), row_version)

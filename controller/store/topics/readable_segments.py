@@ -82,7 +82,7 @@ class ToRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ReadableSegments:
     """Segments that may be read, and segments with owned buckets. `found` holds only these, not the segments that wait for them.
     `waiting` holds the ids of its segments that must wait for an ancestor.
     """
@@ -100,10 +100,10 @@ class Front:
         return SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, segments)
 
 
-def front(tx: Connection, topic_id: int, subscription: str) -> Front:
+def front(tx: Connection, topic_id: int, subscription: str) -> ReadableSegments:
     """Return the segments that the subscription may read. Raises SubscriptionNotFound."""
     rows = _rows(tx, _FRONT, topic_id, subscription)
-    return Front(_to_read(rows), frozenset(row.segment_id for row in rows if row.waits))
+    return ReadableSegments(_to_read(rows), frozenset(row.segment_id for row in rows if row.waits))
 
 
 def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:

@@ -53,7 +53,7 @@ _CHANGE = """
     VALUES (:topic_id, :epoch, 'recover', :origin, :actor, :reason)
 """
 _KEEP = """
-    UPDATE cleave.tombstone SET closed_at = clock_timestamp(), kept_because = 'the log is part of the recovered layout'
+    UPDATE cleave.deletion_entry SET closed_at = clock_timestamp(), kept_because = 'the log is part of the recovered layout'
      WHERE data_plane = :data_plane AND backing_topic = ANY (:backing_topics) AND closed_at IS NULL
 """
 _REPLACE_MARKS = """

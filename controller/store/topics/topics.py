@@ -142,12 +142,12 @@ def insert_topic(
         "next_segment_id": next_segment_id,
     }
     if policy is not None:
-        say_who(tx, actor)
+        set_actor(tx, actor)
     topic_id = tx.execute(insert(TOPIC).values(columns).returning(TOPIC.c.topic_id)).scalar_one()
     return get_topic(tx, topic_id)
 
 
-def say_who(tx: Connection, actor: str | None) -> None:
+def set_actor(tx: Connection, actor: str | None) -> None:
     """Set the actor recorded in the policy history for the rest of the transaction; None records the login."""
     tx.execute(_SAY_WHO, {"actor": actor or ""})
 

@@ -24,8 +24,7 @@ from controller.services.watches.topic_feed import TopicFilter
 from controller.store.topics import inspected, subscriptions, topics
 from controller.store.topics.published import published_segments
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.web.acting import Acting, AtDesk
-from controller.web.asked import Namespace, Timestamp, Topic, WithProperties, served_by
+from controller.web.acting import Acting, HttpCaller
 from controller.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
 from controller.web.paths import Name
 from controller.web.pulsar import documents, overrides
@@ -37,6 +36,7 @@ from controller.web.pulsar.documents import (
 )
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
+from controller.web.shared_parameters import Namespace, Timestamp, Topic, WithProperties, served_by
 
 _NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = _NAMESPACE + "/{topic}"
@@ -64,7 +64,7 @@ def list_scalable_topics(
 
 @router.put(_TOPIC, dependencies=[ADMINISTER], status_code=204)
 def create_scalable_topic(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     properties: Annotated[dict[str, str] | Literal[""] | None, Body(examples=[{"team": "billing"}])] = None,
     segments: Annotated[int, Query(alias="numInitialSegments", ge=1, le=65_536, examples=[4])] = 1,
@@ -93,7 +93,7 @@ def create_scalable_topic(
 
 
 @router.get(_TOPIC, dependencies=[READ], response_model=TopicMetadata)
-def get_scalable_topic(acting: AtDesk, topic: Topic) -> dict[str, Any]:
+def get_scalable_topic(acting: HttpCaller, topic: Topic) -> dict[str, Any]:
     """The topic's record: its layout, sealed segments included, its properties and its policy overrides."""
     with acting.app.store.transaction() as tx:
         found = published_segments(tx, topic)
@@ -103,7 +103,7 @@ def get_scalable_topic(acting: AtDesk, topic: Topic) -> dict[str, Any]:
 
 @router.delete(_TOPIC, dependencies=[ADMINISTER], status_code=204)
 def delete_scalable_topic(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     force: Annotated[bool, Query(description="Delete even if consumers are registered.")] = False,
 ) -> None:
@@ -125,7 +125,7 @@ def _demand_unused(acting: Acting, topic: str) -> None:
 
 
 @router.get(_TOPIC + "/stats", dependencies=[READ], response_model=TopicStats)
-def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
+def get_scalable_topic_stats(acting: HttpCaller, topic: Topic) -> dict[str, Any]:
     """Segments and subscriptions as Pulsar counts them, the latest load of each segment, and the policy in force with the level that
     sets each parameter.
     """
@@ -142,7 +142,7 @@ def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
 
 
 @router.get(_TOPIC + "/segments/{segment_id}/stats", dependencies=[READ], response_model=OneSegmentStats)
-def get_segment_stats(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> dict[str, Any]:
+def get_segment_stats(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -> dict[str, Any]:
     """One segment with its load and the backlog of each subscription."""
     app = acting.app
     with app.store.transaction() as tx:
@@ -158,7 +158,7 @@ def get_segment_stats(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> di
 
 @router.post(_TOPIC + "/migrate", dependencies=[ADMINISTER], status_code=204)
 def migrate_topic(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     force: Annotated[
         bool, Query(description="Migrate even if producers or consumers are connected.")
@@ -173,20 +173,20 @@ def migrate_topic(
 
 
 @router.post(_TOPIC + "/split/{segment_id}", dependencies=[OPERATE], status_code=204)
-def split_segment(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> None:
+def split_segment(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -> None:
     """Split an ACTIVE segment at its midpoint."""
     _reshape(acting, topic, segment_admin.splitting(segment_id))
 
 
 @router.post(_TOPIC + "/merge/{first_id}/{second_id}", dependencies=[OPERATE], status_code=204)
-def merge_segments(acting: AtDesk, topic: Topic, first_id: SegmentId, second_id: NextSegmentId) -> None:
+def merge_segments(acting: HttpCaller, topic: Topic, first_id: SegmentId, second_id: NextSegmentId) -> None:
     """Merge two neighbouring ACTIVE segments."""
     _reshape(acting, topic, segment_admin.merging(first_id, second_id))
 
 
 @router.post(_TOPIC + "/rebucket/{segment_id}", dependencies=[OPERATE], status_code=204)
 def rebucket_segment(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     segment_id: SegmentId,
     bucket_count: Annotated[int, Query(alias="bucketCount", ge=1, le=65_536, examples=[8])],
@@ -204,26 +204,28 @@ _POLICY = _TOPIC + "/autoScalePolicy"
 
 
 @router.get(_POLICY, dependencies=[READ], **overrides.ANSWERED)
-def get_auto_scale_policy(acting: AtDesk, topic: Topic) -> Response | AutoScalePolicy:
+def get_auto_scale_policy(acting: HttpCaller, topic: Topic) -> Response | AutoScalePolicy:
     """The policy parameters that the topic overrides; 204 if there are none."""
     return overrides.get_override(acting, topic)
 
 
 @router.post(_POLICY, dependencies=[OPERATE], status_code=204)
-def set_auto_scale_policy(acting: AtDesk, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]) -> None:
+def set_auto_scale_policy(
+    acting: HttpCaller, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]
+) -> None:
     """Replace the overrides of Pulsar's fields. Overrides that only Cleave has are kept."""
     overrides.set_override(acting, topic, policy)
 
 
 @router.delete(_POLICY, dependencies=[OPERATE], status_code=204)
-def remove_auto_scale_policy(acting: AtDesk, topic: Topic) -> None:
+def remove_auto_scale_policy(acting: HttpCaller, topic: Topic) -> None:
     """Remove all overrides."""
     overrides.remove_override(acting, topic)
 
 
 @router.put(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
 def create_subscription(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     subscription: Name,
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
@@ -240,7 +242,7 @@ def create_subscription(
 
 
 @router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
-def delete_subscription(acting: AtDesk, topic: Topic, subscription: Name) -> None:
+def delete_subscription(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
     """Delete the subscription with its positions on every segment."""
     acting.finish(
         topic_admin.delete_subscription(acting.app.store, topic, subscription, acting.request(_REASON))
@@ -249,7 +251,7 @@ def delete_subscription(acting: AtDesk, topic: Topic, subscription: Name) -> Non
 
 @router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER], status_code=204)
 def seek_subscription(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     subscription: Name,
     timestamp: Timestamp,
@@ -259,7 +261,7 @@ def seek_subscription(
 
 
 @router.post(_SUBSCRIPTION + "/skip-all", dependencies=[ADMINISTER], status_code=204)
-def skip_all(acting: AtDesk, topic: Topic, subscription: Name) -> None:
+def skip_all(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
     """Move the subscription past all messages published so far."""
     _seek(acting, topic, subscription, LATEST)
 

@@ -15,12 +15,12 @@ from controller.domain.errors import Unsupported
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.services import garbage_collector, segment_admin, segment_logs, topic_admin
 from controller.services.segment_logs import SegmentLog
-from controller.web.acting import Acting, AtDesk
-from controller.web.asked import Timestamp, Topic
+from controller.web.acting import Acting, HttpCaller
 from controller.web.demands import ADMINISTER, READ, DemandingRoute
 from controller.web.paths import Name
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
+from controller.web.shared_parameters import Timestamp, Topic
 
 _PATH = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _SUBSCRIPTION = _PATH + "/subscription/{subscription}"
@@ -37,7 +37,7 @@ def _log(acting: Acting, topic: str, descriptor: str) -> SegmentLog:
 
 @router.put(_PATH, dependencies=[ADMINISTER], status_code=204)
 def create_segment(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     descriptor: Descriptor,
     subscriptions: Annotated[list[str] | str | None, Body(examples=[["billing"]])] = None,
@@ -50,7 +50,7 @@ def create_segment(
 
 
 @router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
-def terminate_segment(acting: AtDesk, topic: Topic, descriptor: Descriptor) -> None:
+def terminate_segment(acting: HttpCaller, topic: Topic, descriptor: Descriptor) -> None:
     """Terminate the log. A successor of the same range takes over, so that every key has a segment."""
     found = _log(acting, topic, descriptor)
     if not found.is_sealed:
@@ -62,7 +62,7 @@ def terminate_segment(acting: AtDesk, topic: Topic, descriptor: Descriptor) -> N
 
 @router.delete(_PATH, dependencies=[ADMINISTER], status_code=204)
 def delete_segment(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     descriptor: Descriptor,
     force: Annotated[bool, Query(description="Accepted for Pulsar's client, and ignored.")] = False,  # noqa: ARG001 - Pulsar's client sends it
@@ -78,7 +78,7 @@ def delete_segment(
 
 @router.put(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
 def create_segment_subscription(
-    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+    acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
     """Make sure that a subscription of the topic has its cursor on the segment."""
     _log(acting, topic, descriptor).see_to([subscription])
@@ -86,7 +86,7 @@ def create_segment_subscription(
 
 @router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
 def delete_segment_subscription(
-    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+    acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
     """204 if the segment does not have the subscription; 409 while the subscription belongs to the topic."""
     _log(acting, topic, descriptor).demand_none(subscription)
@@ -94,7 +94,7 @@ def delete_segment_subscription(
 
 @router.get(_SUBSCRIPTION + "/backlog", dependencies=[READ])
 def get_segment_backlog(
-    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+    acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> Annotated[int, Field(examples=[120])]:
     """Number of messages that the subscription has not acknowledged."""
     return _log(acting, topic, descriptor).backlog(subscription)
@@ -102,7 +102,7 @@ def get_segment_backlog(
 
 @router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER], status_code=204)
 def seek_segment_subscription(
-    acting: AtDesk,
+    acting: HttpCaller,
     topic: Topic,
     descriptor: Descriptor,
     subscription: Name,
@@ -116,7 +116,7 @@ def seek_segment_subscription(
 
 @router.post(_SUBSCRIPTION + "/skip-all", dependencies=[ADMINISTER], status_code=204)
 def skip_all_of_segment_subscription(
-    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+    acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
     """Move the subscription past all messages published so far; 422 as for seek."""
     _move(acting, _log(acting, topic, descriptor), subscription, LATEST)

@@ -6,7 +6,7 @@ from fastapi import Depends
 from fastapi import Request as HttpRequest
 
 from controller.domain.errors import Retryable
-from controller.web.asked import served_by
+from controller.web.shared_parameters import served_by
 
 ASK_AGAIN_SECONDS = 60.0
 

@@ -212,7 +212,7 @@ def test_maintenance_of_an_empty_house_starts_no_share(bench: Bench, run_dag: Ru
         "fleet_shares": "success",
         "reconcile": "skipped",
         "collect_garbage": "skipped",
-        "sweep_tombstones": "success",
+        "sweep_deletion_entries": "success",
     }
 
 

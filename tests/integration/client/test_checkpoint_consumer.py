@@ -464,7 +464,7 @@ def named(batch: CheckpointBatch) -> list[Message]:
 
 
 def work(history: ConsumerHistory, batch: CheckpointBatch, attachment: Attachment) -> None:
-    history.handed_out(named(batch), attachment)
+    history.delivered(named(batch), attachment)
     for message in named(batch):
         history.begun([message], attachment)
         history.ended([message], attachment)

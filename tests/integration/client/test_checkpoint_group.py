@@ -36,7 +36,7 @@ KEYS = [f"key-{i}" for i in range(20)]
 DRAINED = "SELECT coalesce(array_agg(segment_id ORDER BY segment_id), '{}') FROM cleave.segment_drain"
 
 
-class Desk:
+class PageContext:
     """What the members' application keeps: the newest value of each member, as bytes."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ Join = Callable[..., CheckpointGroupConsumer]
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> PageContext:
+    return PageContext()
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def join(bench: Bench, servers: Servers, producer: Producer, desk: Desk) -> Iterator[Join]:
+def join(bench: Bench, servers: Servers, producer: Producer, desk: PageContext) -> Iterator[Join]:
     """Members, closed at the end."""
     with ExitStack() as joined:
 
@@ -115,7 +115,7 @@ def everything(*numbers: int) -> dict[str, list[int]]:
     return {key: list(numbers) for key in KEYS}
 
 
-def turn(desk: Desk, *members: CheckpointGroupConsumer, keeping: bool = True) -> None:
+def turn(desk: PageContext, *members: CheckpointGroupConsumer, keeping: bool = True) -> None:
     """Each receives and works once, and keeps where it is."""
     for member in members:
         batch = member.receive(0.02)
@@ -126,7 +126,10 @@ def turn(desk: Desk, *members: CheckpointGroupConsumer, keeping: bool = True) ->
 
 
 def work_until(
-    predicate: Callable[[], object], desk: Desk, *members: CheckpointGroupConsumer, keeping: bool = True
+    predicate: Callable[[], object],
+    desk: PageContext,
+    *members: CheckpointGroupConsumer,
+    keeping: bool = True,
 ) -> None:
     """Turns of all of them, until it is so."""
 
@@ -137,13 +140,13 @@ def work_until(
     wait_until(turned, message="the members get there")
 
 
-def share(desk: Desk, *members: CheckpointGroupConsumer, of: tuple[tuple[int, ...], ...]) -> None:
+def share(desk: PageContext, *members: CheckpointGroupConsumer, of: tuple[tuple[int, ...], ...]) -> None:
     """Turns until each has these segments."""
     work_until(lambda: tuple(sorted(one.segment_ids for one in members)) == tuple(sorted(of)), desk, *members)
 
 
 def test_members_share_a_topic_in_order_through_splits_and_merges(
-    bench: Bench, producer: Producer, join: Join, desk: Desk
+    bench: Bench, producer: Producer, join: Join, desk: PageContext
 ) -> None:
     a, b = join("a", batch_messages=7), join("b", batch_messages=7)
     share(desk, a, b, of=((0,), (1,)))
@@ -159,7 +162,7 @@ def test_members_share_a_topic_in_order_through_splits_and_merges(
 
 
 def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
-    bench: Bench, producer: Producer, join: Join, desk: Desk
+    bench: Bench, producer: Producer, join: Join, desk: PageContext
 ) -> None:
     wanted: list[int] = []
     a = join("a", on_wanted=lambda: wanted.append(1))
@@ -181,7 +184,7 @@ def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
 
 
 def test_who_dies_is_followed_by_one_that_begins_at_what_was_kept_last(
-    producer: Producer, join: Join, desk: Desk
+    producer: Producer, join: Join, desk: PageContext
 ) -> None:
     a = join("a")
     send(producer, 0)
@@ -196,7 +199,7 @@ def test_who_dies_is_followed_by_one_that_begins_at_what_was_kept_last(
 
 
 def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
-    bench: Bench, producer: Producer, join: Join, desk: Desk
+    bench: Bench, producer: Producer, join: Join, desk: PageContext
 ) -> None:
     """Or one who dies then leaves messages behind that nobody reads again."""
     a = join("a")
@@ -208,7 +211,7 @@ def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
     work_until(
         lambda: {one.segment_id: one.reason for one in a.why()}.get(0) == unkept, desk, a, keeping=False
     )
-    a.kept(early)  # which says nothing of what was handed out since
+    a.kept(early)  # which says nothing of what was delivered since
     for _ in range(20):
         turn(desk, a, keeping=False)
     assert bench.scalar(DRAINED) == []
@@ -224,7 +227,7 @@ def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
 
 
 def test_members_are_told_that_another_one_is_not_connected(
-    producer: Producer, join: Join, desk: Desk
+    producer: Producer, join: Join, desk: PageContext
 ) -> None:
     a, b = join("a"), join("b")
     work_until(lambda: len(a.segment_ids) == len(b.segment_ids) == 1, desk, a, b)
@@ -242,7 +245,7 @@ def test_members_are_told_that_another_one_is_not_connected(
 
 
 def test_what_was_read_while_the_leader_was_not_heard_is_not_handed_out(
-    producer: Producer, join: Join, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    producer: Producer, join: Join, desk: PageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap 6: a process that was stopped in the middle of a read wakes up when others have what it reads."""
     a = join("a")
@@ -272,7 +275,9 @@ def test_what_was_read_while_the_leader_was_not_heard_is_not_handed_out(
     assert all(numbers == [0] for numbers in desk.found.values())
 
 
-def test_what_the_application_cannot_tell_is_no_beginning(producer: Producer, join: Join, desk: Desk) -> None:
+def test_what_the_application_cannot_tell_is_no_beginning(
+    producer: Producer, join: Join, desk: PageContext
+) -> None:
     a = join("a")
     send(producer, 0)
     work_until(lambda: desk.count == len(KEYS), desk, a)
@@ -298,7 +303,7 @@ def test_what_the_application_cannot_tell_is_no_beginning(producer: Producer, jo
 
 
 def test_the_values_of_all_say_where_the_group_is_at_every_moment(
-    bench: Bench, producer: Producer, join: Join, desk: Desk
+    bench: Bench, producer: Producer, join: Join, desk: PageContext
 ) -> None:
     """Trap 12: whoever gave a segment away names it until its next owner has kept a place in it."""
     a = join("a")
@@ -319,7 +324,7 @@ def test_the_values_of_all_say_where_the_group_is_at_every_moment(
 
 
 def test_a_group_begins_at_an_instant_and_its_children_at_their_first_message(
-    bench: Bench, producer: Producer, join: Join, desk: Desk
+    bench: Bench, producer: Producer, join: Join, desk: PageContext
 ) -> None:
     send(producer, 0)
     wait_until(lambda: bench.scalar("SELECT pg_sleep(0.01) IS NOT NULL"))
@@ -337,7 +342,7 @@ def test_a_group_begins_at_an_instant_and_its_children_at_their_first_message(
 
 
 def test_a_group_goes_back_to_older_values_parents_before_children(
-    bench: Bench, producer: Producer, join: Join, desk: Desk
+    bench: Bench, producer: Producer, join: Join, desk: PageContext
 ) -> None:
     a = join("a")
     send(producer, 0)
@@ -372,7 +377,7 @@ def test_a_group_goes_back_to_older_values_parents_before_children(
 
 
 def test_each_kind_of_subscription_has_its_own_consumers(
-    bench: Bench, servers: Servers, join: Join, desk: Desk
+    bench: Bench, servers: Servers, join: Join, desk: PageContext
 ) -> None:
     with pytest.raises(Conflict, match="recorded as CHECKPOINT"):
         StreamConsumer(servers, bench.logs, TOPIC, GROUP, "a")
@@ -386,7 +391,7 @@ def test_each_kind_of_subscription_has_its_own_consumers(
             )
 
 
-def test_values_of_another_topic_are_refused(join: Join, desk: Desk) -> None:
+def test_values_of_another_topic_are_refused(join: Join, desk: PageContext) -> None:
     desk.values["x"] = Checkpoint(999, "topic://acme/shop/others", 0, {0: (1,)}, frozenset()).to_bytes()
     a = join("a")
 
@@ -463,7 +468,7 @@ def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
 
 
 def test_more_members_than_segments_leave_some_idle_and_none_shares_one(
-    producer: Producer, join: Join, desk: Desk
+    producer: Producer, join: Join, desk: PageContext
 ) -> None:
     """A place in a segment is of the whole of it."""
     members = [join(name) for name in "abc"]

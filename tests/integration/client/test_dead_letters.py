@@ -37,7 +37,7 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
     producer.close()
 
 
-class Desk:
+class PageContext:
     """Refuses the numbers 1 and 2 of some keys."""
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> PageContext:
+    return PageContext()
 
 
 @pytest.fixture
-def work(bench: Bench, servers: Servers, desk: Desk) -> Iterator[KeyedWork]:
+def work(bench: Bench, servers: Servers, desk: PageContext) -> Iterator[KeyedWork]:
     with (
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a", batch_messages=7) as consumer,
         KeyedWork(
@@ -95,7 +95,7 @@ def letters(bench: Bench, count: int) -> list[DeadLetter]:
 
 
 def test_what_fails_too_often_is_put_away_in_the_order_of_its_key_and_the_key_goes_on(
-    bench: Bench, producer: Producer, desk: Desk, work: KeyedWork
+    bench: Bench, producer: Producer, desk: PageContext, work: KeyedWork
 ) -> None:
     send(producer, 0, 1, 2, 3)
     turn_until(lambda: bench.unread("billing") == 0, work)
@@ -128,7 +128,7 @@ def test_what_fails_too_often_is_put_away_in_the_order_of_its_key_and_the_key_go
 
 
 def test_while_it_cannot_be_put_away_its_key_is_held_and_why_says_so(
-    bench: Bench, producer: Producer, desk: Desk, work: KeyedWork, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, producer: Producer, desk: PageContext, work: KeyedWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(producer, 0, 1)
     with monkeypatch.context() as away:
@@ -158,7 +158,7 @@ def test_a_crash_between_putting_away_and_acknowledging_repeats_it_and_loses_not
 ) -> None:
     producer.send(b"1", BAD[0])
     producer.flush()
-    stored, desk = threading.Event(), Desk()
+    stored, desk = threading.Event(), PageContext()
     put = DeadLetterLog.put
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -206,7 +206,7 @@ def login(postgres_server: PostgresServer, bench: Bench) -> Iterator[str]:
 
 
 def test_an_application_s_own_login_and_token_are_enough(
-    bench: Bench, producer: Producer, leader: str, login: str, desk: Desk
+    bench: Bench, producer: Producer, leader: str, login: str, desk: PageContext
 ) -> None:
     send(producer, 1)
     logs, servers = EmbeddedLogClient(login), client_of(leader, topics=(TOPIC,))
@@ -240,7 +240,7 @@ def test_where_there_are_none_that_is_said(
 def test_dead_letters_are_listed_and_put_back(
     bench: Bench,
     producer: Producer,
-    desk: Desk,
+    desk: PageContext,
     work: KeyedWork,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -326,7 +326,7 @@ def records_of_results(bench: Bench) -> list[Record]:
         """SELECT json_agg(json_build_array(consumer, segment, bucket, attachment, key, payload) ORDER BY arrived)
              FROM public.result"""
     )
-    events = (Event.HANDED_OUT, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED)
+    events = (Event.DELIVERED, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED)
     found = []
     for arrived, (*owner, key, payload) in enumerate(rows):
         producer, number = payload.split()

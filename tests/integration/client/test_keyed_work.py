@@ -29,7 +29,7 @@ Work = Callable[..., KeyedWork]
 Handle = Callable[[LogMessage], None]
 
 
-class Desk:
+class PageContext:
     """An application: notes what it has done, and does what the test says for a message before that."""
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
+def desk() -> Iterator[PageContext]:
+    desk = PageContext()
     yield desk
     assert desk.overlaps == [], "two messages of a key at once"
 
@@ -82,7 +82,7 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def work(bench: Bench, servers: Servers, producer: Producer, desk: Desk) -> Iterator[Work]:
+def work(bench: Bench, servers: Servers, producer: Producer, desk: PageContext) -> Iterator[Work]:
     """Start keyed work under a name; what is left is closed at the end."""
     begun: list[tuple[StreamConsumer, KeyedWork]] = []
 
@@ -135,7 +135,7 @@ def raising(error: Exception, times: int) -> Handle:
 
 
 def test_everything_is_done_once_each_key_in_order_and_several_at_a_time(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     meeting = threading.Barrier(4)
     for key in KEYS[:4]:
@@ -149,7 +149,7 @@ def test_everything_is_done_once_each_key_in_order_and_several_at_a_time(
 
 
 def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     first = KEYS[0]
     is_mended = threading.Event()
@@ -172,7 +172,7 @@ def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
 
 
 def test_a_message_says_which_attempt_this_is(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     seen: list[int] = []
 
@@ -190,7 +190,7 @@ def test_a_message_says_which_attempt_this_is(
 
 
 def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
-    bench: Bench, servers: Servers, producer: Producer, desk: Desk
+    bench: Bench, servers: Servers, producer: Producer, desk: PageContext
 ) -> None:
     desk.acts["k", 0] = raising(ValueError("the till\nis closed"), 10_000)
     send(producer, *range(30), keys=["k"])
@@ -223,7 +223,7 @@ def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
 
 
 def test_no_acknowledgement_passes_what_is_not_done(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     """Fail the first, pass the second, die: the first comes again (trap 14)."""
     a_key = KEYS[0]
@@ -243,7 +243,7 @@ def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
     bench: Bench, producer: Producer, work: Work
 ) -> None:
     """Nothing more of it is begun meanwhile, and what waits behind it is the next owner's."""
-    may_end, of_a, of_b = threading.Event(), Desk(), Desk()
+    may_end, of_a, of_b = threading.Event(), PageContext(), PageContext()
     for key in KEYS:
         of_a.acts[key, 0] = lambda _message: may_end.wait(60) and None
     let_go: list[set[str]] = []
@@ -277,7 +277,7 @@ def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
 def test_who_closes_while_a_handler_runs_stays_so_that_its_key_has_one_owner(
     bench: Bench,
     producer: Producer,
-    desk: Desk,
+    desk: PageContext,
     work: Work,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -298,7 +298,7 @@ def test_who_closes_while_a_handler_runs_stays_so_that_its_key_has_one_owner(
 
 
 def test_who_closes_when_its_handlers_have_ended_leaves(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     """The handler ends after the work was closed, and before the consumer is."""
     may_end = threading.Event()
@@ -316,7 +316,7 @@ def test_who_closes_when_its_handlers_have_ended_leaves(
 
 
 def test_what_was_lost_is_dropped_and_its_key_waits_for_what_had_begun(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     """A seek takes the bucket away in the middle: what had begun is not acknowledged, and nothing overtakes it."""
     may_end = threading.Event()
@@ -337,7 +337,7 @@ def test_what_was_lost_is_dropped_and_its_key_waits_for_what_had_begun(
 
 
 def test_a_thread_begins_nothing_when_its_bucket_may_be_another_s_by_then(
-    bench: Bench, producer: Producer, desk: Desk, work: Work, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, producer: Producer, desk: PageContext, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may have been stopped between the giving out and the beginning."""
     here, asked = threading.current_thread(), threading.Event()
@@ -361,7 +361,7 @@ def test_a_thread_begins_nothing_when_its_bucket_may_be_another_s_by_then(
 
 
 def test_while_the_consumer_is_paused_nothing_begins_and_what_is_done_is_acknowledged(
-    bench: Bench, servers: Servers, producer: Producer, desk: Desk
+    bench: Bench, servers: Servers, producer: Producer, desk: PageContext
 ) -> None:
     may_end = threading.Event()
     desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
@@ -399,7 +399,7 @@ def test_while_the_leader_is_not_heard_a_log_that_is_due_for_another_try_is_not_
 
 
 def test_messages_without_a_key_are_each_for_themselves(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     may_end, at_work = threading.Event(), threading.Semaphore(0)
 
@@ -417,7 +417,7 @@ def test_messages_without_a_key_are_each_for_themselves(
 
 
 def test_a_segment_that_was_split_is_done_before_its_children(
-    bench: Bench, producer: Producer, desk: Desk, work: Work
+    bench: Bench, producer: Producer, desk: PageContext, work: Work
 ) -> None:
     for key in KEYS[::3]:
         desk.acts[key, 0] = raising(ValueError("not yet"), 2)

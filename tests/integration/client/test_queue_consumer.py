@@ -159,7 +159,7 @@ def test_consumers_share_every_segment_old_and_new(bench: Bench, producer: Produ
 
 
 def settle_open(*consumers: QueueConsumer, segments: tuple[int, ...]) -> None:
-    """Until each is attached to all of these, without a message handed out."""
+    """Until each is attached to all of these, without a message delivered."""
 
     def attached() -> bool:
         for one in consumers:
@@ -240,7 +240,7 @@ def test_a_consumer_that_leaves_gives_back_what_it_has(bench: Bench, producer: P
 def test_what_a_consumer_holds_that_is_not_heard_any_more_comes_again_and_is_not_its_own(
     bench: Bench, producer: Producer, join: Join
 ) -> None:
-    """A process that was stopped for too long: what waits in it is not handed out, what it acknowledges is refused."""
+    """A process that was stopped for too long: what waits in it is not delivered, what it acknowledges is refused."""
     mute = EmbeddedLogClient(bench.url, queue_life_seconds=0.5)
     mute._keeper.add = lambda reader: None  # type: ignore[method-assign]
     stopped = join("stopped", mute)

@@ -138,7 +138,7 @@ def test_an_assignment_of_a_deposed_leader_is_not_taken(script: tuple[Script, Se
 def test_a_leader_of_a_database_that_went_back_in_time_is_followed_at_once(
     script: tuple[Script, Servers],
 ) -> None:
-    """Terms are handed out once more; the generation of the subscription was raised above all that were lost."""
+    """Terms are delivered once more; the generation of the subscription was raised above all that were lost."""
     says, servers = script
     says.timing = {"topic_id": 1, "silent_seconds": 5.0, "grace_seconds": 600.0}  # no new session meanwhile
     says.streams = [[assignment(9, 1)], [assignment(2, 4, generation=1_000_001)]]

@@ -23,18 +23,18 @@ from controller.commands.bundle_picture import Arc, arcs_after
 from controller.devstack.ports import free_port
 from controller.domain.errors import CleaveError
 from controller.store.postgres.engine import Store
-from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
+from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, PageContext, bundle_desk
 
 
 @pytest.fixture
 def desk(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
+) -> Iterator[PageContext]:
     with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
         yield desk
 
 
-def test_hash_completes_the_name_and_finds_the_bundle(desk: Desk) -> None:
+def test_hash_completes_the_name_and_finds_the_bundle(desk: PageContext) -> None:
     assert desk.cleave.json("bundles", "hash", "my-topic") == {
         "topic": "persistent://public/default/my-topic",
         "hash": "0x2bad45f7",
@@ -46,7 +46,7 @@ def test_hash_completes_the_name_and_finds_the_bundle(desk: Desk) -> None:
     assert "is not complete" in desk.cleave.refused("bundles", "hash", "persistent://only/two")
 
 
-def test_show_lists_every_bundle_and_draws_the_ring(desk: Desk, tmp_path: Path) -> None:
+def test_show_lists_every_bundle_and_draws_the_ring(desk: PageContext, tmp_path: Path) -> None:
     first, _ = desk.uneven()
     found = desk.cleave.json("bundles", "show", NAMESPACE)
     assert [(row["bundle"], row["broker"], row["mode"]) for row in found] == [
@@ -58,14 +58,14 @@ def test_show_lists_every_bundle_and_draws_the_ring(desk: Desk, tmp_path: Path) 
     assert "0x00000000_0x80000000" in (tmp_path / "ring.html").read_text()
 
 
-def test_show_says_when_there_is_more(desk: Desk) -> None:
+def test_show_says_when_there_is_more(desk: PageContext) -> None:
     assert "nothing found" in desk.cleave.ok("bundles", "show")
     desk.uneven()
     assert "the first 1 only; see --limit" in desk.cleave.ok("bundles", "show", "--limit", "1")
     assert "only" not in desk.cleave.ok("bundles", "show", "--limit", "2")
 
 
-def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(desk: Desk) -> None:
+def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(desk: PageContext) -> None:
     first, second = desk.uneven()
     found = desk.cleave.json("bundles", "brokers")
     assert [(row["broker"], float(row["usage"]), row["active"]) for row in found] == [
@@ -91,7 +91,7 @@ def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(des
     assert [row["active"] for row in desk.cleave.json("bundles", "brokers")] == [True, False]
 
 
-def test_proposals_are_listed_by_state_cycle_and_namespace(desk: Desk) -> None:
+def test_proposals_are_listed_by_state_cycle_and_namespace(desk: PageContext) -> None:
     desk.uneven()
     assert "nothing found" in desk.cleave.ok("bundles", "proposals")
     first = desk.cleave.json("bundles", "propose")["cycle_id"]
@@ -108,7 +108,7 @@ def test_proposals_are_listed_by_state_cycle_and_namespace(desk: Desk) -> None:
     assert desk.cleave.json("bundles", "proposals", "acme/none") == []
 
 
-def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: Desk) -> None:
+def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: PageContext) -> None:
     _, second = desk.uneven()
     cycle = desk.cleave.json("bundles", "propose")
     [proposal] = cycle["proposals"]
@@ -137,7 +137,7 @@ def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: Desk) -> None:
         assert "no cycle 99" in desk.cleave.refused("bundles", *words)
 
 
-def test_the_picture_after_a_cycle_has_its_cuts_and_moves(desk: Desk) -> None:
+def test_the_picture_after_a_cycle_has_its_cuts_and_moves(desk: PageContext) -> None:
     _, second = desk.uneven()
     desk.cleave.ok("bundles", "propose")
     with desk.driver.store.transaction() as tx:
@@ -148,7 +148,9 @@ def test_the_picture_after_a_cycle_has_its_cuts_and_moves(desk: Desk) -> None:
     assert second in {arc.broker for arc in arcs_after(arcs, proposals)}
 
 
-def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_lands_a_tick_and_no_cluster_is_one_line(
+    desk: PageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in TOPICS:
         desk.bench.cluster.publish(name)
     tick = desk.cleave.json("bundles", "collect", "--once")
@@ -166,11 +168,13 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch
     assert "CLEAVE_PULSAR_ADMIN_URL" in desk.cleave.refused("bundles", "collect", "--once")
 
 
-def test_merges_say_that_nothing_is_known(desk: Desk) -> None:
+def test_merges_say_that_nothing_is_known(desk: PageContext) -> None:
     assert "collect and aggregate reports first" in desk.cleave.ok("bundles", "merges")
 
 
-def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_for_long(desk: Desk) -> None:
+def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_for_long(
+    desk: PageContext,
+) -> None:
     desk.uneven()
     [told] = desk.cleave.json("bundles", "merges", NAMESPACE)["items"]
     assert told["merges"] == []
@@ -185,7 +189,7 @@ def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_fo
 
 
 def test_settings_that_are_no_json_or_out_of_range_are_one_line(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: PageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.uneven()
     for text, words in (
@@ -197,7 +201,7 @@ def test_settings_that_are_no_json_or_out_of_range_are_one_line(
         assert words in desk.cleave.refused("bundles", "propose")
 
 
-def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: Desk) -> None:
+def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: PageContext) -> None:
     desk.uneven()
     show, change = ("bundles", "policy", NAMESPACE), ("bundles", "set-policy", NAMESPACE)
     assert desk.cleave.json(*show)["overrides"] == {}
@@ -218,7 +222,7 @@ def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: Desk) -> Non
         assert "collect its reports first" in desk.cleave.refused("bundles", verb, "acme/none")
 
 
-def test_a_form_sets_the_split_policy_too(desk: Desk) -> None:
+def test_a_form_sets_the_split_policy_too(desk: PageContext) -> None:
     desk.uneven()
     params = {"namespace": f" {NAMESPACE} ", "parameters": {"max_bundles": 7}, "dry_run": False}
     response = tasks.perform(
@@ -234,7 +238,7 @@ def test_a_form_sets_the_split_policy_too(desk: Desk) -> None:
     assert desk.cleave.column("SELECT actor FROM inspect.bundles_namespaces") == ["ann"]
 
 
-def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(desk: Desk) -> None:
+def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(desk: PageContext) -> None:
     """Stored by an older version, which took it."""
     desk.uneven()
     desk.driver.sql(
@@ -246,7 +250,7 @@ def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(desk: Desk) -> Non
     assert ("split-policy", NAMESPACE) in {(one["rule"], one["namespace"]) for one in cycle["why_not"]}
 
 
-def test_a_mode_is_one_of_three(desk: Desk) -> None:
+def test_a_mode_is_one_of_three(desk: PageContext) -> None:
     desk.uneven()
     assert desk.cleave("bundles", "mode", NAMESPACE, "maybe").code == 2
     assert (
@@ -255,7 +259,7 @@ def test_a_mode_is_one_of_three(desk: Desk) -> None:
     assert "collect its reports first" in desk.cleave.refused("bundles", "mode", "acme/none", "automatic")
 
 
-def test_old_reports_go_and_young_ones_stay(desk: Desk) -> None:
+def test_old_reports_go_and_young_ones_stay(desk: PageContext) -> None:
     desk.uneven()
     desk.cleave.ok("bundles", "collect", "--once")
     desk.cleave.ok("bundles", "propose")
@@ -276,7 +280,7 @@ def test_old_reports_go_and_young_ones_stay(desk: Desk) -> None:
     assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": []}
 
 
-def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(desk: Desk) -> None:
+def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(desk: PageContext) -> None:
     desk.uneven()
     numbers = [desk.cleave.json("bundles", "propose")["cycle_id"] for _ in range(3)]
     desk.driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
@@ -298,7 +302,7 @@ def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(desk: 
     assert desk.cleave.json("bundles", "proposals", "--cycle", str(numbers[0])) != []
 
 
-def test_nothing_else_of_a_cycle_is_changed(desk: Desk) -> None:
+def test_nothing_else_of_a_cycle_is_changed(desk: PageContext) -> None:
     desk.uneven()
     desk.cleave.ok("bundles", "propose")
     for change in (
@@ -310,7 +314,7 @@ def test_nothing_else_of_a_cycle_is_changed(desk: Desk) -> None:
             desk.driver.sql(f"UPDATE cleave.bundle_decision SET {change}")
 
 
-def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(desk: Desk) -> None:
+def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(desk: PageContext) -> None:
     first, second = desk.uneven()
     desk.cleave.ok("bundles", "propose")
     registry = CollectorRegistry()
@@ -333,7 +337,7 @@ def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(desk: Des
     assert list(BundleMetrics(nowhere, CLUSTER).collect()) == []
 
 
-def test_the_collector_serves_them(desk: Desk) -> None:
+def test_the_collector_serves_them(desk: PageContext) -> None:
     desk.uneven()
     port = free_port()
     before = REGISTRY.get_sample_value("cleave_bundle_ticks_total", {"outcome": "read"}) or 0.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
+from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, PageContext, bundle_desk
 from tests.support.over_http import OverHttp, serving
 
 LOOKS = (
@@ -72,7 +72,7 @@ REFUSED = (
 @pytest.fixture
 def both(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Desk, OverHttp]]:
+) -> Iterator[tuple[PageContext, OverHttp]]:
     """A desk with one cycle on record, and the command over HTTP on a server of the same cluster."""
     monkeypatch.setenv("USER", "ada")
     with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
@@ -86,7 +86,7 @@ def both(
             yield desk, OverHttp(desk.cleave, capsys, monkeypatch, server)
 
 
-def test_each_look_at_bundles_prints_the_same(both: tuple[Desk, OverHttp]) -> None:
+def test_each_look_at_bundles_prints_the_same(both: tuple[PageContext, OverHttp]) -> None:
     desk, http = both
     for line in LOOKS:
         for form in ((), ("--json",)):
@@ -96,7 +96,7 @@ def test_each_look_at_bundles_prints_the_same(both: tuple[Desk, OverHttp]) -> No
     assert len(json.loads(http.ok("bundles", "brokers", "--json"))) == 2
 
 
-def test_each_refusal_is_the_same_line(both: tuple[Desk, OverHttp]) -> None:
+def test_each_refusal_is_the_same_line(both: tuple[PageContext, OverHttp]) -> None:
     desk, http = both
     before = http.rows()
     for line in REFUSED:
@@ -108,7 +108,7 @@ def test_each_refusal_is_the_same_line(both: tuple[Desk, OverHttp]) -> None:
 
 
 @pytest.mark.parametrize("over_http", [True, False], ids=["over-http", "beside-the-database"])
-def test_each_act_is_rehearsed_alike_and_done(both: tuple[Desk, OverHttp], over_http: bool) -> None:
+def test_each_act_is_rehearsed_alike_and_done(both: tuple[PageContext, OverHttp], over_http: bool) -> None:
     desk, http = both
     way = http if over_http else desk.cleave
     named = {
@@ -140,7 +140,7 @@ def test_each_act_is_rehearsed_alike_and_done(both: tuple[Desk, OverHttp], over_
     assert actors == ["ada"]
 
 
-def test_proposals_are_rejected_for_a_reason_all_or_none(both: tuple[Desk, OverHttp]) -> None:
+def test_proposals_are_rejected_for_a_reason_all_or_none(both: tuple[PageContext, OverHttp]) -> None:
     desk, http = both
     desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
     ids = [str(row["approval_id"]) for row in desk.cleave.json("bundles", "proposals")]
@@ -155,7 +155,7 @@ def test_proposals_are_rejected_for_a_reason_all_or_none(both: tuple[Desk, OverH
         assert "reason=" in way.refused("approvals", "approve", *ids, "--level", "cluster", "--reason", "")
 
 
-def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, OverHttp]) -> None:
+def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[PageContext, OverHttp]) -> None:
     desk, http = both
     desk.cleave.execute("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")  # it is history
     desk.cleave.execute("UPDATE cleave.bundle_decision SET outcome = replace(outcome, '0x', '0X')")

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from controller.bundles.domain.ring.hashes import topic_hash
-from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
+from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, PageContext, bundle_desk
 from tests.support.bundle_reports import HALF
 
 
 @pytest.fixture
 def desk(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
+) -> Iterator[PageContext]:
     with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
         yield desk
 
 
-def test_a_bundle_is_split_at_positions_after_a_look(desk: Desk) -> None:
+def test_a_bundle_is_split_at_positions_after_a_look(desk: PageContext) -> None:
     for name in TOPICS:
         desk.bench.cluster.publish(name)
     said = desk.cleave.rehearsed("bundles", "split", LOW, "--positions", "0x40000000")
@@ -33,7 +33,7 @@ def test_a_bundle_is_split_at_positions_after_a_look(desk: Desk) -> None:
     assert desk.bench.cluster.lists[NAMESPACE].count == 3
 
 
-def test_a_split_at_positions_that_was_made_is_found_made(desk: Desk) -> None:
+def test_a_split_at_positions_that_was_made_is_found_made(desk: PageContext) -> None:
     for name in TOPICS:
         desk.bench.cluster.publish(name)
     words = ("bundles", "split", LOW, "--positions", "0x40000000", "--positions", "0x60000000")
@@ -49,7 +49,7 @@ def test_a_split_at_positions_that_was_made_is_found_made(desk: Desk) -> None:
     )
 
 
-def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: Desk) -> None:
+def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: PageContext) -> None:
     desk.uneven()
     for name in TOPICS:
         desk.bench.cluster.publish(name)
@@ -66,13 +66,13 @@ def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: Desk) -> None:
     assert desk.cleave.json(*words)["outcome"] == "done-already"  # a repeat adds nothing
 
 
-def test_algorithms_are_those_of_the_setting(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithms_are_those_of_the_setting(desk: PageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEAVE_BUNDLE_SPLIT_ALGORITHMS", '["topic_count_equally_divide"]')
     said = desk.cleave.refused("bundles", "split", LOW)
     assert "'range_equally_divide' is not allowed here; choose one of topic_count_equally_divide" in said
 
 
-def test_a_topic_gets_a_bundle_of_its_own(desk: Desk) -> None:
+def test_a_topic_gets_a_bundle_of_its_own(desk: PageContext) -> None:
     for name in TOPICS:
         desk.bench.cluster.publish(name)
     mine = next(name for name in TOPICS if topic_hash(name) < HALF)
@@ -81,7 +81,7 @@ def test_a_topic_gets_a_bundle_of_its_own(desk: Desk) -> None:
     assert [part["topics"] for part in parts if int(part["part"][2:10], 16) == topic_hash(mine)] == [1]
 
 
-def test_topics_that_nobody_uses_count_and_can_be_named(desk: Desk) -> None:
+def test_topics_that_nobody_uses_count_and_can_be_named(desk: PageContext) -> None:
     """Brokers tell statistics of topics in use alone; a bundle lists all of its own."""
     mine = sorted((name for name in TOPICS if topic_hash(name) < HALF), key=topic_hash)
     desk.bench.cluster.publish(mine[0])
@@ -116,12 +116,14 @@ def test_topics_that_nobody_uses_count_and_can_be_named(desk: Desk) -> None:
         (("acme/none/0x00000000_0x80000000",), "no namespace acme/none"),
     ],
 )
-def test_a_split_that_cannot_be_is_one_line(desk: Desk, arguments: tuple[str, ...], words: str) -> None:
+def test_a_split_that_cannot_be_is_one_line(
+    desk: PageContext, arguments: tuple[str, ...], words: str
+) -> None:
     assert words in desk.cleave.refused("bundles", "split", *arguments)
     assert desk.bench.cluster.acts == []
 
 
-def test_a_bundle_is_unloaded_to_a_broker(desk: Desk) -> None:
+def test_a_bundle_is_unloaded_to_a_broker(desk: PageContext) -> None:
     _, second = desk.uneven()
     assert second in desk.cleave.rehearsed("bundles", "unload", LOW, "--destination", second)
     assert desk.cleave.json("bundles", "unload", LOW, "--destination", second)["owner"] == second
@@ -141,14 +143,14 @@ def test_a_bundle_is_unloaded_to_a_broker(desk: Desk) -> None:
     ],
 )
 def test_an_unload_that_cannot_be_is_one_line_rehearsed_or_not(
-    desk: Desk, bundle: str, to: str | None, words: str, how: tuple[str, ...]
+    desk: PageContext, bundle: str, to: str | None, words: str, how: tuple[str, ...]
 ) -> None:
     destination = () if to is None else ("--destination", to)
     assert words in desk.cleave.refused("bundles", "unload", bundle, *destination, *how)
     assert desk.bench.cluster.acts == []
 
 
-def test_hot_is_what_was_hot_for_long_and_not_just_now(desk: Desk) -> None:
+def test_hot_is_what_was_hot_for_long_and_not_just_now(desk: PageContext) -> None:
     def hot() -> str:
         document = desk.cleave.json("bundles", "unload", f"{NAMESPACE}/HOT", "--dry-run")
         return str(document["bundle"])

@@ -13,7 +13,7 @@ from controller.domain.decision import Lane
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.policy import PolicyOverride
 from controller.domain.profiles.pip483 import CODE_VERSION
-from controller.store.decisions import ledger
+from controller.store.decisions import decision_log
 from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
 from tests.support.command_line import CommandLine
@@ -166,7 +166,7 @@ def test_what_is_not_there_and_what_is_no_question_is_one_line(cleave: CommandLi
 
 def test_one_row_is_found_by_an_index_of_each_day(life: Bench) -> None:
     with life.store.transaction() as tx:
-        ledger.ensure_partitions(tx, 1)
+        decision_log.ensure_partitions(tx, 1)
         tx.execute(text("SET LOCAL enable_seqscan = off"))  # a small table is read faster from end to end
         statement = text("EXPLAIN SELECT * FROM inspect.decision_inputs WHERE decision_id = 1")
         plan = "\n".join(tx.execute(statement).scalars())

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import make_url, text
 
 from controller.store.postgres import migrations
-from controller.store.topics import foreign_logs, holds
-from controller.store.topics.foreign_logs import ForeignLog
+from controller.store.topics import holds, unmanaged_logs
+from controller.store.topics.unmanaged_logs import UnmanagedLog
 from tests.support.bundle_brokers import staged_bench
 from tests.support.command_line import CommandLine
 from tests.support.landing import land_rates
@@ -223,13 +223,13 @@ def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, order
     with cleave.store.transaction() as tx:
         topic_id = tx.execute(text("SELECT topic_id FROM cleave.topic")).scalar_one()
         for segment_id in range(7, 11):
-            log = ForeignLog(topic_id, f"log-{segment_id}", segment_id, "not of this journal", None, 2)
-            foreign_logs.note(tx, "embedded", log)
+            log = UnmanagedLog(topic_id, f"log-{segment_id}", segment_id, "not of this journal", None, 2)
+            unmanaged_logs.note(tx, "embedded", log)
 
     level, sentence = findings(cleave)["foreign logs"]
     assert level == "note"
     assert sentence.startswith("4 log(s) belong to no segment")
-    assert "log-7, log-8, log-9, ...; inspect.foreign_logs says why" in sentence
+    assert "log-7, log-8, log-9, ...; inspect.unmanaged_logs says why" in sentence
 
 
 def test_gates_that_could_be_open_or_do_not_hold_are_told(cleave: CommandLine, orders: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from controller.client.patience import patiently
+from controller.client.retry import retry_for
 from controller.dataplane.base import LogMessage, LogReader, QueueReader
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
 from controller.domain.errors import LogShortened
@@ -68,7 +68,7 @@ def numbers(first: int, end: int) -> list[bytes]:
 
 def read(reader: LogReader | QueueReader, count: int = 100) -> Sequence[LogMessage]:
     """A read that is repeated while connections to the lost primary are dropped."""
-    return patiently(lambda: reader.read(count), seconds=PATIENT_SECONDS)
+    return retry_for(lambda: reader.read(count), seconds=PATIENT_SECONDS)
 
 
 def test_what_the_next_primary_acknowledged_is_delivered(planes: Planes, lose: Lose) -> None:
@@ -94,7 +94,7 @@ def test_what_the_next_primary_acknowledged_is_delivered(planes: Planes, lose: L
 
     lose(lost)
     for one in (log, queue, plain):
-        patiently(lambda one=one: planes.send(one, *again), seconds=PATIENT_SECONDS)  # type: ignore[misc]
+        retry_for(lambda one=one: planes.send(one, *again), seconds=PATIENT_SECONDS)  # type: ignore[misc]
 
     for one in (reader, shared):
         with pytest.raises(LogShortened, match=r"position 20 of .*; reading continues at 12"):
@@ -113,6 +113,6 @@ def test_a_position_that_the_next_primary_has_is_gone_on_from(planes: Planes, lo
     kept = planes.logs.locate(log, None)
 
     lose(lambda: planes.send(log, *numbers(15, 20)))
-    patiently(lambda: planes.send(log, b"again"), seconds=PATIENT_SECONDS)
+    retry_for(lambda: planes.send(log, b"again"), seconds=PATIENT_SECONDS)
 
     assert payloads(planes.reader_at(log, kept).read(100)) == [b"again"]

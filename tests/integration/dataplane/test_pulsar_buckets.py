@@ -218,8 +218,8 @@ def test_a_bucket_changes_hands_while_its_neighbour_is_read_without_a_break(segm
     arrived = threading.Event()
     staying = segment.reader(second, HIGH, "b", on_arrival=arrived.set)
     segment.send(heirs, LOW, *(b"%d" % number for number in range(10)))
-    handed_out = read(moving, 6)
-    moving.acknowledge(handed_out[3].position)
+    delivered = read(moving, 6)
+    moving.acknowledge(delivered[3].position)
     with pytest.raises(LostRace, match="'a'"):
         segment.reader(heirs, LOW, "b")
 

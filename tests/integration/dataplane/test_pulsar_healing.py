@@ -84,7 +84,7 @@ def test_a_topic_named_like_a_segment_but_never_reserved_is_reported_and_left_al
     foreign = f"persistent://{house.namespace}/orders-segment-0000-ffff-77"
     house.admin("PUT", path_of(foreign))
 
-    assert kinds(house) == [FindingKind.FOREIGN_LOG]
+    assert kinds(house) == [FindingKind.UNMANAGED_LOG]
     assert house.app.planes["pulsar"].segment_state(foreign) is LogState.OPEN
 
 

@@ -29,7 +29,7 @@ def logs(house: PulsarHouse) -> Iterator[LogClient]:
     logs.close()
 
 
-class Desk:
+class PageContext:
     """Refuses one message of one key."""
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
         for number in range(3):
             for key in KEYS:
                 producer.send(b"%d" % number, key)
-    desk = Desk()
+    desk = PageContext()
     with StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer:
         with KeyedWork(consumer, desk.handle, first_retry_seconds=0.01, longest_retry_seconds=0.05) as work:
             turn_until(lambda: len(desk.done) == 3 * len(KEYS) - 2 and desk.tries > 2, work)
         [held] = {one.bucket for one in consumer.why() if "is held since" in one.reason}
     assert desk.numbers(BAD) == [0]
 
-    heir = Desk()
+    heir = PageContext()
     heir.is_mended = True
     with (
         StreamConsumer(servers, logs, house.topic, "billing", "b") as consumer,
@@ -93,7 +93,7 @@ def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name
     house: PulsarHouse, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
-    desk = Desk()
+    desk = PageContext()
     with (
         Producer(HttpSource(servers), logs, house.topic) as producer,
         StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer,

@@ -8,7 +8,7 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
-from controller.services import tombstone_sweeper
+from controller.services import deletion_sweeper
 from controller.store.topics.subscriptions import list_subscriptions
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 
@@ -36,7 +36,7 @@ def test_a_topic_is_created_split_merged_and_deleted(house: PulsarHouse) -> None
 
     logs = [house.log_of(one) for one in house.layout.segments]
     house.cleave.ok("topics", "delete", house.topic, "--yes")
-    tombstone_sweeper.sweep(house.app.store, house.app.planes)
+    deletion_sweeper.sweep(house.app.store, house.app.planes)
     assert [house.app.planes["pulsar"].segment_state(log) for log in logs] == [MISSING] * len(logs)
 
 

@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 
 from controller.postgres.address import DatabaseAddress
-from tests.support.bundle_desk import NAMESPACE, TOPICS, Desk, bundle_desk
+from tests.support.bundle_desk import NAMESPACE, TOPICS, PageContext, bundle_desk
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
 _BLOCK = re.compile(r"^```(sh|sql)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"^```(sh|sql)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 @pytest.fixture
 def desk(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
+) -> Iterator[PageContext]:
     with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
         desk.uneven()
         for name in TOPICS:
@@ -29,7 +29,7 @@ def desk(
         yield desk
 
 
-def _follow(desk: Desk, page: str) -> list[str]:
+def _follow(desk: PageContext, page: str) -> list[str]:
     """Types every command; asks every query as the inspector. Returns what was typed."""
     typed = []
     for kind, body in _BLOCK.findall((HOW_TO / page).read_text()):
@@ -52,7 +52,7 @@ def _follow(desk: Desk, page: str) -> list[str]:
     return typed
 
 
-def test_the_page_on_splitting_does_what_it_says(desk: Desk) -> None:
+def test_the_page_on_splitting_does_what_it_says(desk: PageContext) -> None:
     assert len(_follow(desk, "split-bundles.md")) == 10
 
     assert desk.cleave.json("bundles", "policy", NAMESPACE)["overrides"] == {"cooldown_seconds": 600}
@@ -61,11 +61,11 @@ def test_the_page_on_splitting_does_what_it_says(desk: Desk) -> None:
     assert (alone.width, bundles.count) == (1, 5)  # a half cut in two, and the topic cut out of the other
 
 
-def test_the_page_for_the_night_answers(desk: Desk) -> None:
+def test_the_page_for_the_night_answers(desk: PageContext) -> None:
     assert len(_follow(desk, "bundle-questions-at-night.md")) == 8
 
 
-def test_names_of_pulsar_s_first_version_are_refused_as_the_page_says(desk: Desk) -> None:
+def test_names_of_pulsar_s_first_version_are_refused_as_the_page_says(desk: PageContext) -> None:
     for words in (
         ("hash", "persistent://property/cluster/namespace/topic"),
         ("split", "property/cluster/namespace/LARGEST"),

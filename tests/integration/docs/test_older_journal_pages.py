@@ -143,14 +143,14 @@ def test_a_foreign_log_on_pulsar_is_looked_at_emptied_and_deleted(
         send(client, log, [b"payload"] * 3)
     command.ok("topics", "recover", name)
     page = Page(
-        "runbook/CleaveForeignLogs.md",
+        "runbook/CleaveUnmanagedLogs.md",
         {
             "http://broker:8080": on_broker.admin_url,
             _LOG_OF_THE_PAGE: log.replace("://", "/"),
             "acme/shop/orders": name.removeprefix("topic://"),
         },
     )
-    [row] = execute_as("cleave_inspector", database, page.block("sql", "inspect.foreign_logs"))
+    [row] = execute_as("cleave_inspector", database, page.block("sql", "inspect.unmanaged_logs"))
     assert (row[0], row[2], row[5]) == (name, log, 3)
     look, delete = page.block("sh", "/stats"), page.block("sh", "-X DELETE")
 
@@ -162,7 +162,7 @@ def test_a_foreign_log_on_pulsar_is_looked_at_emptied_and_deleted(
     run_shell(look, delete, cwd=tmp_path)
 
     assert command.json("topics", "recover", name)["held_reason"] is None
-    assert execute_as("cleave_inspector", database, page.block("sql", "inspect.foreign_logs")) == []
+    assert execute_as("cleave_inspector", database, page.block("sql", "inspect.unmanaged_logs")) == []
     assert unread_by_log(pulsar_bench) == {pulsar_bench.log_of(0): 4 + 3}
 
 
@@ -174,14 +174,14 @@ def test_a_foreign_log_of_the_embedded_plane_is_looked_at_and_deleted(
     log = log_without_record(bench)
     bench.append(log, 3)
     command.ok("topics", "recover", bench.topic_name)
-    page = Page("runbook/CleaveForeignLogs.md", {"<backing_topic>": log})
+    page = Page("runbook/CleaveUnmanagedLogs.md", {"<backing_topic>": log})
 
     messages = execute_as("cleave_owner", database, page.block("text", "m.payload"))
     execute_as("cleave_owner", database, page.block("text", "DELETE FROM embedded.log"))
 
     assert [bytes(row[3]) for row in messages] == [b"payload"] * 3  # type: ignore[call-overload]
     assert command.json("topics", "recover", bench.topic_name)["held_reason"] is None
-    assert execute_as("cleave_inspector", database, page.block("sql", "inspect.foreign_logs")) == []
+    assert execute_as("cleave_inspector", database, page.block("sql", "inspect.unmanaged_logs")) == []
     bench.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from controller.pages.app import pages_app
-from controller.pages.desk import Desk
+from controller.pages.context import PageContext
 from tests.support.app_client import AppClient
 from tests.support.bench import Bench
 from tests.support.statements import statements_sent
@@ -16,7 +16,7 @@ from tests.support.statements import statements_sent
 @pytest.fixture
 def pages(bench: Bench) -> Iterator[AppClient]:
     """Mounted nowhere, so that links begin with a slash."""
-    desk = Desk(lambda: {"dsn": bench.url, "extras": {}})
+    desk = PageContext(lambda: {"dsn": bench.url, "extras": {}})
     yield AppClient(pages_app(desk))
     desk.close()
 

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import text
 
 from controller.pages.app import pages_app
-from controller.pages.desk import Desk
+from controller.pages.context import PageContext
 from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
 
@@ -55,7 +55,7 @@ def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: AppClient
 
 
 def test_a_database_that_is_away_is_said_in_one_sentence_without_its_address() -> None:
-    desk = Desk(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
+    desk = PageContext(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
 
     answer = AppClient(pages_app(desk)).get("/")
 
@@ -64,7 +64,7 @@ def test_a_database_that_is_away_is_said_in_one_sentence_without_its_address() -
 
 
 def test_a_page_that_takes_too_long_says_so_and_is_given_up(bench: Bench) -> None:
-    desk = Desk(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
+    desk = PageContext(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
     with bench.store.transaction() as tx:
         tx.execute(text("LOCK TABLE cleave.backtest_run IN ACCESS EXCLUSIVE MODE"))
         answer = AppClient(pages_app(desk)).get("/backtests")
@@ -80,7 +80,7 @@ def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -
     def refuse() -> None:
         raise HTTPException(401)
 
-    app = pages_app(Desk(lambda: {"dsn": bench.url, "extras": {}}), [Depends(refuse)])
+    app = pages_app(PageContext(lambda: {"dsn": bench.url, "extras": {}}), [Depends(refuse)])
     client = AppClient(app)
     paths = [
         (method, route.path)

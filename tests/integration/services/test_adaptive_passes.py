@@ -9,11 +9,11 @@ import pytest
 
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane, RefusalReason
+from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.operation import OperationKind
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import plan_merge
-from controller.domain.situation import Capabilities, Situation
 from controller.services import autoscaler
 from controller.store.decisions import evaluations
 from controller.store.load import producers
@@ -57,7 +57,7 @@ def test_all_that_is_hot_is_relieved_in_one_pass_and_each_row_replays(bench: Ben
     assert len(bench.layout.active) == 30
     [row] = decisions(bench)
     assert row.code_version.startswith("adaptive")
-    replayed = decide(Situation.from_json(row.situation), row.lanes).to_json()
+    replayed = decide(EvaluationInput.from_json(row.situation), row.lanes).to_json()
     assert json.loads(replayed)["decisions"] == row.decisions
 
 
@@ -125,7 +125,7 @@ def test_connected_producers_are_disturbed_like_consumers_and_stand_in_the_ledge
     assert (refusal.segment_id, refusal.reason) == (0, RefusalReason.RECONNECTION_BUDGET)
     assert (refusal.value, refusal.needed) == (4, 2)
     [row] = decisions(bench)
-    situation = Situation.from_json(row.situation)
+    situation = EvaluationInput.from_json(row.situation)
     assert (situation.clients, situation.producers) == (1, 3)
     assert json.loads(decide(situation, row.lanes).to_json())["refusals"] == row.refusals
 

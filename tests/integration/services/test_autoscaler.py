@@ -9,10 +9,10 @@ from sqlalchemy import text
 
 from benchmarks.fleet import insert_fleet
 from controller.domain.decision import Lane, RefusalReason
+from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.policy import PolicyOverride
-from controller.domain.situation import Capabilities, Situation
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
 from controller.store.shards import Shards
@@ -114,7 +114,7 @@ def test_every_ledger_row_replays_to_what_was_done(bench: Bench) -> None:
     run(bench)
 
     for row in decisions(bench):
-        verdict = decide(Situation.from_json(row.situation), row.lanes)
+        verdict = decide(EvaluationInput.from_json(row.situation), row.lanes)
         assert [act["segment_id"] for act in row.decisions] == [act.segment_id for act in verdict.decisions]  # type: ignore[union-attr]
         assert len(verdict.refusals) == len(row.refusals)
 

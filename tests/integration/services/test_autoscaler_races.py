@@ -12,8 +12,8 @@ from sqlalchemy import Connection, text
 from benchmarks.fleet import insert_fleet
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import FencedOut
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import PolicyOverride
-from controller.domain.situation import Situation
 from controller.services import autoscaler, segment_admin
 from controller.services.autoscaler import PassResult
 from controller.services.operation_runner import run_due
@@ -93,7 +93,7 @@ def test_one_topics_trouble_pauses_that_topic_alone(bench: Bench, monkeypatch: p
     bench.topic_with(1)
     report(bench, {0: HOT})
 
-    def fail(_situation: Situation, _lanes: Collection[Lane]) -> None:
+    def fail(_situation: EvaluationInput, _lanes: Collection[Lane]) -> None:
         raise ArithmeticError("a bug")
 
     monkeypatch.setattr(autoscaler.batch, "decide", fail)

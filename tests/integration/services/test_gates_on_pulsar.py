@@ -172,7 +172,7 @@ def test_the_children_of_an_aborted_split_are_deleted_although_they_have_barrier
 
     bench.settle()
     bench.check_laws()
-    assert bench.rows("SELECT backing_topic, reason FROM cleave.foreign_log") == []
+    assert bench.rows("SELECT backing_topic, reason FROM cleave.unmanaged_log") == []
     assert bench.rows(_STATES) == []
 
 

@@ -20,8 +20,8 @@ from controller.postgres.notification import Notification
 from controller.services.consumer_sessions.leader import CHANNELS, SessionLeader
 from controller.services.consumer_sessions.requests import (
     Attach,
+    Deregister,
     Detach,
-    Goodbye,
     PushedAssignment,
     Register,
     Request,
@@ -154,7 +154,7 @@ class Life:
                 return Attach(**who, stream=self.streams.setdefault(connection, Heard()))
             case "detach":
                 return Detach(**who, stream=self.streams[connection])
-        return Goodbye(**who)
+        return Deregister(**who)
 
 
 RECONNECTS = (("register 1", "attach 1"), ("register 2", "attach 2"))

@@ -227,7 +227,7 @@ def test_an_operation_that_was_given_up_before_the_comparison_has_taken_effect(
     bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
     assert bench.drive(operation.operation_id).state is OperationState.ABORTED
     verify_topics(bench.store, bench.planes)
-    kept = "SELECT count(*) FROM cleave.tombstone WHERE kept_because LIKE '%recovered layout'"
+    kept = "SELECT count(*) FROM cleave.deletion_entry WHERE kept_because LIKE '%recovered layout'"
     assert bench.scalar(kept) == 2
     maintain(bench)
 

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from benchmarks.fleet import insert_fleet
 from controller.domain.decision import Lane
 from controller.domain.errors import Conflict, LostRace, TopicNotLive
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape
-from controller.domain.situation import Capabilities
 from controller.services import autoscaler, segment_admin, topic_admin
 from controller.services.segment_admin import UNLOCKED_ATTEMPTS, splitting
 from controller.store.decisions.situations import LockedTopic

@@ -9,10 +9,10 @@ import pytest
 
 from controller.clock import SystemClock
 from controller.domain.errors import InvalidInput, TopicNotFound
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.key_counts import PRODUCER_MESSAGES, PRODUCERS, REQUEST_HASHES
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
-from controller.domain.situation import Situation
 from controller.services.key_count_landing import KeyCountLanding
 from controller.services.load_aggregation.counted import MOST_OF_IT
 from controller.store.decisions.situations import load_situations
@@ -62,7 +62,7 @@ def stored(run: Run, per_second: int, *, minutes: int = 0) -> None:
         )
 
 
-def situation(run: Run) -> Situation:
+def situation(run: Run) -> EvaluationInput:
     capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
     with run.bench.store.transaction() as tx:
         return load_situations(tx, [run.topic_id], capabilities)[run.topic_id]
@@ -78,7 +78,7 @@ def test_counts_of_several_producers_and_workers_add_up(run: Run) -> None:
     now = situation(run)
     assert now.sketches == {0: (650.0, 32.0, 32.0, *[0.0] * 1021)}
     assert now.producers == 3  # two that told one worker, one that told another
-    assert now.to_json() == Situation.from_json(now.to_json()).to_json()
+    assert now.to_json() == EvaluationInput.from_json(now.to_json()).to_json()
 
 
 def test_each_count_is_added_once(run: Run) -> None:

@@ -14,6 +14,7 @@ from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import KeySample
 from controller.domain.decision import Refusal, RefusalReason
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
@@ -21,7 +22,6 @@ from controller.domain.key_sketch import MOST_BINS
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
-from controller.domain.situation import Situation
 from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.key_sampler import (
@@ -103,7 +103,7 @@ def spread(count: int) -> list[str]:
     return [f"customer-{n}" for n in range(count)]
 
 
-def situation(bench: Bench) -> Situation:
+def situation(bench: Bench) -> EvaluationInput:
     with bench.store.transaction() as tx:
         capabilities = {bench.plane.name: bench.plane.capabilities}
         return load_situations(tx, [bench.topic_id], capabilities)[bench.topic_id]
@@ -155,7 +155,7 @@ def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_
     }
     assert verdicts == {(holder.segment_id, 2.4)}  # 1,200 of 2,000 messages of a load of 4
     for row in decisions(bench):
-        replayed = decide(Situation.from_json(row.situation), row.lanes).to_json()
+        replayed = decide(EvaluationInput.from_json(row.situation), row.lanes).to_json()
         assert json.loads(replayed)["decisions"] == row.decisions
 
 

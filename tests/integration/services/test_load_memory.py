@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from controller.clock import to_ms
+from controller.domain.evaluation_input import TICKS_OF_MEMORY, EvaluationInput
 from controller.domain.load import METRICS, LoadStats
 from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
-from controller.domain.situation import TICKS_OF_MEMORY, Situation
 from controller.store.decisions.situations import load_situations
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, MINUTE_MS, Run, loading
@@ -44,7 +44,7 @@ def split(run: Run, segment_id: int) -> None:
     run.bench.reshape(lambda layout, _: plan_split(layout, segment_id))
 
 
-def situation(run: Run) -> Situation:
+def situation(run: Run) -> EvaluationInput:
     capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
     with run.bench.store.transaction() as tx:
         return load_situations(tx, [run.topic_id], capabilities)[run.topic_id]

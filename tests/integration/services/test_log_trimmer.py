@@ -67,8 +67,8 @@ def test_it_trims_again_and_again_until_it_is_stopped(database: str, planes: Pla
 
 
 def test_maintenance_trims_where_no_worker_runs(database: str, planes: Planes) -> None:
-    assert tasks.sweep_tombstones(dsn=database, extras={})["trimmed_messages"] == 0
-    swept = tasks.sweep_tombstones(dsn=database, extras={"embedded_retention_seconds": 0})
+    assert tasks.sweep_deletion_entries(dsn=database, extras={})["trimmed_messages"] == 0
+    swept = tasks.sweep_deletion_entries(dsn=database, extras={"embedded_retention_seconds": 0})
 
     assert swept["trimmed_messages"] == 3
     assert messages_left(database) == 0

@@ -14,7 +14,7 @@ from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, LostRace, Terminal
 from controller.domain.operation import OperationState
 from controller.services import topic_admin
-from controller.services.operation_runner import Outcome, backoff, log_acts, run_due
+from controller.services.operation_runner import Outcome, backoff, log_steps, run_due
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, steps
 from tests.integration.services.test_operation_sets import run_with, splits_of, two_splits
@@ -310,7 +310,7 @@ def test_each_of_many_calls_is_made_under_claims_that_outlive_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_splits(bench)
-    monkeypatch.setattr(log_acts, "MOST_CURSORS", 1)  # a call for each child
+    monkeypatch.setattr(log_steps, "MOST_CURSORS", 1)  # a call for each child
     clock, renewing, outlived = SetClock(), claims.renew, list[bool]()
     until = [clock.seconds + LONG_LEASE_SECONDS]
 
@@ -339,7 +339,7 @@ def test_a_renewal_between_two_calls_that_was_slow_keeps_the_second_from_being_m
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_splits(bench)
-    monkeypatch.setattr(log_acts, "MOST_CURSORS", 1)  # a call for each child
+    monkeypatch.setattr(log_steps, "MOST_CURSORS", 1)  # a call for each child
     clock, renewing, outlived = SetClock(), claims.renew, list[bool]()
     until = [clock.seconds + LONG_LEASE_SECONDS]
 

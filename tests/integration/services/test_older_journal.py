@@ -123,7 +123,7 @@ def test_a_client_that_appends_to_a_child_after_logs_and_journal_went_back_compl
     bench.append(upper, 5)
     unread = unread_by_log(bench)
 
-    bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity' WHERE closed_at IS NULL")
+    bench.execute("UPDATE cleave.deletion_entry SET not_before = '-infinity' WHERE closed_at IS NULL")
     maintain(bench)
     bench.settle()
 
@@ -222,13 +222,13 @@ def test_a_log_without_a_record_of_its_creation_is_listed_and_kept(bench: Bench)
 
     maintain(bench)
 
-    assert bench.rows("SELECT backing_topic, segment_id, unread, token FROM inspect.foreign_logs") == [
+    assert bench.rows("SELECT backing_topic, segment_id, unread, token FROM inspect.unmanaged_logs") == [
         (stranger, 44, 1, None)
     ]
     assert unread_by_log(bench) == {stranger: 1}
     bench.plane.delete_segment(stranger)
     maintain(bench, 1)
-    assert bench.rows("SELECT * FROM inspect.foreign_logs") == []
+    assert bench.rows("SELECT * FROM inspect.unmanaged_logs") == []
 
 
 def test_a_topic_that_the_backup_does_not_have_is_recovered_from_its_logs(

@@ -13,7 +13,7 @@ from controller.clock import SystemClock
 from controller.domain.errors import SegmentNotFound, Terminal
 from controller.domain.operation import OperationState
 from controller.services import segment_admin, topic_admin
-from controller.services.operation_runner import log_acts, run_due
+from controller.services.operation_runner import log_steps, run_due
 from controller.store.journal import steps
 from controller.store.journal.steps import StepRecord
 from tests.support.bench import TOPIC, Bench
@@ -249,7 +249,7 @@ def test_one_whose_claim_is_lost_at_the_renewal_leaves_and_the_others_go_on(benc
 def test_a_portion_of_cursors_has_a_call_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     operation_ids = two_splits(bench)
     plane = FaultyDataPlane(bench.plane)
-    monkeypatch.setattr(log_acts, "MOST_CURSORS", 1)  # each has two children with one subscription
+    monkeypatch.setattr(log_steps, "MOST_CURSORS", 1)  # each has two children with one subscription
 
     run_due(bench.context(planes={"embedded": plane.as_data_plane()}), limit=8)
 

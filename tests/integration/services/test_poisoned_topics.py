@@ -15,20 +15,20 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from controller.clock import SystemClock
-from controller.dataplane.base import Born, Counters, Successor
+from controller.dataplane.base import Counters, CreatedLog, Successor
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import CleaveError, Retryable
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
-from controller.domain.situation import Situation
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.services import (
+    deletion_sweeper,
     garbage_collector,
     reconciler,
     recorded_costs,
     segment_admin,
-    tombstone_sweeper,
     topic_admin,
 )
 from controller.services.autoscaler import batch
@@ -88,7 +88,7 @@ def unreadable_rows(bench: Bench, topic_id: int, _monkeypatch: pytest.MonkeyPatc
 def undecidable(_bench: Bench, topic_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decide = batch.decide
 
-    def trouble(situation: Situation, lanes: Collection[Lane]) -> Evaluation:
+    def trouble(situation: EvaluationInput, lanes: Collection[Lane]) -> Evaluation:
         if situation.policy.max_segments == 77:
             raise ArithmeticError("a bug")
         return decide(situation, lanes)
@@ -97,14 +97,14 @@ def undecidable(_bench: Bench, topic_id: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def inputs_that_no_json_holds(_bench: Bench, topic_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_json = Situation.to_json
+    to_json = EvaluationInput.to_json
 
-    def trouble(situation: Situation) -> str:
+    def trouble(situation: EvaluationInput) -> str:
         if situation.policy.max_segments == 77:
             raise ValueError("a bug")
         return to_json(situation)
 
-    monkeypatch.setattr(Situation, "to_json", trouble)
+    monkeypatch.setattr(EvaluationInput, "to_json", trouble)
 
 
 @pytest.mark.parametrize("poison", [unreadable_rows, undecidable, inputs_that_no_json_holds])
@@ -187,11 +187,11 @@ def test_the_sweeper_deletes_the_logs_of_the_healthy(bench: Bench, poisoned: int
         bench.finish(topic_admin.delete_topic(bench.store, name, bench.request()))
     unreadable_origin(bench, logs[POISONED])
 
-    swept = tombstone_sweeper.sweep(bench.store, bench.planes)
+    swept = deletion_sweeper.sweep(bench.store, bench.planes)
 
     assert logs[TOPIC] in swept.absent
     assert swept.failed.keys() == {logs[POISONED]}
-    error = "SELECT last_error FROM cleave.tombstone WHERE backing_topic = :log"
+    error = "SELECT last_error FROM cleave.deletion_entry WHERE backing_topic = :log"
     assert "no attribute" in bench.scalar(error, log=logs[POISONED])
 
 
@@ -201,7 +201,7 @@ def test_the_operations_of_the_healthy_are_done(
     """Both are of one set: they share each call of the data plane."""
     create = bench.plane.create_successors
 
-    def trouble(successors: Sequence[Successor]) -> Mapping[str, Born]:
+    def trouble(successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         if any("/odd/" in one.backing_topic for one in successors):
             raise ArithmeticError("a bug")
         return create(successors)

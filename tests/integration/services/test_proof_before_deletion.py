@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.integration.services.test_tombstone_sweeper import an_aborted_split, open_tombstones
 
 from controller.dataplane.base import LogReport, LogState
 from controller.dataplane.deletion_proof import FOREIGN
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.log_origin import LogOrigin
 from controller.services import topic_admin
+from controller.services.deletion_sweeper import USED_SIBLING, sweep
 from controller.services.garbage_collector import collect
 from controller.services.segment_admin import splitting
-from controller.services.tombstone_sweeper import USED_SIBLING, sweep
 from controller.store.topics import drains
-from tests.integration.services.test_tombstone_sweeper import an_aborted_split, open_tombstones
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
 
@@ -51,7 +51,7 @@ def test_a_log_that_another_operation_created_is_kept_as_it_is_and_listed(bench:
     assert (swept.kept, swept.absent) == ({log: FOREIGN}, [own])
     assert bench.plane.segment_state(log) is LogState.OPEN
     assert [one.backing_topic for one in open_tombstones(bench)] == [own]
-    assert bench.rows("SELECT backing_topic, reason, token FROM cleave.foreign_log") == [
+    assert bench.rows("SELECT backing_topic, reason, token FROM cleave.unmanaged_log") == [
         (log, FOREIGN, "another")
     ]
     assert bench.scalar("SELECT verified_under FROM cleave.topic") is None  # the journal may be the older one

@@ -18,7 +18,7 @@ from controller.services import topic_admin
 from controller.services.reconciler import Finding, FindingKind, reconcile, reconcile_topics
 from controller.services.segment_admin import splitting
 from controller.store.topics import backing_logs, drains, topics
-from controller.store.topics.backing_logs import Books
+from controller.store.topics.backing_logs import ExpectedLogs
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.store_driver import SOMEBODY_WAITS
@@ -42,7 +42,7 @@ def orphan(bench: Bench) -> str:
     bench.settle()
     log = operation.children[0].backing_topic
     bench.create_again(log)  # a call that was held up for long
-    bench.execute("UPDATE cleave.tombstone SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
+    bench.execute("UPDATE cleave.deletion_entry SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
     return log
 
 
@@ -173,7 +173,7 @@ def test_a_log_whose_id_was_never_reserved_is_reported_and_left_alone(bench: Ben
     bench.plane.create_segment(foreign, [])
 
     for _ in range(2):
-        assert kinds(look(bench)) == [FindingKind.FOREIGN_LOG]
+        assert kinds(look(bench)) == [FindingKind.UNMANAGED_LOG]
     assert bench.plane.segment_state(foreign) is LogState.OPEN
 
 
@@ -277,7 +277,7 @@ def test_what_is_made_after_the_books_were_read_is_not_judged(
     reading = backing_logs.read_books
     readings = itertools.count(1)
 
-    def read_and_be_overtaken(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
+    def read_and_be_overtaken(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
         books = reading(tx, topic_ids)
         if next(readings) == 2:  # those that the listing is compared with
             operation = bench.intend(splitting(0)).operation
@@ -326,7 +326,7 @@ def test_a_deleted_topic_is_looked_after_for_a_while(bench: Bench) -> None:
     log = bench.log_of(0)
     bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
     bench.settle()
-    bench.execute("UPDATE cleave.tombstone SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
+    bench.execute("UPDATE cleave.deletion_entry SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
     bench.create_again(log)  # a call that was held up for long
 
     findings, next_after = reconcile_topics(bench.store, bench.planes)
@@ -396,10 +396,10 @@ def test_of_many_topics_those_that_differ_are_put_right(
         (f"{TOPIC}-0", FindingKind.ACTIVE_MISSING),
         (f"{TOPIC}-1", FindingKind.ACTIVE_TERMINATED),
         (f"{TOPIC}-2", FindingKind.CURSOR_MISSING),
-        (f"{TOPIC}-3", FindingKind.FOREIGN_LOG),
+        (f"{TOPIC}-3", FindingKind.UNMANAGED_LOG),
     }
     bench.settle()
-    assert {one.kind for one in reconcile_topics(bench.store, bench.planes)[0]} == {FindingKind.FOREIGN_LOG}
+    assert {one.kind for one in reconcile_topics(bench.store, bench.planes)[0]} == {FindingKind.UNMANAGED_LOG}
 
 
 def test_a_log_that_does_not_answer_keeps_no_other_topic_from_being_looked_at(

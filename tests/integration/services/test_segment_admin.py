@@ -9,9 +9,9 @@ import pytest
 from controller.dataplane.base import DataPlane
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import InvalidInput, InvalidLayoutChange, TopicNotFound, Unsupported
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape
-from controller.domain.situation import Capabilities
 from controller.services import segment_admin
 from controller.services.segment_admin import (
     UNLOCKED_ATTEMPTS,

@@ -21,9 +21,9 @@ from controller.domain.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.policy import PolicyOverride
-from controller.domain.situation import Situation
 from controller.services import policy_candidates
 from controller.services.autoscaler import shadows
 from controller.services.policy_candidates import Proposal
@@ -144,7 +144,7 @@ def test_what_it_said_can_be_decided_again_from_its_text(bench: Bench) -> None:
         "SELECT situation, lanes, decisions, refusals FROM cleave.shadow_decision"
     )
 
-    again = json.loads(decide(Situation.from_json(situation), frozenset(map(Lane, lanes))).to_json())
+    again = json.loads(decide(EvaluationInput.from_json(situation), frozenset(map(Lane, lanes))).to_json())
     assert (again["decisions"], again["refusals"]) == (acts, refusals)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from controller.domain.errors import CleaveError, Terminal
 from controller.store import backtests
-from controller.store.backtests import BacktestRequest, BacktestResult, BegunRun
+from controller.store.backtests import BacktestRequest, BacktestResult, StartedRun
 from tests.support.inspection import ask
 from tests.support.store_driver import StoreDriver
 
@@ -38,7 +38,7 @@ RESULT = BacktestResult("topic://t/n/x", "pip483", 0, 7, 20.0, 10.0, FIGURES)
 OTHER = replace(RESULT, policy="wide", cost=15.0)
 
 
-def begin(driver: StoreDriver, request: BacktestRequest = ASKED) -> BegunRun:
+def begin(driver: StoreDriver, request: BacktestRequest = ASKED) -> StartedRun:
     with driver.store.transaction() as tx:
         return backtests.begin(tx, request)
 
@@ -99,7 +99,7 @@ def test_a_request_that_is_repeated_is_the_same_run(driver: StoreDriver) -> None
     finish(driver, first.run_id, RESULT, OTHER)  # who was slower adds nothing
 
     assert again == first
-    assert begin(driver) == BegunRun(first.run_id, is_done=True)
+    assert begin(driver) == StartedRun(first.run_id, is_done=True)
     assert run_of(driver, first.run_id).results == 1
 
 
@@ -108,7 +108,7 @@ def test_the_inputs_are_those_of_whoever_finished(driver: StoreDriver) -> None:
     run_id = begin(driver).run_id
     later = replace(ASKED, code_version="pip483-7", inputs={**ASKED.inputs, "prices": {"excess": 100.0}})
 
-    assert begin(driver, later) == BegunRun(run_id, is_done=False)
+    assert begin(driver, later) == StartedRun(run_id, is_done=False)
     finish(driver, run_id, RESULT, request=later)
 
     done = run_of(driver, run_id)
@@ -124,7 +124,7 @@ def test_a_run_that_failed_says_why_and_may_be_begun_again(driver: StoreDriver) 
     fail(driver, run_id)  # who was slower changes nothing
 
     assert (failed.state, failed.error) == ("failed", "no history")
-    assert again == BegunRun(run_id, is_done=False)
+    assert again == StartedRun(run_id, is_done=False)
     assert (run_of(driver, run_id).state, run_of(driver, run_id).error) == ("done", None)
 
 

@@ -81,7 +81,7 @@ def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
 ) -> None:
     """Its row is written twice, however long it is away and however often everything is looked at."""
     noted: list[dict[str, float | None]] = []
-    note = consumers.note_away
+    note = consumers.note_disconnected
     monkeypatch.setattr(
         consumers, "note_away", lambda *given: (noted.append(given[-1]), note(*given)) if given[-1] else None
     )

@@ -18,15 +18,15 @@ from sqlalchemy import make_url, text
 
 from controller.devstack.ports import free_port
 from controller.domain.assignment import SegmentBucket
-from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.bucket_ownership import OwnershipChanges
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import Origin
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store import fleet_figures, leases
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners, foreign_logs, holds
+from controller.store.topics import bucket_owners, holds, unmanaged_logs
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.foreign_logs import ForeignLog
+from controller.store.topics.unmanaged_logs import UnmanagedLog
 from controller.web.fleet_metrics import FleetMetrics, described
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
@@ -99,7 +99,7 @@ def test_topics_that_nothing_acts_on_and_logs_that_are_kept_are_counted(
     bench: Bench, registry: CollectorRegistry
 ) -> None:
     def counts() -> list[float | None]:
-        figures = ("held_topics", "unverified_topics", "foreign_logs")
+        figures = ("held_topics", "unverified_topics", "unmanaged_logs")
         return [value(registry, f"cleave_fleet_{figure}") for figure in figures]
 
     bench.topic_with()
@@ -108,12 +108,12 @@ def test_topics_that_nothing_acts_on_and_logs_that_are_kept_are_counted(
     assert counts() == [0, 1, 0]
     with bench.store.transaction() as tx:
         holds.hold(tx, bench.topic_id, "two logs share segment id 3")
-        log = ForeignLog(bench.topic_id, "log-7", 7, "not of this journal", None, None)
-        foreign_logs.note(tx, bench.plane.name, log)
+        log = UnmanagedLog(bench.topic_id, "log-7", 7, "not of this journal", None, None)
+        unmanaged_logs.note(tx, bench.plane.name, log)
     assert counts() == [1, 0, 1]
     with bench.store.transaction() as tx:  # found under an earlier topic of the name, a segment since
-        used = ForeignLog(bench.topic_id, bench.log_of(0), 0, "not of this journal", None, None)
-        foreign_logs.note(tx, bench.plane.name, used)
+        used = UnmanagedLog(bench.topic_id, bench.log_of(0), 0, "not of this journal", None, None)
+        unmanaged_logs.note(tx, bench.plane.name, used)
     assert counts() == [1, 0, 1]
 
 
@@ -226,11 +226,11 @@ def test_buckets_that_change_hands_are_counted_by_topic(bench: Bench, registry: 
         with bench.store.transaction() as tx:
             generation, _ = bucket_owners.lock(tx, key)
             bucket_owners.write(
-                tx, key, OwnerChanges(granted, asked={}, kept=frozenset(), ended=frozenset()), generation
+                tx, key, OwnershipChanges(granted, asked={}, kept=frozenset(), ended=frozenset()), generation
             )
     with bench.store.transaction() as tx:  # nobody gets anything
         bucket_owners.write(
-            tx, key, OwnerChanges({}, asked={whole[1]: "a"}, kept=frozenset(), ended=frozenset()), 2
+            tx, key, OwnershipChanges({}, asked={whole[1]: "a"}, kept=frozenset(), ended=frozenset()), 2
         )
 
     name = "pulsar_scalable_topic_bucket_reassignments_total"

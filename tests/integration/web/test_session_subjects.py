@@ -12,7 +12,7 @@ import pytest
 from controller.devstack.serving import SECRET, ServingWorker, serving_worker
 from controller.domain.errors import AccessForbidden
 from controller.services.consumer_sessions.leader import SessionLeader
-from controller.services.consumer_sessions.requests import Attach, Goodbye, PushedAssignment, Register
+from controller.services.consumer_sessions.requests import Attach, Deregister, PushedAssignment, Register
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.web import access
 from tests.support.bench import Bench
@@ -173,7 +173,7 @@ def test_requests_in_the_leaders_mailbox_together_are_told_apart(
     requests = [
         Register(**names, incarnation="f00d", subject="shop"),
         Attach(**names, incarnation="f00d", subject="other", stream=stream),
-        Goodbye(**names, incarnation="f00d", subject="other"),
+        Deregister(**names, incarnation="f00d", subject="other"),
         Register(**names, incarnation="beef", subject="other"),
         Register(**names, incarnation="f00d", subject="shop"),
     ]

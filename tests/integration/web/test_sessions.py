@@ -27,7 +27,7 @@ from controller.domain.errors import (
 from controller.domain.seek_target import EARLIEST
 from controller.services import topic_admin
 from controller.services.consumer_sessions import leader
-from controller.services.consumer_sessions.requests import Goodbye
+from controller.services.consumer_sessions.requests import Deregister
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import drains, subscriptions
@@ -221,7 +221,7 @@ def test_a_goodbye_that_cannot_be_written_ends_the_session_when_grace_is_over(
     life, settle, failed = session._incarnation, leader.settle, threading.Event()
 
     def failing(tx: Any, key: Any, requests: Any, *rest: Any) -> Settlement:
-        if not failed.is_set() and any(isinstance(one, Goodbye) for one in requests):
+        if not failed.is_set() and any(isinstance(one, Deregister) for one in requests):
             failed.set()
             raise LostRace("injected: the write fails", 0.1)
         return settle(tx, key, requests, *rest)
@@ -387,7 +387,7 @@ def test_what_the_leader_writes_itself_is_settled_once(
     monkeypatch.setattr(leader, "settle", noted)
     session.say_drained([one for one in held(session) if one.sealed])
     wait_until(
-        lambda: {2, 3} <= {one.segment_id for one in held(session)}, message="the children are handed out"
+        lambda: {2, 3} <= {one.segment_id for one in held(session)}, message="the children are delivered"
     )
     second = Reader(servers, "b")
     wait_until(lambda: second.session.assignment, message="b is told")

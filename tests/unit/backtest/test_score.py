@@ -14,8 +14,8 @@ from controller.backtest.score import Prices, score
 from controller.backtest.simulation import Conditions, simulate
 from controller.domain.decision import Decision, Evaluation, Lane, Merge, Refusal, RefusalReason, Split
 from controller.domain.errors import InvalidInput
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
 from tests.unit.backtest import worlds
 
 CAPACITY = 10_000.0
@@ -26,7 +26,7 @@ def acting(
 ) -> Rule:
     """Does what is listed for a tick and says what it is told to."""
 
-    def decide(situation: Situation) -> Evaluation:
+    def decide(situation: EvaluationInput) -> Evaluation:
         tick = (situation.now - worlds.START) // 60_000 - 1
         return Evaluation(tuple(acts.get(tick, ())), tuple(refusals(tick)))
 

@@ -16,11 +16,11 @@ from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.domain.decision import Evaluation, Recut, Split
 from controller.domain.errors import InvalidInput, InvariantViolated
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
-from controller.domain.situation import Situation
 from tests.unit.backtest import worlds
 
 CAPACITY = AutoScalePolicy().split_msg_rate_in
@@ -83,7 +83,7 @@ def test_until_a_reshape_is_in_force_its_parent_takes_the_load() -> None:
 
 
 def test_a_rule_may_not_act_on_what_is_in_flight() -> None:
-    def always(situation: Situation) -> Evaluation:
+    def always(situation: EvaluationInput) -> Evaluation:
         return Evaluation((Split(situation.layout.active[0].segment_id),))
 
     with pytest.raises(InvariantViolated, match="leave alone what is in flight"):
@@ -93,7 +93,7 @@ def test_a_rule_may_not_act_on_what_is_in_flight() -> None:
 def test_a_rule_sees_the_last_ticks_and_nothing_of_the_future() -> None:
     seen: list[tuple[LoadStats, ...]] = []
 
-    def watch(situation: Situation) -> Evaluation:
+    def watch(situation: EvaluationInput) -> Evaluation:
         seen.append(situation.recent_loads[situation.layout.active[0].segment_id])
         return Evaluation()
 
@@ -107,9 +107,9 @@ def test_a_rule_sees_the_last_ticks_and_nothing_of_the_future() -> None:
 def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they_turn_out_to_have(
     retention: int,
 ) -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def split_once(situation: Situation) -> Evaluation:
+    def split_once(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(0, (0x4000,)),) if len(seen) == 3 else ())
 
@@ -123,9 +123,9 @@ def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they
 
 
 def test_what_joins_segments_inherits_by_width() -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def recut_once(situation: Situation) -> Evaluation:
+    def recut_once(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Recut((0, 1), (0x4000,)),) if len(seen) == 2 else ())
 
@@ -138,9 +138,9 @@ def test_what_joins_segments_inherits_by_width() -> None:
 
 
 def test_a_split_that_leaves_nearly_all_of_the_load_in_one_part_is_a_strike() -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def split_left(situation: Situation) -> Evaluation:
+    def split_left(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) in (2, 3) else ())
 
@@ -152,9 +152,9 @@ def test_a_split_that_leaves_nearly_all_of_the_load_in_one_part_is_a_strike() ->
 
 
 def test_a_rule_is_shown_where_the_load_lies_if_anybody_counts_it() -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def split_first(situation: Situation) -> Evaluation:
+    def split_first(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(0),) if len(seen) == 1 else ())
 
@@ -172,9 +172,9 @@ def test_a_rule_is_shown_where_the_load_lies_if_anybody_counts_it() -> None:
 
 
 def test_acts_spend_a_budget_that_fills_up_again() -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def split_first(situation: Situation) -> Evaluation:
+    def split_first(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) < 3 else ())
 
@@ -189,9 +189,9 @@ def test_acts_spend_a_budget_that_fills_up_again() -> None:
 
 
 def test_without_clients_there_is_no_limit_to_reconnections() -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def watch(situation: Situation) -> Evaluation:
+    def watch(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation()
 
@@ -203,7 +203,7 @@ def test_without_clients_there_is_no_limit_to_reconnections() -> None:
 def test_the_window_of_a_fine_series_is_the_mean_of_its_steps() -> None:
     seen: list[float] = []
 
-    def watch(situation: Situation) -> Evaluation:
+    def watch(situation: EvaluationInput) -> Evaluation:
         seen.append(situation.loads[0].stats.msg_rate_in)
         return Evaluation()
 
@@ -246,9 +246,9 @@ def test_a_policy_of_another_capacity_is_scored_by_it() -> None:
 
 @pytest.mark.parametrize(("retention", "known"), [(0, 3), (60, 4), (61, 5)])
 def test_sealed_segments_are_forgotten_after_a_while(retention: int, known: int) -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def split_twice(situation: Situation) -> Evaluation:
+    def split_twice(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) < 3 else ())
 
@@ -261,7 +261,7 @@ def test_sealed_segments_are_forgotten_after_a_while(retention: int, known: int)
 
 
 def test_acts_of_one_tick_under_way_together_have_segments_of_their_own() -> None:
-    def split_all(situation: Situation) -> Evaluation:
+    def split_all(situation: EvaluationInput) -> Evaluation:
         free = [] if situation.in_flight else situation.layout.active
         return Evaluation(tuple(Split(segment.segment_id) for segment in free))
 
@@ -272,9 +272,9 @@ def test_acts_of_one_tick_under_way_together_have_segments_of_their_own() -> Non
 
 
 def test_what_is_left_alone_is_observed_at_the_tick_at_which_something_else_is_replaced() -> None:
-    seen: list[Situation] = []
+    seen: list[EvaluationInput] = []
 
-    def split_once(situation: Situation) -> Evaluation:
+    def split_once(situation: EvaluationInput) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(0),) if len(seen) == 1 else ())
 

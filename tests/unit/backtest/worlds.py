@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.simulation import Conditions
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Capabilities
 
 START = 1_800_000_000_000
 LEVELS = (0.0, 0.02, 0.3, 0.9, 1.1, 3.0, 20.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.bundles.tables import figure
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 
 
 @pytest.mark.parametrize(

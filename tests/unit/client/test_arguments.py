@@ -19,10 +19,10 @@ from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.dead_letters import DeadLetterReader, reading_dead_letters
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork
-from controller.client.patience import patiently
 from controller.client.position_table import PositionTable
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
+from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.client.topic_watch import TopicWatch
@@ -64,7 +64,7 @@ CLASSES: Sequence[type] = (
     AsyncClient,
     AsyncConsumer,
 )
-FUNCTIONS = (merged, reading_dead_letters, patiently)
+FUNCTIONS = (merged, reading_dead_letters, retry_for)
 NAN = float("nan")
 OTHER = object()
 WRONG: Mapping[str, Sequence[object]] = {

@@ -199,7 +199,7 @@ STEPS: tuple[Callable[[Run], None], ...] = (
 
 
 def check(run: Run) -> None:
-    """After every step: what is held is what is read, nothing is closed twice, and what was handed out and is not settled stays."""
+    """After every step: what is held is what is read, nothing is closed twice, and what was delivered and is not settled stays."""
     held = [one.reader for one in run.attachments.all if one.reader is not None]
     assert len(run.attachments.all) <= 1
     assert all(isinstance(reader, Reader) and not reader.closes for reader in held)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.client.aside import AsideCalls
-from controller.client.closing import CloseTime, close_and_say_goodbye
+from controller.client.background_calls import BackgroundCalls
+from controller.client.closing import CloseTime, close_and_deregister
 from controller.domain.errors import InvalidInput
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,7 @@ def test_a_time_that_means_nothing_is_refused(timeout_seconds: float) -> None:
 def test_what_does_not_close_in_time_keeps_nobody_from_saying_goodbye() -> None:
     goes_on, said = threading.Event(), list[float]()
 
-    close_and_say_goodbye("it", CloseTime(0.0), lambda: assert_wait(goes_on), said.append)
+    close_and_deregister("it", CloseTime(0.0), lambda: assert_wait(goes_on), said.append)
 
     assert said == [1.0]
     goes_on.set()
@@ -70,7 +70,7 @@ def test_who_is_interrupted_while_it_closes_says_goodbye(interruptions: list[int
         assert_wait(goes_on)
 
     with pytest.raises(Interrupted):
-        close_and_say_goodbye("it", CloseTime(1000.0), close, said.append)
+        close_and_deregister("it", CloseTime(1000.0), close, said.append)
 
     assert said == [200.0]
     goes_on.set()
@@ -85,7 +85,7 @@ def test_who_is_interrupted_while_it_says_goodbye_says_it_to_the_end(interruptio
         said.append(seconds)
 
     with pytest.raises(Interrupted):
-        close_and_say_goodbye("it", CloseTime(30.0), lambda: None, goodbye)
+        close_and_deregister("it", CloseTime(30.0), lambda: None, goodbye)
 
     assert said == [6.0]
     is_out.set()
@@ -95,7 +95,7 @@ def test_what_goes_wrong_while_closing_is_raised_and_goodbye_said() -> None:
     said = list[float]()
 
     with pytest.raises(ZeroDivisionError):
-        close_and_say_goodbye("it", CloseTime(30.0), lambda: 1 // 0, said.append)
+        close_and_deregister("it", CloseTime(30.0), lambda: 1 // 0, said.append)
 
     assert said == [6.0]
 
@@ -105,7 +105,7 @@ def assert_wait(event: threading.Event) -> None:
 
 
 def test_calls_aside_go_on_after_one_that_fails_and_end_with_the_close() -> None:
-    calls, done = AsideCalls(1, "calls"), list[str]()
+    calls, done = BackgroundCalls(1, "calls"), list[str]()
     assert calls.submit(lambda: 1 // 0)
     assert calls.submit(lambda: done.append("first"))
     calls.close(30.0)
@@ -116,7 +116,7 @@ def test_calls_aside_go_on_after_one_that_fails_and_end_with_the_close() -> None
 
 def test_calls_aside_that_are_closed_without_time_begin_nothing_more() -> None:
     goes_on, has_begun, done = threading.Event(), threading.Event(), list[str]()
-    calls = AsideCalls(1, "calls")
+    calls = BackgroundCalls(1, "calls")
     calls.submit(lambda: (has_begun.set(), assert_wait(goes_on), done.append("begun")))
     calls.submit(lambda: done.append("waits"))
     assert has_begun.wait(30.0)

@@ -34,7 +34,7 @@ def test_every_event_is_read_back_with_who_and_when(tmp_path: Path) -> None:
         producer.sent([("p", "größe", 0), ("p", "größe", 1)])
     with ConsumerHistory(tmp_path / "c", "c1") as consumer:
         for note in (
-            consumer.handed_out,
+            consumer.delivered,
             consumer.begun,
             consumer.ended,
             consumer.acknowledged,

@@ -32,13 +32,13 @@ def sent(*numbers: int) -> list[str]:
     return [f"- sent {number}" for number in numbers]
 
 
-def handed_out(*numbers: int, owner: str = "c/1") -> list[str]:
-    return [f"{owner} handed_out {number}" for number in numbers]
+def delivered(*numbers: int, owner: str = "c/1") -> list[str]:
+    return [f"{owner} delivered {number}" for number in numbers]
 
 
 def worked_off(*numbers: int, owner: str = "c/1") -> list[str]:
     """Handed out, worked on and acknowledged, one after the other."""
-    events = ("handed_out", "begun", "ended", "acknowledged")
+    events = ("delivered", "begun", "ended", "acknowledged")
     return [f"{owner} {event} {number}" for number in numbers for event in events]
 
 
@@ -48,11 +48,11 @@ def found(verdict: Verdict) -> dict[Kind, list[int]]:
 
 
 def test_a_faithful_run_is_clean_and_its_evidence_is_counted() -> None:
-    verdict = check(told(*sent(0, 1, 2), *worked_off(0, 1), *handed_out(2)))
+    verdict = check(told(*sent(0, 1, 2), *worked_off(0, 1), *delivered(2)))
 
     assert verdict.is_clean
     assert verdict.exactly_once
-    assert (verdict.sent, verdict.handed_out, verdict.redelivered) == (3, 3, 0)
+    assert (verdict.sent, verdict.delivered, verdict.redelivered) == (3, 3, 0)
     assert (verdict.ended, verdict.acknowledged) == (2, 2)
     assert verdict.examples == ()
 
@@ -61,43 +61,43 @@ def test_nothing_at_all_is_clean() -> None:
     verdict = check([])
 
     assert verdict.is_clean
-    assert (verdict.sent, verdict.handed_out) == (0, 0)
+    assert (verdict.sent, verdict.delivered) == (0, 0)
 
 
 LEGAL = {
     "a rewind after the owner was killed": [
-        *handed_out(0, 1, 2), "c/1 begun 0", "c/1 ended 0", "c/1 acknowledged 0", "c/1 begun 1",
+        *delivered(0, 1, 2), "c/1 begun 0", "c/1 ended 0", "c/1 acknowledged 0", "c/1 begun 1",
         *worked_off(1, 2, owner="d/1"),
     ],
-    "a rewind of the reader, within its attachment": [*handed_out(0, 1), *worked_off(0, 1, 2)],
+    "a rewind of the reader, within its attachment": [*delivered(0, 1), *worked_off(0, 1, 2)],
     "a rewind below where the attachment began": [
-        *handed_out(0, 1), *handed_out(1, owner="d/1"), *handed_out(0, 1, 2, owner="d/1"),
+        *delivered(0, 1), *delivered(1, owner="d/1"), *delivered(0, 1, 2, owner="d/1"),
     ],
     "a rewind that leaves out what is acknowledged": [
-        *handed_out(0, 1, 2), "c/1 acknowledged 1", *handed_out(0, 2, owner="d/1"),
+        *delivered(0, 1, 2), "c/1 acknowledged 1", *delivered(0, 2, owner="d/1"),
     ],
     "an attachment that begins anywhere": [*worked_off(0, 1), *worked_off(2, owner="d/1")],
     "a consumer that has the key again": [
         *worked_off(0), *worked_off(1, owner="d/1"), *worked_off(2, owner="c/2"),
     ],
     "work again on what had ended once, before its predecessor has ended again": [
-        "c/1 handed_out 0", "c/1 begun 0", "c/1 ended 0", "c/1 handed_out 1", "c/1 begun 1", "c/1 ended 1",
-        *handed_out(0, 1, owner="d/1"), "d/1 begun 0", "d/1 begun 1", "c/1 handed_out 7 other",
+        "c/1 delivered 0", "c/1 begun 0", "c/1 ended 0", "c/1 delivered 1", "c/1 begun 1", "c/1 ended 1",
+        *delivered(0, 1, owner="d/1"), "d/1 begun 0", "d/1 begun 1", "c/1 delivered 7 other",
     ],
     "two producers of one key, mingled": [
-        "- sent 0 k q", "- sent 1 k q", *handed_out(0), "c/1 handed_out 0 k q", "c/1 handed_out 1 k q", *handed_out(1),
+        "- sent 0 k q", "- sent 1 k q", *delivered(0), "c/1 delivered 0 k q", "c/1 delivered 1 k q", *delivered(1),
     ],
     "work on a message while one of another producer waits": [
-        "- sent 0 k q", "c/1 handed_out 0 k q", *worked_off(0), "c/1 begun 0 k q", "c/1 ended 0 k q",
+        "- sent 0 k q", "c/1 delivered 0 k q", *worked_off(0), "c/1 begun 0 k q", "c/1 ended 0 k q",
     ],
-    "two keys in two hands": ["c/1 handed_out 0 j", "c/1 begun 0 j", *worked_off(0, owner="d/1"), "c/1 ended 0 j"],
-    "a number that was never stored": [*handed_out(0, 1, 2, 4)],
+    "two keys in two hands": ["c/1 delivered 0 j", "c/1 begun 0 j", *worked_off(0, owner="d/1"), "c/1 ended 0 j"],
+    "a number that was never stored": [*delivered(0, 1, 2, 4)],
     "all again after a seek": [*worked_off(0, 1), "- seeking", "- sought", *worked_off(0, 1, 2, owner="c/2")],
     "all again before whoever sought knows that it is done": [
         *worked_off(0, 1), "- seeking", *worked_off(0, 1, owner="c/2"), "- sought", *worked_off(2, owner="c/2"),
     ],
     "an acknowledgement while a seek goes on": [
-        *handed_out(0, 1), "- seeking", "c/1 acknowledged 1", "- sought", *handed_out(0, 1, owner="c/2"),
+        *delivered(0, 1), "- seeking", "c/1 acknowledged 1", "- sought", *delivered(0, 1, owner="c/2"),
     ],
     "a seek whose asker died and another's after it": [
         *worked_off(0), "- seeking", "- seeking", "- sought", *worked_off(0, owner="c/2"),
@@ -114,57 +114,57 @@ def test_what_is_legal_is_clean(lines: list[str]) -> None:
 
 
 FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
-    "never handed out": ([*sent(0, 1, 2), *handed_out(0, 1)], {Kind.LOST: [2]}),
-    "handed out again after its acknowledgement": (
-        [*worked_off(0, 1), *handed_out(1, owner="d/1")],
+    "never delivered": ([*sent(0, 1, 2), *delivered(0, 1)], {Kind.LOST: [2]}),
+    "delivered again after its acknowledgement": (
+        [*worked_off(0, 1), *delivered(1, owner="d/1")],
         {Kind.DUPLICATED: [1]},
     ),
-    "handed out again to the one that acknowledged it": (
-        [*worked_off(0), *handed_out(0)],
+    "delivered again to the one that acknowledged it": (
+        [*worked_off(0), *delivered(0)],
         {Kind.DUPLICATED: [0]},
     ),
-    "handed out again after its acknowledgement, before a seek": (
-        [*worked_off(0), *handed_out(0, owner="d/1"), "- seeking", "- sought"],
+    "delivered again after its acknowledgement, before a seek": (
+        [*worked_off(0), *delivered(0, owner="d/1"), "- seeking", "- sought"],
         {Kind.DUPLICATED: [0]},
     ),
     "delivered again after it was acknowledged after a seek": (
-        [*worked_off(0), "- seeking", "- sought", *worked_off(0, owner="d/1"), *handed_out(0, owner="e/1")],
+        [*worked_off(0), "- seeking", "- sought", *worked_off(0, owner="d/1"), *delivered(0, owner="e/1")],
         {Kind.DUPLICATED: [0]},
     ),
-    "handed out the first time behind a later one": (
-        [*handed_out(1), *handed_out(0, owner="d/1")],
+    "delivered the first time behind a later one": (
+        [*delivered(1), *delivered(0, owner="d/1")],
         {Kind.OVERTAKEN: [0]},
     ),
-    "handed out again behind a later one of the same pass": (
-        [*handed_out(0, 1, 2), *handed_out(0, 2, 1, owner="d/1")],
+    "delivered again behind a later one of the same pass": (
+        [*delivered(0, 1, 2), *delivered(0, 2, 1, owner="d/1")],
         {Kind.OVERTAKEN: [1]},
     ),
     "begun before its predecessor has ended": (
-        [*handed_out(0, 1), "c/1 begun 0", "c/1 begun 1", "c/1 ended 0", "c/1 ended 1"],
+        [*delivered(0, 1), "c/1 begun 0", "c/1 begun 1", "c/1 ended 0", "c/1 ended 1"],
         {Kind.OVERTAKEN: [1]},
     ),
     "begun while its predecessor was never worked on": (
-        [*handed_out(0, 1), "c/1 begun 1", "c/1 ended 1"],
+        [*delivered(0, 1), "c/1 begun 1", "c/1 ended 1"],
         {Kind.OVERTAKEN: [1]},
     ),
     "begun after the work on its predecessor was cut off": (
-        [*handed_out(0, 1), "c/1 begun 0", "d/1 handed_out 1", "d/1 begun 1"],
+        [*delivered(0, 1), "c/1 begun 0", "d/1 delivered 1", "d/1 begun 1"],
         {Kind.OVERTAKEN: [1]},
     ),
-    "gone over and never handed out": (
-        [*sent(0, 1, 2), *handed_out(0, 2)],
+    "gone over and never delivered": (
+        [*sent(0, 1, 2), *delivered(0, 2)],
         {Kind.LOST: [1], Kind.GAP: [1]},
     ),
-    "gone over and handed out later": ([*handed_out(0, 2, 1)], {Kind.OVERTAKEN: [1], Kind.GAP: [1]}),
+    "gone over and delivered later": ([*delivered(0, 2, 1)], {Kind.OVERTAKEN: [1], Kind.GAP: [1]}),
     "gone over once in a rewind": (
-        [*sent(1), *handed_out(0, 2), *handed_out(0, 2)],
+        [*sent(1), *delivered(0, 2), *delivered(0, 2)],
         {Kind.LOST: [1], Kind.GAP: [1, 1]},
     ),
     "worked on by two": (
         [
-            *handed_out(0),
+            *delivered(0),
             "c/1 begun 0",
-            *handed_out(0, owner="d/1"),
+            *delivered(0, owner="d/1"),
             "d/1 begun 0",
             "c/1 ended 0",
             "d/1 ended 0",
@@ -172,19 +172,19 @@ FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
         {Kind.TWO_OWNERS: [0]},
     ),
     "worked on by two, of two producers": (
-        ["c/1 handed_out 0", "c/1 begun 0", "d/1 handed_out 0 k q", "d/1 begun 0 k q", "c/1 ended 0"],
+        ["c/1 delivered 0", "c/1 begun 0", "d/1 delivered 0 k q", "d/1 begun 0 k q", "c/1 ended 0"],
         {Kind.TWO_OWNERS: [0]},
     ),
     "worked on in two attachments of one consumer": (
-        [*handed_out(0), "c/1 begun 0", *handed_out(0, owner="c/2"), "c/2 begun 0", "c/1 ended 0"],
+        [*delivered(0), "c/1 begun 0", *delivered(0, owner="c/2"), "c/2 begun 0", "c/1 ended 0"],
         {Kind.TWO_OWNERS: [0]},
     ),
     "never ended by one that lived on": (
-        [*handed_out(0), "c/1 begun 0", *handed_out(0, owner="d/1"), "d/1 begun 0", "c/1 handed_out 0 other"],
+        [*delivered(0), "c/1 begun 0", *delivered(0, owner="d/1"), "d/1 begun 0", "c/1 delivered 0 other"],
         {Kind.TWO_OWNERS: [0]},
     ),
-    "handed out to one that had been followed": (
-        [*handed_out(0), *handed_out(1, owner="d/1"), *handed_out(2)],
+    "delivered to one that had been followed": (
+        [*delivered(0), *delivered(1, owner="d/1"), *delivered(2)],
         {Kind.TWO_OWNERS: [2]},
     ),
 }
@@ -199,17 +199,17 @@ def test_what_is_wrong_is_named(lines: list[str], faults: dict[Kind, list[int]])
 
 
 def test_order_and_completeness_are_asked_for_apart() -> None:
-    twice = check(told(*worked_off(0), *handed_out(0, owner="d/1")))
-    again = check(told(*handed_out(0), *handed_out(0, owner="d/1")))
+    twice = check(told(*worked_off(0), *delivered(0, owner="d/1")))
+    again = check(told(*delivered(0), *delivered(0, owner="d/1")))
 
     assert (twice.in_order_and_complete, twice.is_clean) == (True, False)
     assert (again.is_clean, again.exactly_once, again.redelivered) == (True, False, 1)
-    for lines in (sent(0), handed_out(1, 0), [*sent(1), *handed_out(0, 2)]):
+    for lines in (sent(0), delivered(1, 0), [*sent(1), *delivered(0, 2)]):
         assert not check(told(*lines)).in_order_and_complete
 
 
 def test_what_was_never_acknowledged_is_lost_on_demand_only() -> None:
-    records = told(*sent(0, 1), *worked_off(0), *handed_out(1), "c/1 handed_out 2")
+    records = told(*sent(0, 1), *worked_off(0), *delivered(1), "c/1 delivered 2")
 
     assert check(records).is_clean
     assert found(check(records, demand_acknowledged=True)) == {Kind.LOST: [1]}
@@ -224,7 +224,7 @@ def test_what_no_producer_knows_of_is_no_fault() -> None:
 
 
 def test_time_and_not_the_order_of_the_files_counts() -> None:
-    records = told(*sent(0, 1), *handed_out(0), *handed_out(1, owner="d/1"))
+    records = told(*sent(0, 1), *delivered(0), *delivered(1, owner="d/1"))
 
     assert check(reversed(records)).is_clean
 
@@ -236,7 +236,7 @@ def test_records_of_one_instant_keep_the_order_of_their_file() -> None:
 
 
 def test_an_example_says_which_message_where_when_and_why() -> None:
-    verdict = check(told(*handed_out(1), "c/1 acknowledged 1", *handed_out(1, owner="d/2")))
+    verdict = check(told(*delivered(1), "c/1 acknowledged 1", *delivered(1, owner="d/2")))
 
     [example] = [one for one in verdict.examples if one.kind in FAULTS]
     assert (example.kind, example.producer, example.key, example.number) == (Kind.DUPLICATED, "p", "k", 1)
@@ -266,7 +266,7 @@ def test_a_large_history_is_judged_whole() -> None:
             records += [
                 Record(at_ns + after, event, *message, "c", "0", str(key % 8), "1")
                 for after, event in enumerate(
-                    (Event.HANDED_OUT, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED), 1
+                    (Event.DELIVERED, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED), 1
                 )
             ]
     assert len(records) == 5 * keys * numbers == 250_000
@@ -288,7 +288,7 @@ def test_numbers_may_be_as_large_as_the_file_allows() -> None:
 
 
 def test_work_that_failed_is_done_again_before_its_successor_begins() -> None:
-    failed = [*sent(0, 1), *handed_out(0, 1), "c/1 begun 0", "c/1 failed 0"]
+    failed = [*sent(0, 1), *delivered(0, 1), "c/1 begun 0", "c/1 failed 0"]
     rest = ["c/1 begun 0", "c/1 ended 0", "c/1 begun 1", "c/1 ended 1"]
 
     assert check(told(*failed, *rest)).is_clean
@@ -296,8 +296,8 @@ def test_work_that_failed_is_done_again_before_its_successor_begins() -> None:
 
 
 def test_work_that_failed_is_in_nobody_s_hands() -> None:
-    before = [*sent(0), *handed_out(0, owner="a/1"), "a/1 begun 0"]
-    after = [*handed_out(0, owner="b/1"), "b/1 begun 0", "b/1 ended 0", "a/1 acknowledged 0"]
+    before = [*sent(0), *delivered(0, owner="a/1"), "a/1 begun 0"]
+    after = [*delivered(0, owner="b/1"), "b/1 begun 0", "b/1 ended 0", "a/1 acknowledged 0"]
 
     assert found(check(told(*before, "a/1 failed 0", *after))) == {}
     assert found(check(told(*before, *after))) == {Kind.TWO_OWNERS: [0]}

@@ -14,7 +14,7 @@ from controller.client.history import Event, Record
 from controller.client.history_check import Kind, Verdict, check
 from tests.support.ordered_run import BUCKETS, KEYS, PRODUCERS, Named, OrderedRun
 
-HANDED_OUT, BEGUN, ENDED, ACKNOWLEDGED = Event.HANDED_OUT, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED
+DELIVERED, BEGUN, ENDED, ACKNOWLEDGED = Event.DELIVERED, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED
 SENDS, HAND_OUTS, BEGINS, ENDS, ACKNOWLEDGES, KILLS = 0, 2, 4, 6, 8, 10
 _ACTS = 13
 
@@ -60,7 +60,7 @@ def instants(records: list[Record], event: Event) -> list[int]:
 
 def successors(records: list[Record]) -> Iterator[tuple[Named, Named]]:
     """Each message and the one after it."""
-    stored = sorted(of(records, HANDED_OUT))
+    stored = sorted(of(records, DELIVERED))
     return ((one, next_one) for one, next_one in pairwise(stored) if one[:2] == next_one[:2])
 
 
@@ -88,7 +88,7 @@ def hand_out_what_is_done(records: list[Record]) -> Iterator[tuple[list[Record],
     seeks = [*zip(instants(records, Event.SEEKING), instants(records, Event.SOUGHT), strict=True)]
     for message, [first, *_] in of(records, ACKNOWLEDGED).items():
         if not any(begun < first.at_ns < over for begun, over in seeks):
-            yield [*records, first._replace(event=HANDED_OUT, at_ns=first.at_ns + 1)], message
+            yield [*records, first._replace(event=DELIVERED, at_ns=first.at_ns + 1)], message
 
 
 def begin_too_early(records: list[Record]) -> Iterator[tuple[list[Record], Named]]:
@@ -100,7 +100,7 @@ def begin_too_early(records: list[Record]) -> Iterator[tuple[list[Record], Named
 
 def hand_out_too_early(records: list[Record]) -> Iterator[tuple[list[Record], Named]]:
     """Two messages of a key change places."""
-    first = {message: found[0] for message, found in of(records, HANDED_OUT).items()}
+    first = {message: found[0] for message, found in of(records, DELIVERED).items()}
     for before, message in successors(records):
         one, other = first[before], first[message]
         yield moved(moved(records, one, other.at_ns), other, one.at_ns), before
@@ -108,7 +108,7 @@ def hand_out_too_early(records: list[Record]) -> Iterator[tuple[list[Record], Na
 
 def go_over(records: list[Record]) -> Iterator[tuple[list[Record], Named]]:
     """An attachment leaves a message out that it should have been the first to hand out."""
-    hand_outs = of(records, HANDED_OUT)
+    hand_outs = of(records, DELIVERED)
     for (before, message), (_, after) in pairwise(successors(records)):
         owners = {hand_outs[which][0][5:] for which in (before, message, after)}
         if before[:2] == after[:2] and len(owners) == 1:
@@ -129,7 +129,7 @@ def wake_up(records: list[Record]) -> Iterator[tuple[list[Record], Named]]:
     """An owner that was followed hands out once more."""
     by_key: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(records):
-        if record.event is HANDED_OUT:
+        if record.event is DELIVERED:
             by_key[record.key].append(record)
     for found in by_key.values():
         for one, other in pairwise(found):

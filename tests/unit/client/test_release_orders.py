@@ -358,7 +358,7 @@ def knows_release(world: World) -> bool:
 def test_of_a_read_in_flight_when_the_bucket_is_asked_for_nothing_else_is_handed_out(
     worlds: Worlds, is_told: bool
 ) -> None:
-    """What it finds is in hand, and is waited for; nothing behind it is handed out."""
+    """What it finds is in hand, and is waited for; nothing behind it is delivered."""
     world = worlds(is_told=is_told, log_0=4)
     world.diary.hold("read")
     world.tell(bucket(0, 1))

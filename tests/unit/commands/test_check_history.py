@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Path:
     with ProducerHistory(tmp_path / "shop.history") as producer:
         producer.sent(messages)
     with ConsumerHistory(tmp_path / "billing.history", "billing") as consumer:
-        consumer.handed_out(messages, HELD)
+        consumer.delivered(messages, HELD)
         consumer.acknowledged(messages[:2], HELD)
     return tmp_path
 
@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> Path:
 def put_wrong(home: Path) -> None:
     """Both acknowledged messages come again, and two are lost."""
     with ConsumerHistory(home / "other.history", "other") as consumer:
-        consumer.handed_out([("shop", "order-1", 0), ("shop", "order-1", 1)], NEXT)
+        consumer.delivered([("shop", "order-1", 0), ("shop", "order-1", 1)], NEXT)
     with ProducerHistory(home / "shop.history") as producer:
         producer.sent([("shop", "order-1", 3), ("shop", "[red]order-2[/]", 0)])
 
@@ -53,7 +53,7 @@ def test_a_clean_run_ends_with_0_and_says_what_it_was_judged_by(
     assert run(["check-history", str(home)]) == 0
 
     out, err = capsys.readouterr()
-    assert out.startswith("no fault: 3 sent, 3 handed out, 0 redelivered, 0 ended, 2 acknowledged\n"), out
+    assert out.startswith("no fault: 3 sent, 3 delivered, 0 redelivered, 0 ended, 2 acknowledged\n"), out
     assert [row.split("  ")[0] for row in out.splitlines()[2:]] == [kind.replace("_", " ") for kind in Kind]
     assert err == ""
 
@@ -66,7 +66,7 @@ def test_faults_end_with_1_and_are_shown_with_where_they_were(
     assert run(["check-history", str(home)]) == 1
 
     out = capsys.readouterr().out
-    assert out.startswith("4 faults: 5 sent, 5 handed out, 2 redelivered, ")
+    assert out.startswith("4 faults: 5 sent, 5 delivered, 2 redelivered, ")
     assert "[red]order-2[/]" in out
     assert "delivered again after it was acknowledged" in out
     assert "a8" in out
@@ -78,7 +78,7 @@ def test_the_document_has_every_count_and_the_examples(
     assert document(capsys, home) == (
         0,
         {
-            "is_clean": True, "sent": 3, "handed_out": 3, "redelivered": 0, "ended": 0, "acknowledged": 2,
+            "is_clean": True, "sent": 3, "delivered": 3, "redelivered": 0, "ended": 0, "acknowledged": 2,
             "lost": 0, "duplicated": 0, "overtaken": 0, "gap": 0, "two_owners": 0, "unconfirmed": 0, "examples": [],
         },
     )  # fmt: skip
@@ -105,7 +105,7 @@ def test_acknowledgements_are_demanded_with_a_flag(home: Path, capsys: pytest.Ca
 def test_files_may_be_named_one_by_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = document(capsys, home / "shop.history")
 
-    assert (code, found["lost"], found["handed_out"]) == (1, 3, 0)
+    assert (code, found["lost"], found["delivered"]) == (1, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_files_may_be_named_one_by_one(home: Path, capsys: pytest.CaptureFixture
         (("nowhere.history",), "nowhere.history does not exist"),
         (("empty",), "empty contains no file *.history"),
         (("broken.history",), "broken.history, line 2 "),
-        (("silent.history",), "silent.history: no message was sent or handed out"),
+        (("silent.history",), "silent.history: no message was sent or delivered"),
         (("shop.history", "--examples", "-1"), "--examples"),
         ((), "Missing argument"),
     ],

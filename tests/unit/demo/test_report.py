@@ -26,7 +26,7 @@ def after(seconds: float) -> datetime:
 
 def verdict(found: dict[Kind, int] | None = None, **changes: int) -> Verdict:
     """1,200 messages, all well, but for what was found and the changes."""
-    figures = {"sent": 1200, "handed_out": 1200, "redelivered": 0, "ended": 1200, "acknowledged": 1200}
+    figures = {"sent": 1200, "delivered": 1200, "redelivered": 0, "ended": 1200, "acknowledged": 1200}
     return Verdict(**figures | changes, counts=dict.fromkeys(Kind, 0) | (found or {}), examples=())
 
 
@@ -76,7 +76,7 @@ def panels() -> go.Figure:
     [
         (verdict(), "1,200 messages produced, 1,200 consumed, 0 lost, 0 out of key order, 0 delivered again"),
         (
-            verdict({Kind.LOST: 1, Kind.OVERTAKEN: 1, Kind.GAP: 2}, handed_out=1201, redelivered=2),
+            verdict({Kind.LOST: 1, Kind.OVERTAKEN: 1, Kind.GAP: 2}, delivered=1201, redelivered=2),
             "1,200 messages produced, 1,199 consumed, 1 lost, 3 out of key order, 2 delivered again",
         ),
     ],
@@ -164,7 +164,7 @@ def test_the_page_holds_everything_and_loads_nothing(seen: DayRecord, tmp_path: 
 
 
 def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> None:
-    report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, handed_out=0), "nothing")
+    report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, delivered=0), "nothing")
 
     assert (tmp_path / "page.html").stat().st_size > 0
 

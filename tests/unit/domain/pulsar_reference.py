@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from controller.domain.decision import Decision, Merge, Rebucket, Split
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.segment import Segment
-from controller.domain.situation import Situation
 from tests.support.ancestry import merge_depth_by_ancestry
 
 REASON = {
@@ -21,20 +21,20 @@ REASON = {
 }
 
 
-def pulsar_decides(s: Situation) -> tuple[Decision, ...]:
+def pulsar_decides(s: EvaluationInput) -> tuple[Decision, ...]:
     return consumer_lane(s) or load_lane(s) or merge_lane(s)
 
 
-def cooling(s: Situation, last: int | None, cooldown_seconds: int) -> bool:
+def cooling(s: EvaluationInput, last: int | None, cooldown_seconds: int) -> bool:
     return last is not None and s.now - last < cooldown_seconds * 1000
 
 
-def rate(s: Situation, segment: Segment, metric: str) -> float:
+def rate(s: EvaluationInput, segment: Segment, metric: str) -> float:
     load = s.loads.get(segment.segment_id)
     return getattr(load.stats, metric) if load else 0.0
 
 
-def consumer_lane(s: Situation) -> tuple[Decision, ...]:
+def consumer_lane(s: EvaluationInput) -> tuple[Decision, ...]:
     active = s.layout.active
     most = max(s.stream_consumers.values(), default=0)
     if most <= len(active):
@@ -61,7 +61,7 @@ def consumer_lane(s: Situation) -> tuple[Decision, ...]:
     return (Split(busiest.segment_id, (), "consumer-count"),)
 
 
-def load_lane(s: Situation) -> tuple[Decision, ...]:
+def load_lane(s: EvaluationInput) -> tuple[Decision, ...]:
     active = s.layout.active
     if len(active) >= s.policy.max_segments:
         return ()
@@ -76,7 +76,7 @@ def load_lane(s: Situation) -> tuple[Decision, ...]:
     return (act,) if act else ()
 
 
-def merge_lane(s: Situation) -> tuple[Decision, ...]:
+def merge_lane(s: EvaluationInput) -> tuple[Decision, ...]:
     active = s.layout.active
     if len(active) <= s.policy.min_segments:
         return ()
@@ -93,7 +93,7 @@ def merge_lane(s: Situation) -> tuple[Decision, ...]:
     return (Merge(left_id, right_id, "cold"),)
 
 
-def may_merge(s: Situation, a: Segment, b: Segment) -> bool:
+def may_merge(s: EvaluationInput, a: Segment, b: Segment) -> bool:
     depths = [merge_depth_by_ancestry(s.layout, x.segment_id) for x in (a, b)]
     if max(depths) >= s.policy.max_dag_depth:
         return False
@@ -105,12 +105,12 @@ def may_merge(s: Situation, a: Segment, b: Segment) -> bool:
     return is_cold(s, a) and is_cold(s, b)
 
 
-def is_cold(s: Situation, segment: Segment) -> bool:
+def is_cold(s: EvaluationInput, segment: Segment) -> bool:
     load = s.loads.get(segment.segment_id)
     if load is None or s.now - load.modified_at < s.policy.merge_window_seconds * 1000:
         return False
     return all(rate(s, segment, metric) < getattr(s.policy, f"merge_{metric}") for metric in REASON)
 
 
-def raw_sum(s: Situation, segment: Segment) -> float:
+def raw_sum(s: EvaluationInput, segment: Segment) -> float:
     return sum(rate(s, segment, metric) for metric in REASON)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
-from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from tests.unit.domain.strategies import layouts
 
 NOW = 10_000_000
@@ -56,7 +56,7 @@ def topic(
     in_flight: tuple[LiveReshape, ...] = (),
     consumers_changed_at: int | None = None,
     now: int = NOW,
-) -> Situation:
+) -> EvaluationInput:
     """A topic of as many segments as loads, in range order; None is a segment nobody has reported."""
     policy = policy or AutoScalePolicy()
     layout = layout or SegmentLayout.initial(len(loads), bucket_budget=buckets * len(loads), now=0)
@@ -65,7 +65,7 @@ def topic(
         for segment, load in zip(layout.active, loads, strict=True)
         if load is not None
     }
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads=records,
         stream_consumers=consumers if isinstance(consumers, Mapping) else {"orders": consumers},
@@ -141,14 +141,14 @@ def _in_flight(draw: st.DrawFn, layout: SegmentLayout) -> tuple[LiveReshape, ...
 
 
 @st.composite
-def situations(draw: st.DrawFn, *, strict: bool | None = None, busy: bool = True) -> Situation:
+def situations(draw: st.DrawFn, *, strict: bool | None = None, busy: bool = True) -> EvaluationInput:
     """Any life of a topic, any load, any consumers; rates lie around the thresholds of ``SMALL``."""
     layout = draw(layouts(max_changes=8))
     loads = {s.segment_id: draw(records()) for s in layout.active if draw(st.integers(0, 9)) > 0}
     kept = (
         {} if strict else {s.segment_id: draw(_keeps) for s in layout.active if draw(st.integers(0, 4)) > 3}
     )
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads=loads,
         stream_consumers=draw(st.dictionaries(st.sampled_from("abc"), _consumers, max_size=3)),
@@ -163,7 +163,7 @@ def situations(draw: st.DrawFn, *, strict: bool | None = None, busy: bool = True
 
 
 @st.composite
-def calm_situations(draw: st.DrawFn, *, strict: bool = False) -> Situation:
+def calm_situations(draw: st.DrawFn, *, strict: bool = False) -> EvaluationInput:
     """Fresh readings, long unchanged and mostly low, nothing under way: merges are likely."""
     layout = draw(layouts(max_changes=8))
     if len(layout.active) == 1:

@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from controller.domain.approvals import (
-    MOST_OPEN,
+    MAX_PENDING,
     VALID_MS,
     Approval,
     ApprovalState,
@@ -32,9 +32,9 @@ from controller.domain.decision import (
     Split,
     sealed_by,
 )
+from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Capabilities, Situation
 from tests.unit.domain.situations import NOW, SHARED, calm_situations, situations, topic
 
 MERGES_WAIT = AutoScalePolicy(approval_merges=True)
@@ -48,7 +48,7 @@ def known(act: Decision, state: ApprovalState, answered_at: int | None = NOW) ->
     return Approval(kind_of(act), sealed_by(act), parts_of(act), state, at)
 
 
-def cold(*approvals: Approval, size: int = 2, policy: AutoScalePolicy = MERGES_WAIT) -> Situation:
+def cold(*approvals: Approval, size: int = 2, policy: AutoScalePolicy = MERGES_WAIT) -> EvaluationInput:
     return replace(topic(*range(10, 10 + size), policy=policy), approvals=approvals)
 
 
@@ -216,11 +216,11 @@ def test_an_approval_of_a_small_split_lets_no_larger_one_go() -> None:
 
 
 def test_a_person_has_no_more_than_a_few_of_a_topic_to_answer() -> None:
-    evaluation = decide(cold(size=2 * MOST_OPEN + 6))
+    evaluation = decide(cold(size=2 * MAX_PENDING + 6))
 
-    assert len(evaluation.proposals) == MOST_OPEN
+    assert len(evaluation.proposals) == MAX_PENDING
     told = [r for r in evaluation.refusals if r.reason is RefusalReason.AWAITING_APPROVAL]
-    assert {i for r in told for i in (r.segment_id, r.other_id)} == {*range(2 * MOST_OPEN + 6)}
+    assert {i for r in told for i in (r.segment_id, r.other_id)} == {*range(2 * MAX_PENDING + 6)}
 
 
 def test_a_backtest_takes_everything_for_approved() -> None:
@@ -231,7 +231,7 @@ def test_a_backtest_takes_everything_for_approved() -> None:
 
 
 @st.composite
-def asking(draw: st.DrawFn) -> Situation:
+def asking(draw: st.DrawFn) -> EvaluationInput:
     """Any situation whose policy marks something, with answers to some of what would be done."""
     situation = draw(situations() | calm_situations())
     profile = draw(st.sampled_from(["pip483", "adaptive"]))
@@ -257,7 +257,7 @@ def asking(draw: st.DrawFn) -> Situation:
 
 
 @given(asking())
-def test_nothing_that_is_marked_goes_without_an_approval(situation: Situation) -> None:
+def test_nothing_that_is_marked_goes_without_an_approval(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     for act in evaluation.decisions:
         if is_marked(situation.policy, act):
@@ -275,7 +275,9 @@ def test_nothing_that_is_marked_goes_without_an_approval(situation: Situation) -
 
 
 @given(situations() | calm_situations())
-def test_a_policy_that_marks_nothing_decides_as_if_there_were_no_approvals(situation: Situation) -> None:
+def test_a_policy_that_marks_nothing_decides_as_if_there_were_no_approvals(
+    situation: EvaluationInput,
+) -> None:
     acts = decide(situation).decisions
     answers = tuple(known(act, REJECTED) for act in acts)
     bare = decide(situation)
@@ -285,9 +287,9 @@ def test_a_policy_that_marks_nothing_decides_as_if_there_were_no_approvals(situa
 
 
 @given(asking())
-def test_what_waits_for_a_person_is_decided_the_same_from_its_text(situation: Situation) -> None:
+def test_what_waits_for_a_person_is_decided_the_same_from_its_text(situation: EvaluationInput) -> None:
     text = situation.to_json()
-    read = Situation.from_json(text)
+    read = EvaluationInput.from_json(text)
     assert read.to_json() == text
     assert decide(read) == decide(situation)
     assert decide(replace(situation, approvals=situation.approvals[::-1])) == decide(situation)
@@ -295,7 +297,7 @@ def test_what_waits_for_a_person_is_decided_the_same_from_its_text(situation: Si
 
 @given(asking(), st.data())
 def test_it_stays_the_same_at_every_instant_before_valid_until(
-    situation: Situation, data: st.DataObject
+    situation: EvaluationInput, data: st.DataObject
 ) -> None:
     evaluation = decide(situation)
     until = evaluation.valid_until
@@ -306,7 +308,7 @@ def test_it_stays_the_same_at_every_instant_before_valid_until(
 
 
 @given(asking())
-def test_when_all_proposals_are_approved_something_goes(situation: Situation) -> None:
+def test_when_all_proposals_are_approved_something_goes(situation: EvaluationInput) -> None:
     """Nobody is asked about what would not be done after a yes."""
     evaluation = decide(situation)
     if evaluation.proposals and not evaluation.decisions:

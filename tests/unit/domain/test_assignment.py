@@ -66,7 +66,7 @@ def _owned(draw: st.DrawFn, *, max_segments: int = 100, max_consumers: int = 12)
     return layout, drained, names, held
 
 
-# Order: what may be handed out
+# Order: what may be delivered
 
 
 @given(_owned(), st.booleans(), st.booleans())
@@ -102,8 +102,8 @@ def test_every_bucket_that_may_be_read_has_exactly_one_owner(
         strict_pulsar=strict_pulsar,
     )
 
-    handed_out = Counter(unit for share in shares.values() for unit in share)
-    assert handed_out == Counter(_units(*candidates(layout, drained, parents_block=parents_block)))
+    delivered = Counter(unit for share in shares.values() for unit in share)
+    assert delivered == Counter(_units(*candidates(layout, drained, parents_block=parents_block)))
     assert set(shares) == consumers
 
 

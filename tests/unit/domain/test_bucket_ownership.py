@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.assignment import Assignment, SegmentBucket
-from controller.domain.bucket_ownership import BucketOwner, OwnerChanges, owner_changes
+from controller.domain.bucket_ownership import BucketOwner, OwnershipChanges, owner_changes
 from controller.domain.hash_range import FULL_RANGE, HashRange
 
 LOW, HIGH = SegmentBucket(0, HashRange(0, 32767)), SegmentBucket(0, HashRange(32768, 65535))
@@ -25,7 +25,7 @@ def target(**shares: tuple[SegmentBucket, ...]) -> Assignment:
 
 def test_what_nobody_owns_is_granted() -> None:
     found = owner_changes(target(a=(LOW,), b=(HIGH,)), (), consumers="ab")
-    assert found == OwnerChanges({LOW: "a", HIGH: "b"}, {}, frozenset(), frozenset())
+    assert found == OwnershipChanges({LOW: "a", HIGH: "b"}, {}, frozenset(), frozenset())
 
 
 def test_an_owner_is_asked_first_and_once() -> None:
@@ -49,21 +49,21 @@ def test_what_was_let_go_of_goes_to_the_next_even_if_that_is_the_same_one() -> N
 def test_who_was_asked_and_may_keep_it_is_told() -> None:
     owner = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
     found = owner_changes(target(a=(LOW,)), (owner,), consumers="a")
-    assert found == OwnerChanges({}, {}, frozenset({LOW}), frozenset())
+    assert found == OwnershipChanges({}, {}, frozenset({LOW}), frozenset())
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        OwnerChanges({LOW: "a"}, {}, frozenset(), frozenset()),
-        OwnerChanges({}, {LOW: None}, frozenset(), frozenset()),
-        OwnerChanges({}, {}, frozenset({LOW}), frozenset()),
-        OwnerChanges({}, {}, frozenset(), frozenset({LOW})),
+        OwnershipChanges({LOW: "a"}, {}, frozenset(), frozenset()),
+        OwnershipChanges({}, {LOW: None}, frozenset(), frozenset()),
+        OwnershipChanges({}, {}, frozenset({LOW}), frozenset()),
+        OwnershipChanges({}, {}, frozenset(), frozenset({LOW})),
     ],
 )
-def test_a_change_of_any_kind_is_to_be_written(changes: OwnerChanges) -> None:
+def test_a_change_of_any_kind_is_to_be_written(changes: OwnershipChanges) -> None:
     assert changes
-    assert not OwnerChanges({}, {}, frozenset(), frozenset())
+    assert not OwnershipChanges({}, {}, frozenset(), frozenset())
 
 
 def test_nobody_waits_for_the_gone_nor_for_what_is_read_to_its_end() -> None:
@@ -86,17 +86,17 @@ def test_a_run_waits_for_whoever_owns_a_piece_of_it_the_same_consumer_included()
     pieces = (BucketOwner(LOW, "a", 3), BucketOwner(HIGH, "gone", 3))
 
     found = owner_changes(target(a=(WHOLE,)), pieces, consumers="a")
-    assert found == OwnerChanges({}, {LOW: None}, frozenset(), frozenset({HIGH}))
+    assert found == OwnershipChanges({}, {LOW: None}, frozenset(), frozenset({HIGH}))
 
     asked = BucketOwner(LOW, "a", 3, is_asked=True)
     assert not owner_changes(target(a=(WHOLE,)), (asked,), consumers="a")
     let_go = owner_changes(target(a=(WHOLE,)), (asked,), consumers="a", released={LOW})
-    assert let_go == OwnerChanges({WHOLE: "a"}, {}, frozenset(), frozenset({LOW}))
+    assert let_go == OwnershipChanges({WHOLE: "a"}, {}, frozenset(), frozenset({LOW}))
 
 
 def test_a_piece_waits_for_whoever_owns_the_run() -> None:
     found = owner_changes(target(a=(LOW,), b=(HIGH,)), (BucketOwner(WHOLE, "a", 3),), consumers="ab")
-    assert found == OwnerChanges({}, {WHOLE: None}, frozenset(), frozenset())
+    assert found == OwnershipChanges({}, {WHOLE: None}, frozenset(), frozenset())
 
 
 def test_a_run_of_another_segment_waits_for_nobody() -> None:

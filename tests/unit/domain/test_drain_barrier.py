@@ -1,4 +1,4 @@
-"""The drain barrier: which segments may be handed out, of a layout in which some segments are drained."""
+"""The drain barrier: which segments may be delivered, of a layout in which some segments are drained."""
 
 from __future__ import annotations
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from controller.domain.decision import Evaluation, Lane, Merge, Rebucket, Refusal, RefusalReason, Split
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
-from controller.domain.situation import Capabilities, History, Situation
 from tests.unit.domain.situations import NOW, SHARED, ago, topic
 
 STRICT = AutoScalePolicy(strict_pulsar=True)
 
 
-def example(left: float = 700, right: float = 900, *, consumers: int, **more: object) -> Situation:
+def example(left: float = 700, right: float = 900, *, consumers: int, **more: object) -> EvaluationInput:
     """Two segments of two buckets, consumers that can share them, defaults otherwise."""
     situation = topic(left, right, buckets=2, consumers=consumers, capabilities=SHARED)
     return replace(situation, **more)  # type: ignore[arg-type]

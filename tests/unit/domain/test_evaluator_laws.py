@@ -10,11 +10,11 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from controller.domain.decision import Decision, Evaluation, Lane, Merge, Rebucket, Split
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.reshape import Reshape, ReshapeKind, plan_merge, plan_rebucket, plan_split
-from controller.domain.situation import Situation
 from tests.support.ancestry import merge_depth_by_ancestry
 from tests.unit.domain.pulsar_reference import pulsar_decides
 from tests.unit.domain.situations import calm_situations, situations
@@ -32,19 +32,19 @@ def note(evaluation: Evaluation) -> None:
 
 @given(situations(), LANES)
 def test_the_same_situation_has_one_answer_also_after_a_trip_through_json(
-    situation: Situation, lanes: set[Lane]
+    situation: EvaluationInput, lanes: set[Lane]
 ) -> None:
     evaluation = decide(situation, lanes)
     note(evaluation)
     text = situation.to_json()
-    replayed = Situation.from_json(text)
+    replayed = EvaluationInput.from_json(text)
     assert replayed.to_json() == text
     assert decide(replayed, lanes) == evaluation
     assert decide(replayed, lanes).to_json() == evaluation.to_json()
 
 
 @given(situations())
-def test_the_order_in_which_the_inputs_are_held_plays_no_part(situation: Situation) -> None:
+def test_the_order_in_which_the_inputs_are_held_plays_no_part(situation: EvaluationInput) -> None:
     shuffled = replace(
         situation,
         layout=replace(situation.layout, segments=dict(reversed(list(situation.layout.segments.items())))),
@@ -58,7 +58,7 @@ def test_the_order_in_which_the_inputs_are_held_plays_no_part(situation: Situati
 
 @given(situations())
 def test_nothing_is_done_inside_a_cooldown_whether_it_was_finished_or_is_in_flight(
-    situation: Situation,
+    situation: EvaluationInput,
 ) -> None:
     policy, history = situation.policy, situation.history
     gates: dict[type[Decision], tuple[int | None, ReshapeKind, int]] = {
@@ -74,7 +74,7 @@ def test_nothing_is_done_inside_a_cooldown_whether_it_was_finished_or_is_in_flig
 
 
 @given(situations())
-def test_no_cap_is_passed_whichever_of_the_reshapes_in_flight_commit(situation: Situation) -> None:
+def test_no_cap_is_passed_whichever_of_the_reshapes_in_flight_commit(situation: EvaluationInput) -> None:
     policy = situation.policy
     evaluation = decide(situation)
     added = sum({Split: 1, Merge: -1}.get(type(act), 0) for act in evaluation.decisions)
@@ -94,7 +94,9 @@ def test_no_cap_is_passed_whichever_of_the_reshapes_in_flight_commit(situation: 
 
 
 @given(situations())
-def test_acts_are_one_or_a_batch_of_rebuckets_and_touch_no_busy_segment_twice(situation: Situation) -> None:
+def test_acts_are_one_or_a_batch_of_rebuckets_and_touch_no_busy_segment_twice(
+    situation: EvaluationInput,
+) -> None:
     decisions = decide(situation).decisions
     assert len(decisions) <= 1 or all(isinstance(act, Rebucket) for act in decisions)
     touched = [segment_id for act in decisions for segment_id in touched_by(act)]
@@ -103,13 +105,13 @@ def test_acts_are_one_or_a_batch_of_rebuckets_and_touch_no_busy_segment_twice(si
 
 
 @given(situations(strict=False))
-def test_every_act_is_one_the_layout_accepts(situation: Situation) -> None:
+def test_every_act_is_one_the_layout_accepts(situation: EvaluationInput) -> None:
     perform(situation.layout, decide(situation).decisions, situation)
 
 
 @given(situations(), LANES, st.data())
 def test_the_answer_stays_the_same_at_every_instant_before_valid_until(
-    situation: Situation, lanes: set[Lane], data: st.DataObject
+    situation: EvaluationInput, lanes: set[Lane], data: st.DataObject
 ) -> None:
     evaluation = decide(situation, lanes)
     until = evaluation.valid_until
@@ -122,7 +124,7 @@ def test_the_answer_stays_the_same_at_every_instant_before_valid_until(
 
 @given(situations())
 def test_what_is_refused_until_an_instant_is_refused_for_that_reason_no_more_at_it(
-    situation: Situation,
+    situation: EvaluationInput,
 ) -> None:
     for refusal in decide(situation).refusals:
         if refusal.not_before is not None:
@@ -131,7 +133,7 @@ def test_what_is_refused_until_an_instant_is_refused_for_that_reason_no_more_at_
 
 
 @given(situations())
-def test_no_hot_segment_is_left_alone_without_a_reason(situation: Situation) -> None:
+def test_no_hot_segment_is_left_alone_without_a_reason(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     split = {act.segment_id for act in evaluation.decisions if isinstance(act, Split)}
     refused = {r.segment_id for r in evaluation.refusals if r.lane is Lane.LOAD}
@@ -144,7 +146,7 @@ def test_no_hot_segment_is_left_alone_without_a_reason(situation: Situation) -> 
 
 
 @given(situations())
-def test_no_cold_pair_is_left_alone_without_a_reason(situation: Situation) -> None:
+def test_no_cold_pair_is_left_alone_without_a_reason(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     merged = {frozenset(touched_by(act)) for act in evaluation.decisions if isinstance(act, Merge)}
     refused = {frozenset((r.segment_id, r.other_id)) for r in evaluation.refusals if r.lane is Lane.MERGE}
@@ -156,7 +158,7 @@ def test_no_cold_pair_is_left_alone_without_a_reason(situation: Situation) -> No
 
 
 @given(situations())
-def test_a_segment_is_refused_at_most_once_a_lane_and_never_what_was_done(situation: Situation) -> None:
+def test_a_segment_is_refused_at_most_once_a_lane_and_never_what_was_done(situation: EvaluationInput) -> None:
     """Of the whole topic each reason once: more buckets may be refused for one reason, and fewer for another."""
     evaluation = decide(situation)
     refusals = [(r.lane, r.segment_id, r.other_id, r.reason) for r in evaluation.refusals]
@@ -171,7 +173,7 @@ def test_a_segment_is_refused_at_most_once_a_lane_and_never_what_was_done(situat
 
 
 @given(calm_situations())
-def test_no_merge_is_split_again_by_the_next_evaluation(situation: Situation) -> None:
+def test_no_merge_is_split_again_by_the_next_evaluation(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     assume(any(isinstance(act, Merge) for act in evaluation.decisions))
     after = merged_situation(situation, evaluation.decisions)
@@ -180,7 +182,7 @@ def test_no_merge_is_split_again_by_the_next_evaluation(situation: Situation) ->
 
 
 @given(situations(strict=True, busy=False) | calm_situations(strict=True))
-def test_strict_pulsar_decides_as_pulsar_does_defects_included(situation: Situation) -> None:
+def test_strict_pulsar_decides_as_pulsar_does_defects_included(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     note(evaluation)
     assert evaluation.decisions == pulsar_decides(situation)
@@ -191,7 +193,7 @@ def gives_up_buckets(acts: Sequence[Decision]) -> bool:
 
 
 @given(situations())
-def test_the_first_lane_that_would_act_alone_acts(situation: Situation) -> None:
+def test_the_first_lane_that_would_act_alone_acts(situation: EvaluationInput) -> None:
     """But for buckets that nobody needs: those are given up when no lane has anything else to do."""
     alone = [decide(situation, {lane}) for lane in Lane]
     acting = sorted((e.decisions for e in alone if e.decisions), key=gives_up_buckets)
@@ -208,7 +210,9 @@ def touched_by(act: Decision) -> tuple[int, ...]:
     return (act.segment_id,)
 
 
-def perform(layout: SegmentLayout, decisions: tuple[Decision, ...], situation: Situation) -> SegmentLayout:
+def perform(
+    layout: SegmentLayout, decisions: tuple[Decision, ...], situation: EvaluationInput
+) -> SegmentLayout:
     most = situation.policy.entry_bucket_max_per_segment
     for act in decisions:
         plan: Reshape
@@ -223,7 +227,7 @@ def perform(layout: SegmentLayout, decisions: tuple[Decision, ...], situation: S
     return layout
 
 
-def merged_situation(situation: Situation, decisions: tuple[Decision, ...]) -> Situation:
+def merged_situation(situation: EvaluationInput, decisions: tuple[Decision, ...]) -> EvaluationInput:
     """After the merge, the child carrying what both sides carried."""
     (act,) = decisions
     assert isinstance(act, Merge)

@@ -22,13 +22,13 @@ from controller.domain.errors import (
     InvalidRange,
     InvariantViolated,
 )
+from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats, next_record
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, violations
 from controller.domain.segment import Segment, parse_segment_descriptor
-from controller.domain.situation import LiveReshape, Situation
 from tests.support.counters import rates_from_counters
 from tests.support.drawn import cases
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
@@ -47,7 +47,7 @@ odd_ints = st.sampled_from([LONG, -LONG, 2**63, 70_000, 65_536, -1, 0]) | st.int
 
 
 @st.composite
-def odd_situations(draw: st.DrawFn) -> Situation:
+def odd_situations(draw: st.DrawFn) -> EvaluationInput:
     """Any situation, some of whose readings are no rates."""
     situation = draw(situations())
     loads = {
@@ -69,15 +69,17 @@ def odd_situations(draw: st.DrawFn) -> Situation:
 
 
 @given(odd_situations(), st.sets(st.sampled_from(Lane)))
-def test_whatever_is_read_there_is_one_verdict_also_as_text(situation: Situation, lanes: set[Lane]) -> None:
+def test_whatever_is_read_there_is_one_verdict_also_as_text(
+    situation: EvaluationInput, lanes: set[Lane]
+) -> None:
     evaluation = decide(situation, lanes)
 
-    assert evaluation.to_json() == decide(Situation.from_json(situation.to_json()), lanes).to_json()
+    assert evaluation.to_json() == decide(EvaluationInput.from_json(situation.to_json()), lanes).to_json()
     assert json.loads(evaluation.to_json())
 
 
 @given(odd_situations())
-def test_nothing_is_done_for_a_reading_that_is_no_rate(situation: Situation) -> None:
+def test_nothing_is_done_for_a_reading_that_is_no_rate(situation: EvaluationInput) -> None:
     """Neither hot nor cold: the split has a real reason, and both sides of a merge are known to be cold."""
     for act in decide(situation).decisions:
         if isinstance(act, Merge):
@@ -189,7 +191,7 @@ def odd_snapshots(draw: st.DrawFn) -> str:
 @settings(max_examples=cases(200, 2000))
 def test_a_snapshot_that_is_read_at_all_is_decided_on_and_written(text: str) -> None:
     try:
-        situation = Situation.from_json(text)
+        situation = EvaluationInput.from_json(text)
     except (CleaveError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError):
         return
     assert json.loads(decide(situation).to_json())
@@ -216,7 +218,7 @@ def test_a_value_of_a_wrong_kind_is_named(place: str, value: Any, says: str) -> 
     document = json.loads(topic(1.0).to_json()) | {place: value}
 
     with pytest.raises(InvalidInput) as refused:
-        Situation.from_json(json.dumps(document))
+        EvaluationInput.from_json(json.dumps(document))
     assert says in str(refused.value)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.domain.errors import Conflict
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import LayoutStep, acts_seen, has_taken_over, steps_between
+from controller.domain.mirroring import LayoutStep, has_taken_over, last_reshape_times, steps_between
 from controller.domain.reshape import ReshapeKind
 
 SPLIT, MERGE, REBUCKET = ReshapeKind.SPLIT, ReshapeKind.MERGE, ReshapeKind.REBUCKET
@@ -43,16 +43,16 @@ def test_what_was_pruned_in_between_leaves_a_gap_or_half_a_story() -> None:
 def test_the_last_act_of_each_kind_is_read_from_when_segments_were_made() -> None:
     after = two().split(0, 10).split(1, 20).merge(2, 3, 30).rebucket(4, 8, 40)
 
-    assert acts_seen(two()) == {}
-    assert acts_seen(after) == {SPLIT: 20, MERGE: 30, REBUCKET: 40}
-    assert acts_seen(after.split(7, 50)) == {SPLIT: 50, MERGE: 30, REBUCKET: 40}
+    assert last_reshape_times(two()) == {}
+    assert last_reshape_times(after) == {SPLIT: 20, MERGE: 30, REBUCKET: 40}
+    assert last_reshape_times(after.split(7, 50)) == {SPLIT: 50, MERGE: 30, REBUCKET: 40}
 
 
 def test_the_children_of_a_pruned_parent_tell_a_split_as_long_as_there_are_two() -> None:
     """The broker takes a pruned parent out of its children, which then name none."""
-    assert acts_seen(two().split(0, 10).prune(0)) == {SPLIT: 10}
-    assert acts_seen(two().merge(0, 1, 10).prune(0)) == {MERGE: 10}
-    assert acts_seen(two().split(0, 10).prune(0).rebucket(2, 8, 20).prune(2)) == {}
+    assert last_reshape_times(two().split(0, 10).prune(0)) == {SPLIT: 10}
+    assert last_reshape_times(two().merge(0, 1, 10).prune(0)) == {MERGE: 10}
+    assert last_reshape_times(two().split(0, 10).prune(0).rebucket(2, 8, 20).prune(2)) == {}
 
 
 def test_a_parent_that_is_listed_and_gone_reads_as_a_split() -> None:
@@ -61,12 +61,12 @@ def test_a_parent_that_is_listed_and_gone_reads_as_a_split() -> None:
         split.epoch, split.next_segment_id, [s for i, s in split.segments.items() if i != 0]
     )
 
-    assert acts_seen(gone) == {SPLIT: 10}
+    assert last_reshape_times(gone) == {SPLIT: 10}
 
 
 def test_times_that_nobody_knows_are_no_acts() -> None:
     """Those of migrated segments are 0."""
-    assert acts_seen(two().split(0, 0)) == {}
+    assert last_reshape_times(two().split(0, 0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_times_that_nobody_knows_are_no_acts() -> None:
 )
 def test_a_layout_known_before_tells_more(after: SegmentLayout, acts: dict[ReshapeKind, int]) -> None:
     """Whose parents are gone, is narrower, as wide or wider than what was there."""
-    assert acts_seen(after, since=two()) == acts
-    assert acts_seen(after, since=after) == {}
+    assert last_reshape_times(after, since=two()) == acts
+    assert last_reshape_times(after, since=after) == {}
 
 
 def test_an_older_layout_means_that_the_topic_was_made_again() -> None:

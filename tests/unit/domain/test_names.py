@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from controller.dataplane.embedded.names import checked
 from controller.dataplane.pulsar.names import segment_topic
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import in_markdown, printable
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.names import (
     LONGEST_NAME,
@@ -24,7 +25,6 @@ from controller.domain.names import (
     demand_topic,
 )
 from controller.domain.segment import Segment, backing_topic_name, segment_descriptor
-from controller.domain.shown import in_markdown, printable
 from tests.support.terminal_attacks import ATTACKS, is_safe
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))

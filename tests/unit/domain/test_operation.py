@@ -15,7 +15,7 @@ from controller.domain.operation import (
     MIRROR_MOVES,
     MIRRORED,
     MOVES,
-    PATIENT,
+    NOT_ABORTABLE,
     WAITS_BEFORE,
     Observed,
     Operation,
@@ -194,7 +194,7 @@ def test_a_seek_is_given_up_when_asked_to_while_it_waits_and_at_no_deadline() ->
     assert {*ABORTABLE_SEEK} == {OperationState.INTENDED}
 
 
-@pytest.mark.parametrize("kind", [*sorted(PATIENT & MOVES.keys()), OperationKind.PRUNE])
+@pytest.mark.parametrize("kind", [*sorted(NOT_ABORTABLE & MOVES.keys()), OperationKind.PRUNE])
 def test_what_reserved_nothing_is_not_given_up_on_request_or_by_a_deadline(kind: OperationKind) -> None:
     late = Observed(now_ms=2 * DEADLINE_MS, subscription_version=3, abort_requested=True)
 

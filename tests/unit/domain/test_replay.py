@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 
 from controller.domain.decision import Lane
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.replay import replay
-from controller.domain.situation import Situation
 from tests.unit.domain.situations import situations, topic
 
 HOT = 20_000.0
 
 
 @given(situations())
-def test_whatever_was_decided_is_decided_again(situation: Situation) -> None:
+def test_whatever_was_decided_is_decided_again(situation: EvaluationInput) -> None:
     stored = json.loads(decide(situation, {Lane.LOAD, Lane.MERGE}).to_json())
 
     again = replay(situation.to_json(), {Lane.LOAD, Lane.MERGE}, stored)

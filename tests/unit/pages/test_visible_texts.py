@@ -6,14 +6,14 @@ from html import unescape
 
 import pytest
 
-from controller.domain.shown import printable
-from controller.pages import desk
+from controller.domain.formatting import printable
+from controller.pages import context
 from tests.support.terminal_attacks import ATTACKS, is_safe
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_a_text_is_visible_and_no_html(attack: str) -> None:
-    page = desk._templates.from_string("{{ name }} {{ names|words }}").render(
+    page = context._templates.from_string("{{ name }} {{ names|words }}").render(
         name=f"<b>{attack}", names=[attack]
     )
     assert is_safe(page)

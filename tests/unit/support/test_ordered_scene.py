@@ -20,9 +20,9 @@ def record(at_ns: int, event: Event, owner: str = "c1") -> Record:
 def twice(acknowledged_at_ns: int) -> list[Record]:
     """A message that comes again ten minutes after it was acknowledged."""
     return [
-        record(acknowledged_at_ns - 1, Event.HANDED_OUT),
+        record(acknowledged_at_ns - 1, Event.DELIVERED),
         record(acknowledged_at_ns, Event.ACKNOWLEDGED),
-        record(acknowledged_at_ns + 600 * SECOND, Event.HANDED_OUT, "c2"),
+        record(acknowledged_at_ns + 600 * SECOND, Event.DELIVERED, "c2"),
     ]
 
 
@@ -56,7 +56,7 @@ def test_what_was_on_its_way_when_a_topic_was_loaded_anew_may_come_again(tmp_pat
 
 def test_a_key_is_in_two_hands_only_while_one_of_them_was_not_heard() -> None:
     at_once = [
-        record(10, Event.HANDED_OUT), record(11, Event.BEGUN), record(20, Event.HANDED_OUT, "c2"),
+        record(10, Event.DELIVERED), record(11, Event.BEGUN), record(20, Event.DELIVERED, "c2"),
         record(21, Event.BEGUN, "c2"), record(30, Event.ENDED),
     ]  # fmt: skip
 

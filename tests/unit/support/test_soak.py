@@ -57,8 +57,8 @@ def test_a_message_waits_from_when_it_is_stored_until_it_is_handed_out_first() -
         return Record(seconds * SECOND, event, "p", "k", number)
 
     records = [
-        record(1, Event.SENT, 0), record(9, Event.HANDED_OUT, 0), record(3, Event.HANDED_OUT, 0),
-        record(2, Event.SENT, 1), record(7, Event.HANDED_OUT, 1), record(2, Event.SENT, 2),
+        record(1, Event.SENT, 0), record(9, Event.DELIVERED, 0), record(3, Event.DELIVERED, 0),
+        record(2, Event.SENT, 1), record(7, Event.DELIVERED, 1), record(2, Event.SENT, 2),
     ]  # fmt: skip
 
     assert longest_wait_seconds(records) == 5.0

@@ -10,9 +10,9 @@ from typing import Any, cast
 from jsonschema import Draft202012Validator, FormatChecker
 
 from controller.questions.question import PageRequest
-from controller.web.app import peoples_app, routed_app
-from controller.web.asked import ServesPeople
+from controller.web.app import app_for_people, routed_app
 from controller.web.demands import Who
+from controller.web.shared_parameters import PeopleServices
 
 Schema = Mapping[str, Any]
 JSON = "application/json"
@@ -178,7 +178,7 @@ def test_each_refusal_has_the_same_document() -> None:
 
 
 def test_whatever_is_referred_to_is_described_where_people_are_served_only_too() -> None:
-    people_only = peoples_app(cast(ServesPeople, None), cast(Who, None), most_at_once=1).openapi()
+    people_only = app_for_people(cast(PeopleServices, None), cast(Who, None), most_at_once=1).openapi()
 
     for said in (description(), people_only):
         names = {part["$ref"].rpartition("/")[2] for part in parts(said) if "$ref" in part}

@@ -7,9 +7,9 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from controller.pages.desk import Desk
-from controller.pages.mounted import DeskServices
-from controller.web.app import peoples_app
+from controller.pages.context import PageContext
+from controller.pages.mounted import ContextServices
+from controller.web.app import app_for_people
 from controller.web.demands import Who
 from tests.support.app_client import AppClient
 
@@ -19,8 +19,8 @@ AWAY = "postgresql://somebody@127.0.0.1:1/cleave"
 
 def test_below_a_prefix_the_page_finds_its_files_and_the_document_its_server() -> None:
     server = FastAPI()
-    services = DeskServices(Desk(lambda: {"dsn": AWAY, "extras": {}}))
-    server.mount(PREFIX, peoples_app(services, cast(Who, None), most_at_once=1))
+    services = ContextServices(PageContext(lambda: {"dsn": AWAY, "extras": {}}))
+    server.mount(PREFIX, app_for_people(services, cast(Who, None), most_at_once=1))
     client = AppClient(server)
 
     page = client.get(f"{PREFIX}/docs").text

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controller import telemetry
-from controller.bundles.brokers.acts import ActOutcome, BundleActs
+from controller.bundles.brokers.actions import ActOutcome, BundleActions
 from controller.bundles.brokers.placement_rules import demand_allowed
 from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles
@@ -60,7 +60,7 @@ class ActReport:
 
 def apply(
     store: Store,
-    acts: BundleActs,
+    acts: BundleActions,
     *,
     cluster: str,
     cycle_id: int | None,
@@ -118,7 +118,7 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
 
 
 def _one(
-    store: Store, acts: BundleActs, row: ProposalRow, settings: ApplySettings, claimant: str
+    store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
     try:
         state, outcome = _ACTS[row.kind](store, acts, row)
@@ -146,7 +146,7 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
     return ActReport(row.proposal_id, row.kind, str(row.bundle), ProposalState.APPROVED, error.message)
 
 
-def _split(store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
+def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
         return ProposalState.FAILED, "the broker answered with success and changed nothing"
@@ -173,7 +173,7 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
         log.info("boundaries already written", namespace=row.namespace)
 
 
-def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
+def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)
     result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
@@ -185,14 +185,14 @@ def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[Proposal
     )
 
 
-def _merge(_store: Store, _acts: BundleActs, _row: ProposalRow) -> tuple[ProposalState, str]:
+def _merge(_store: Store, _acts: BundleActions, _row: ProposalRow) -> tuple[ProposalState, str]:
     return (
         ProposalState.REFUSED,
         "Pulsar's admin API cannot merge bundles; create the namespace again with fewer bundles",
     )
 
 
-_ACTS: Mapping[ProposalKind, Callable[[Store, BundleActs, ProposalRow], tuple[ProposalState, str]]] = {
+_ACTS: Mapping[ProposalKind, Callable[[Store, BundleActions, ProposalRow], tuple[ProposalState, str]]] = {
     ProposalKind.SPLIT: _split,
     ProposalKind.UNLOAD: _unload,
     ProposalKind.MERGE: _merge,

@@ -18,7 +18,7 @@ from controller.devstack.airflow_api import AirflowApi
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.process import ChildProcess
-from controller.services import tombstone_sweeper, topic_admin
+from controller.services import deletion_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
 from tests.support.bench import TOPIC, Bench
 from tests.support.browser import problems_of, tab, window
@@ -105,7 +105,7 @@ def bench(tools: Bench) -> Iterator[Bench]:
     tools.topic_with(1)
     yield tools
     tools.finish(topic_admin.delete_topic(tools.store, TOPIC, tools.request()))
-    tombstone_sweeper.sweep(tools.store, tools.planes)
+    deletion_sweeper.sweep(tools.store, tools.planes)
 
 
 @pytest.fixture(scope="package")

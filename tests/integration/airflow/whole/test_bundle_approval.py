@@ -11,7 +11,7 @@ from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from controller.devstack.airflow import AirflowStandalone
 from tests.support.browser import PAGES, pages_of
-from tests.support.bundle_desk import LOW, NAMESPACE, Desk, bundle_desk
+from tests.support.bundle_desk import LOW, NAMESPACE, PageContext, bundle_desk
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -26,14 +26,14 @@ LEFT_BEHIND = """
 @pytest.fixture
 def desk(
     cleave_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
+) -> Iterator[PageContext]:
     """Two brokers on the database that the DAGs act on."""
     with bundle_desk(cleave_url, tmp_path, capsys, monkeypatch) as desk:
         yield desk
         desk.driver.sql(LEFT_BEHIND)
 
 
-def proposed(desk: Desk) -> int:
+def proposed(desk: PageContext) -> int:
     """The one proposal of a new cycle; its id."""
     [proposal] = desk.cleave.json("bundles", "propose")["proposals"]
     return int(proposal["proposal_id"])
@@ -46,7 +46,7 @@ def row(pages: FrameLocator, proposal: int) -> Locator:
     )
 
 
-def stored(desk: Desk, proposal: int) -> tuple[Any, ...]:
+def stored(desk: PageContext, proposal: int) -> tuple[Any, ...]:
     """State of the proposal in the database, by whom, and with what words."""
     [found] = desk.driver.sql(
         "SELECT state, actor, outcome FROM cleave.bundle_proposal WHERE proposal_id = :id", id=proposal
@@ -55,7 +55,9 @@ def stored(desk: Desk, proposal: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.chaos  # a quarter of a minute; the other way through the same buttons is made each time
-def test_a_proposal_is_rejected_with_its_reason(airflow: AirflowStandalone, desk: Desk, page: Page) -> None:
+def test_a_proposal_is_rejected_with_its_reason(
+    airflow: AirflowStandalone, desk: PageContext, page: Page
+) -> None:
     desk.uneven()
     desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
     first = proposed(desk)
@@ -70,7 +72,7 @@ def test_a_proposal_is_rejected_with_its_reason(airflow: AirflowStandalone, desk
 
 
 def test_a_proposal_is_approved_by_whoever_logged_in_and_then_carried_out(
-    airflow: AirflowStandalone, front_door: str, desk: Desk, logged_in: Callable[[str], Page]
+    airflow: AirflowStandalone, front_door: str, desk: PageContext, logged_in: Callable[[str], Page]
 ) -> None:
     full, idle = desk.uneven()
     desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")

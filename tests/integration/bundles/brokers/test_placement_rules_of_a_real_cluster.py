@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
@@ -49,7 +49,7 @@ class Cluster:
     first: str
     second: str
     reader: BundleReader
-    acts: BundleActs
+    acts: BundleActions
     driver: StoreDriver
     area: ReportArea
     admin_urls: Collection[str]
@@ -133,7 +133,7 @@ def cluster(pulsar_cluster: SharedBroker, database: str, tmp_path: Path) -> Iter
         reader = BundleReader(
             session, base, BrokerList(session, [base]), cluster=name, deadline_seconds=CALL_SECONDS
         )
-        acts = BundleActs(session, base, reader, settle_seconds=CALL_SECONDS)
+        acts = BundleActions(session, base, reader, settle_seconds=CALL_SECONDS)
         first, second = sorted(pulsar_cluster.brokers)
         found = Cluster(
             base,

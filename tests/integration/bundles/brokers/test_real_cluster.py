@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import requests
 
-from controller.bundles.brokers import ActOutcome, BundleActs, BundleReader, documents
+from controller.bundles.brokers import ActOutcome, BundleActions, BundleReader, documents
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
@@ -30,7 +30,7 @@ class Real:
     namespace: str
     topics: list[str]
     reader: BundleReader
-    acts: BundleActs
+    acts: BundleActions
 
     @property
     def bundles(self) -> NamespaceBundles:
@@ -63,7 +63,7 @@ def real(pulsar_cluster: SharedBroker) -> Iterator[Real]:
         reader = BundleReader(
             session, base, BrokerList(session, [base]), cluster=cluster, deadline_seconds=CALL_SECONDS
         )
-        acts = BundleActs(session, base, reader, settle_seconds=CALL_SECONDS)
+        acts = BundleActions(session, base, reader, settle_seconds=CALL_SECONDS)
         topics = [f"persistent://{namespace}/orders-{number}" for number in range(8)]
         found = Real(base, namespace, topics, reader, acts)
         for topic in topics:

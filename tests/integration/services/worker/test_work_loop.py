@@ -74,7 +74,7 @@ class Diary:
         except IndexError:  # two threads drain
             return 0
 
-    def sweep_tombstones(self) -> None:
+    def sweep_deletion_entries(self) -> None:
         """Note it."""
         self.events.append("sweep")
 
@@ -100,7 +100,7 @@ class Running:
             sensors,
             evaluate=evaluate or diary.evaluate,
             run_operations=diary.run_operations,
-            sweep_tombstones=diary.sweep_tombstones,
+            sweep_deletion_entries=diary.sweep_deletion_entries,
             shards=lambda: self.held,
             sweep_seconds=sweep_seconds,
             clock=SystemClock(),
@@ -172,7 +172,7 @@ def test_tombstones_are_swept_when_no_operation_is_due(bench: Bench) -> None:
         one.diary.runs = [1, 3]
         due.at = OVERDUE
         one.listener.interrupt()
-        wait_until(lambda: "sweep" in one.diary.events, message="tombstones are swept")
+        wait_until(lambda: "sweep" in one.diary.events, message="deletion_entries are swept")
         assert not one.diary.runs
         assert one.diary.events.index("sweep") >= 3, "three rounds of operations come first"
 

@@ -11,11 +11,11 @@ from benchmarks.fleet import analyze, insert_fleet
 from controller.clock import to_ms
 from controller.domain.decision import CONSUMER_COUNT, RefusalReason
 from controller.domain.entry_buckets import MOST_UNITS
+from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.operation import Operation, OperationState
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_rebucket, plan_split
-from controller.domain.situation import Capabilities, Situation
 from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
 from controller.store.journal.operations import get_operation
 from controller.store.topics import holds, policies
@@ -28,7 +28,7 @@ from tests.support.store_driver import StoreDriver, request
 PLANES = {"embedded": Capabilities(max_children=4)}
 
 
-def situation(driver: StoreDriver, topic_id: int) -> Situation:
+def situation(driver: StoreDriver, topic_id: int) -> EvaluationInput:
     """The one topic's."""
     return driver.do(load_situations, [topic_id], PLANES)[topic_id]
 
@@ -277,7 +277,7 @@ def test_a_situation_reads_back_from_its_text_to_the_same_verdict(driver: StoreD
 
     found = situation(driver, topic_id)
 
-    assert decide(Situation.from_json(found.to_json())) == decide(found)
+    assert decide(EvaluationInput.from_json(found.to_json())) == decide(found)
 
 
 def test_topics_that_are_not_live_or_on_an_unknown_plane_have_none(driver: StoreDriver) -> None:

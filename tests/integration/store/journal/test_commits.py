@@ -12,7 +12,7 @@ from controller.domain.errors import FencedOut, LostRace, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step, next_step
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_recut, plan_split
-from controller.store.journal import operations, tombstones, topic_intents
+from controller.store.journal import deletion_entries, operations, topic_intents
 from controller.store.journal.steps import StepRecord
 from controller.store.topics import consumers, drains, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -32,7 +32,7 @@ def _fenced_split(driver: StoreDriver, topic_id: int, segment_id: int = 0) -> Op
 
 
 def _open_logs(driver: StoreDriver) -> set[str]:
-    return {tombstone.backing_topic for tombstone in driver.do(tombstones.list_open)}
+    return {deletion_entry.backing_topic for deletion_entry in driver.do(deletion_entries.list_open)}
 
 
 def test_a_reshape_seals_parents_and_activates_children_in_one_epoch(driver: StoreDriver) -> None:

@@ -17,9 +17,9 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.domain.errors import NotFound
+from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
-from controller.services.tombstone_sweeper import sweep
-from controller.store.journal import operations, tombstones
+from controller.store.journal import deletion_entries, operations
 from controller.store.topics import policies, subscriptions, topics
 from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, Tale, churn
 from tests.support.store_driver import StoreDriver
@@ -84,10 +84,10 @@ def _settle(driver: StoreDriver, plane: EmbeddedDataPlane) -> None:
 
     def all_gone() -> bool:
         sweep(driver.store, planes)
-        return not driver.do(tombstones.list_open)
+        return not driver.do(deletion_entries.list_open)
 
     wait_until(all_ended, timeout_seconds=120, message="operations stay live")
-    wait_until(all_gone, timeout_seconds=120, message="tombstones stay open")
+    wait_until(all_gone, timeout_seconds=120, message="deletion_entries stay open")
 
 
 def _check_updates(driver: StoreDriver, tales: list[Tale]) -> None:

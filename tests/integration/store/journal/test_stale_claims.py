@@ -64,7 +64,7 @@ def expire(driver: StoreDriver) -> None:
 
 
 def everything(driver: StoreDriver) -> list[list[tuple[object, ...]]]:
-    tables = ("operation", "operation_step", "operation_parent", "topic", "segment", "tombstone")
+    tables = ("operation", "operation_step", "operation_parent", "topic", "segment", "deletion_entry")
     return [driver.sql(f"SELECT * FROM cleave.{table} ORDER BY 1, 2") for table in tables]
 
 

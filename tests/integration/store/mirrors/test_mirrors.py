@@ -16,11 +16,11 @@ from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import Reshape, plan_merge, plan_split
 from controller.store.journal import (
     claims,
+    deletion_entries,
     mirror_intents,
     mirror_repairs,
     operations,
     reshape_intents,
-    tombstones,
     topic_intents,
 )
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -210,7 +210,7 @@ def test_a_topic_is_left_when_nothing_else_of_it_lives_and_its_logs_stay_the_bro
 
     assert driver.do(operations.get_operation, older.operation_id).state is _S.ABORTED
     assert driver.do(topics.get_topic, topic_id).state is TopicState.DELETED
-    assert driver.do(tombstones.list_open) == []
+    assert driver.do(deletion_entries.list_open) == []
 
 
 def test_a_topic_attached_anew_goes_on_counting_whatever_its_broker_begins_with(driver: StoreDriver) -> None:

@@ -16,7 +16,7 @@ from controller.questions.operations import LIST_OPERATIONS, ListOperations
 from controller.questions.question import read_answers, read_page
 from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.store.decisions import situations
-from controller.store.journal import claims, commits, operations, reshape_intents, steps, tombstones
+from controller.store.journal import claims, commits, deletion_entries, operations, reshape_intents, steps
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
@@ -63,7 +63,7 @@ SEED = f"""
       FROM cleave.operation, generate_series(1, 2) s;
     INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at)
     SELECT operation_id, s, 'commit', 'r', 1, now() FROM cleave.operation, generate_series(1, 5) s;
-    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, reason, closed_at)
+    INSERT INTO cleave.deletion_entry (data_plane, backing_topic, topic_id, reason, closed_at)
     SELECT 'embedded', format('log-%s', topic_id), topic_id, 'r', CASE WHEN topic_id % 100 > 0 THEN now() END FROM cleave.topic;
     INSERT INTO cleave.subscription (topic_id, name, created_epoch) SELECT topic_id, 's', 0 FROM cleave.topic;
     INSERT INTO cleave.consumer (topic_id, subscription, name)
@@ -192,8 +192,16 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         lambda tx: steps.observe(tx, [operations.get_operation(tx, 7)]),
         {"topic_pkey", "operation_live_of_topic"},
     ),
-    ("tombstones due", lambda tx: tombstones.claim_due(tx, limit=5, hold_seconds=1), {"tombstone_due"}),
-    ("tombstones of a topic", lambda tx: tombstones.list_open(tx, 100), {"tombstone_of_topic"}),
+    (
+        "deletion_entries due",
+        lambda tx: deletion_entries.claim_due(tx, limit=5, hold_seconds=1),
+        {"deletion_entry_due"},
+    ),
+    (
+        "deletion_entries of a topic",
+        lambda tx: deletion_entries.list_open(tx, 100),
+        {"deletion_entry_of_topic"},
+    ),
     ("subscriptions", lambda tx: subscriptions.list_subscriptions(tx, 7), {"subscription_pkey"}),
     ("consumers", lambda tx: consumers.list_consumers(tx, 7), {"consumer_pkey"}),
     (

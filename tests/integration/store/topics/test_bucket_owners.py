@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.domain.assignment import SegmentBucket
-from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.bucket_ownership import OwnershipChanges
 from controller.domain.hash_range import FULL_RANGE
 from controller.store.topics import bucket_owners
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -18,7 +18,7 @@ def test_a_run_takes_the_place_of_the_bucket_that_it_begins_with(driver: StoreDr
     run, pieces = SegmentBucket(0, FULL_RANGE), [SegmentBucket(0, half) for half in FULL_RANGE.halves()]
 
     def written(generation: int, *units: SegmentBucket, ended: tuple[SegmentBucket, ...] = ()) -> list[str]:
-        changes = OwnerChanges(dict.fromkeys(units, "a"), {}, frozenset(), frozenset(ended))
+        changes = OwnershipChanges(dict.fromkeys(units, "a"), {}, frozenset(), frozenset(ended))
         driver.do(bucket_owners.write, key, changes, generation)
         return [f"{one.bucket.bucket} {one.generation}" for one in driver.do(bucket_owners.owners, key)]
 

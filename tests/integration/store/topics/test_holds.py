@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.domain.reshape import plan_split
-from controller.store.journal import claims, tombstones
+from controller.store.journal import claims, deletion_entries
 from controller.store.topics import holds
 from tests.support.store_driver import StoreDriver
 
@@ -37,12 +37,16 @@ def test_the_work_on_a_held_topic_wakes_nobody(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.intend(topic_id, lambda layout: plan_split(layout, 0))
     driver.do(
-        tombstones.add, data_plane="embedded", topic_id=topic_id, backing_topics={9: "log"}, reason="test"
+        deletion_entries.add,
+        data_plane="embedded",
+        topic_id=topic_id,
+        backing_topics={9: "log"},
+        reason="test",
     )
 
     def due() -> list[bool]:
         operation_due = driver.do(claims.next_due, call_timeout_seconds=1.0)
-        return [one is not None for one in (operation_due, driver.do(tombstones.next_due))]
+        return [one is not None for one in (operation_due, driver.do(deletion_entries.next_due))]
 
     assert due() == [True, True]
     driver.do(holds.hold, topic_id, "evidence")

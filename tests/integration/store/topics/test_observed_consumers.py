@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.domain.evaluation_input import Capabilities
 from controller.domain.observed_consumers import SubscriptionUse
-from controller.domain.situation import Capabilities
 from controller.postgres.listener import Listener
 from controller.store.decisions.situations import load_situations
 from controller.store.journal import topic_intents

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
+from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.policy import (
     CHOICES,
     OVERRIDABLE_PARAMETERS,
@@ -22,7 +23,6 @@ from controller.domain.policy import (
     violations,
 )
 from controller.domain.policy_parameters import write_parameter
-from controller.domain.situation import TICKS_OF_MEMORY
 from controller.store.load import records as loads
 from controller.store.topics import policies, topics
 from tests.support.drawn import cases

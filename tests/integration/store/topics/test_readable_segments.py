@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from controller.domain.assignment import SegmentBucket
-from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.bucket_ownership import OwnershipChanges
 from controller.domain.drain_barrier import candidates
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.reshape import plan_merge, plan_rebucket
@@ -204,7 +204,7 @@ def test_what_is_owned_is_shown_though_it_may_not_be_read(driver: StoreDriver) -
         driver.split(topic_id, parent)
     driver.do(drains.mark_drained, topic_id, "a", [0, 1])
     owned = {SegmentBucket(segment_id, FULL_RANGE): "c" for segment_id in (1, 3)}
-    changes = OwnerChanges(owned, {}, frozenset(), frozenset())
+    changes = OwnershipChanges(owned, {}, frozenset(), frozenset())
     driver.do(bucket_owners.write, SubscriptionKey(topic_id, "a"), changes, 0)
     driver.do(drains.undrain, topic_id, "a", [0])
 

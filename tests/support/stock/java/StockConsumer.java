@@ -40,7 +40,7 @@ public final class StockConsumer {
                 }
                 String topic = message.getTopicName();
                 String[] where = {given[2], topic.substring(topic.lastIndexOf('-') + 1), "", attachments.of(topic)};
-                history.note("handed_out", message.getData(), message.getKey(), where);
+                history.note("delivered", message.getData(), message.getKey(), where);
                 history.note("begun", message.getData(), message.getKey(), where);
                 Thread.sleep(workMs);
                 history.note("ended", message.getData(), message.getKey(), where);

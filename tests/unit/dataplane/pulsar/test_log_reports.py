@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.dataplane.base import CursorReport
-from controller.dataplane.pulsar import asks
+from controller.dataplane.pulsar import topic_requests
 from controller.dataplane.pulsar.admin import Answer, Ask
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.log_origin import LogOrigin
@@ -64,12 +64,12 @@ USED = {
 
 @pytest.mark.parametrize("seen", UNUSED)
 def test_a_topic_without_any_trace_of_a_message_is_unused(seen: str) -> None:
-    assert not asks.has_carried_messages(ASK, answer(UNUSED[seen]))
+    assert not topic_requests.has_carried_messages(ASK, answer(UNUSED[seen]))
 
 
 @pytest.mark.parametrize("seen", USED)
 def test_each_trace_of_a_message_counts(seen: str) -> None:
-    assert asks.has_carried_messages(ASK, answer(USED[seen]))
+    assert topic_requests.has_carried_messages(ASK, answer(USED[seen]))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_each_trace_of_a_message_counts(seen: str) -> None:
 )
 def test_an_answer_that_leaves_something_open_does_not_count_as_unused(document: object) -> None:
     with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
-        asks.has_carried_messages(ASK, answer(document))
+        topic_requests.has_carried_messages(ASK, answer(document))
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_the_type_of_a_subscription_tells_a_queue(kind: dict[str, str], is_queue
         }
     }
 
-    assert asks.cursors(ASK, answer(document)) == {"s": CursorReport(3, is_queue)}
+    assert topic_requests.cursors(ASK, answer(document)) == {"s": CursorReport(3, is_queue)}
 
 
 @pytest.mark.parametrize("one", [{}, {"msgBacklog": None}, {"msgBacklog": "many"}])
 def test_a_subscription_without_a_backlog_is_no_answer(one: dict[str, object]) -> None:
     with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
-        asks.cursors(ASK, answer({"subscriptions": {"s": one}}))
+        topic_requests.cursors(ASK, answer({"subscriptions": {"s": one}}))
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_subscription_without_a_backlog_is_no_answer(one: dict[str, object]) -
     ],
 )
 def test_the_properties_tell_the_origin(given: Answer, origin: LogOrigin | None) -> None:
-    assert asks.origin(ASK, given) == origin
+    assert topic_requests.origin(ASK, given) == origin
 
 
 def test_properties_that_are_no_map_are_no_answer() -> None:
     with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
-        asks.origin(ASK, answer(["team"]))
+        topic_requests.origin(ASK, answer(["team"]))
 
 
 def test_a_topic_is_created_with_its_origin_in_the_same_request() -> None:
-    assert asks.create_topic("persistent://t/n/x", ORIGIN).body == ORIGIN.to_properties()
-    assert asks.create_topic("persistent://t/n/x", None).body is None
+    assert topic_requests.create_topic("persistent://t/n/x", ORIGIN).body == ORIGIN.to_properties()
+    assert topic_requests.create_topic("persistent://t/n/x", None).body is None

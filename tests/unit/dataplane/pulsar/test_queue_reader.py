@@ -190,7 +190,7 @@ def test_a_listener_is_held_up_while_much_waits(reader: PulsarQueueReader, consu
 
 
 def test_a_connection_that_broke_ends_the_reading(reader: PulsarQueueReader, consumer: _Consumer) -> None:
-    """The cursor may have been moved: what is in hand is not acknowledged, what waits is not handed out."""
+    """The cursor may have been moved: what is in hand is not acknowledged, what waits is not delivered."""
     deliver(reader, consumer, 0, 1)
     payloads(reader, 1)
     assert reader.is_current

@@ -1,4 +1,4 @@
-"""Messages of an entry as runs: which place each has, in what order they are handed out and acknowledged, and that a message looks
+"""Messages of an entry as runs: which place each has, in what order they are delivered and acknowledged, and that a message looks
 the same however it is asked for.
 """
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from controller.domain.decision import Decision, Evaluation, Lane, Rebucket, Refusal, RefusalReason, Split
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from tests.unit.domain.situations import NOW, SHARED, ago, record, topic
 
 
-def ask(situation: Situation) -> Evaluation:
+def ask(situation: EvaluationInput) -> Evaluation:
     return decide(situation, {Lane.CONSUMER})
 
 
@@ -211,7 +211,9 @@ def test_the_choice_holds_until_its_reading_is_stale() -> None:
 # Buckets that nobody needs
 
 
-def idle(*loads: float, buckets: int, consumers: int, since: int = ago(3600), **options: Any) -> Situation:
+def idle(
+    *loads: float, buckets: int, consumers: int, since: int = ago(3600), **options: Any
+) -> EvaluationInput:
     """A quiet topic of shared buckets, whose consumers have been the same since then."""
     return topic(
         *loads,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason, Split
+from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
@@ -12,11 +13,10 @@ from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from tests.unit.domain.situations import NOW, ago, record, topic
 
 
-def ask(situation: Situation) -> Evaluation:
+def ask(situation: EvaluationInput) -> Evaluation:
     return decide(situation, {Lane.LOAD})
 
 

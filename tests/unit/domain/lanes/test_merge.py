@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from controller.domain.decision import Evaluation, Lane, Merge, Refusal, RefusalReason, Split
+from controller.domain.evaluation_input import EvaluationInput, History, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
@@ -14,13 +15,12 @@ from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import History, LiveReshape, Situation
 from tests.unit.domain.situations import LONG_AGO, NOW, SHARED, ago, record, topic
 
 STRICT = AutoScalePolicy(strict_pulsar=True)
 
 
-def ask(situation: Situation) -> Evaluation:
+def ask(situation: EvaluationInput) -> Evaluation:
     return decide(situation, {Lane.MERGE})
 
 
@@ -159,7 +159,7 @@ def test_a_busy_side_is_the_reason() -> None:
     )
 
 
-def deep_topic(policy: AutoScalePolicy, *, pruned: bool = False) -> Situation:
+def deep_topic(policy: AutoScalePolicy, *, pruned: bool = False) -> EvaluationInput:
     """Two halves, the left one a merge of two (depth 1)."""
     layout = SegmentLayout.initial(2, now=0).split(0, 1).merge(2, 3, 2)
     if pruned:

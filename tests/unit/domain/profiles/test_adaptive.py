@@ -25,6 +25,7 @@ from controller.domain.decision import (
     Split,
     sealed_by,
 )
+from controller.domain.evaluation_input import TICKS_OF_MEMORY, Capabilities, EvaluationInput, LiveReshape
 from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import bin_count
@@ -35,7 +36,6 @@ from controller.domain.policy import AutoScalePolicy, violations
 from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_TICKS, STOP_TICKS
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, LiveReshape, Situation
 from tests.unit.domain.situations import NOW, SMALL, record, situations, topic
 
 POLICY = AutoScalePolicy(profile="adaptive")
@@ -45,7 +45,7 @@ MINUTE = 60_000
 SETTLE_MS, STOP_MS = SETTLE_TICKS * MINUTE, STOP_TICKS * MINUTE
 
 
-def ring(*loads: float, ticks: int = 1, policy: AutoScalePolicy = POLICY, **given: Any) -> Situation:
+def ring(*loads: float, ticks: int = 1, policy: AutoScalePolicy = POLICY, **given: Any) -> EvaluationInput:
     """Segments of equal width with these loads, as shares of a segment's capacity, for so many ticks."""
     rates = [load * CAPACITY for load in loads]
     known = topic(*rates, policy=policy, capabilities=given.pop("capabilities", ANYTHING), **given)
@@ -96,7 +96,7 @@ def test_above_the_tolerance_relief_comes_at_once() -> None:
 
 
 def test_what_was_made_too_small_a_moment_ago_is_not_tolerated() -> None:
-    def with_age(ms: int) -> Situation:
+    def with_age(ms: int) -> EvaluationInput:
         layout = SegmentLayout.from_segments(
             5, 9, (Segment(8, HashRange(0, 65535), parent_ids=(3,), created_epoch=5, created_at_ms=NOW - ms),)
         )
@@ -277,7 +277,7 @@ def test_one_hash_is_not_divided() -> None:
 
 
 def test_after_cuts_in_vain_a_segment_is_left_alone_for_an_hour() -> None:
-    def struck(times: int, age_ms: int = 0) -> Situation:
+    def struck(times: int, age_ms: int = 0) -> EvaluationInput:
         layout = SegmentLayout.from_segments(
             3, 9, (Segment(8, HashRange(0, 65535), parent_ids=(2,), created_at_ms=NOW - age_ms),)
         )
@@ -296,7 +296,7 @@ def test_the_budget_goes_to_what_does_most_for_each_client_and_the_rest_waits(
     policy = replace(POLICY, reconnections_per_minute=60.0)
     connected = {"clients": clients, "producers": producers}
     hot = replace(ring(1.5, 0.8, 3.0, 0.8, policy=policy), **connected, reconnections_left=50.0)
-    evaluation = decide(Situation.from_json(hot.to_json()))
+    evaluation = decide(EvaluationInput.from_json(hot.to_json()))
 
     assert [sealed_by(act) for act in evaluation.decisions] == [(2,)]
     [refusal] = [r for r in evaluation.refusals if r.segment_id == 0]
@@ -342,7 +342,7 @@ def test_strict_answers_belong_to_the_other_profile() -> None:
 
 
 @st.composite
-def adaptive_situations(draw: st.DrawFn) -> Situation:
+def adaptive_situations(draw: st.DrawFn) -> EvaluationInput:
     """Any life of a topic, with memories that reach back further or less far."""
     drawn = draw(situations(strict=False))
     policy = replace(
@@ -376,17 +376,17 @@ LANES = st.sets(st.sampled_from(Lane))
 
 @given(adaptive_situations(), LANES)
 def test_the_same_situation_has_one_answer_also_after_a_trip_through_json(
-    situation: Situation, lanes: set[Lane]
+    situation: EvaluationInput, lanes: set[Lane]
 ) -> None:
     text = situation.to_json()
-    replayed = Situation.from_json(text)
+    replayed = EvaluationInput.from_json(text)
 
     assert replayed.to_json() == text
     assert decide(replayed, lanes).to_json() == decide(situation, lanes).to_json()
 
 
 @given(adaptive_situations())
-def test_every_act_is_one_the_layout_accepts_and_all_of_them_together(situation: Situation) -> None:
+def test_every_act_is_one_the_layout_accepts_and_all_of_them_together(situation: EvaluationInput) -> None:
     layout = situation.layout
     for act in decide(situation).decisions:
         layout = layout.apply(
@@ -396,7 +396,7 @@ def test_every_act_is_one_the_layout_accepts_and_all_of_them_together(situation:
 
 
 @given(adaptive_situations())
-def test_no_cap_is_passed_and_nothing_is_touched_twice(situation: Situation) -> None:
+def test_no_cap_is_passed_and_nothing_is_touched_twice(situation: EvaluationInput) -> None:
     decisions = decide(situation).decisions
     touched = [i for act in decisions for i in sealed_by(act)]
     size = len(situation.layout.active)
@@ -417,7 +417,7 @@ def test_no_cap_is_passed_and_nothing_is_touched_twice(situation: Situation) -> 
 
 
 @given(adaptive_situations())
-def test_nothing_hot_is_left_alone_without_a_reason(situation: Situation) -> None:
+def test_nothing_hot_is_left_alone_without_a_reason(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     touched = {i for act in evaluation.decisions for i in sealed_by(act)}
     limits = situation.policy.thresholds.split.rates
@@ -432,7 +432,7 @@ def test_nothing_hot_is_left_alone_without_a_reason(situation: Situation) -> Non
 
 @given(adaptive_situations(), LANES, st.data())
 def test_the_answer_stays_the_same_at_every_instant_before_valid_until(
-    situation: Situation, lanes: set[Lane], data: st.DataObject
+    situation: EvaluationInput, lanes: set[Lane], data: st.DataObject
 ) -> None:
     evaluation = decide(situation, lanes)
     until = evaluation.valid_until
@@ -456,7 +456,7 @@ def children(act: Decision) -> int:
             return 1
 
 
-def named(segment_id: int, situation: Situation, refusals: Sequence[Refusal]) -> bool:
+def named(segment_id: int, situation: EvaluationInput, refusals: Sequence[Refusal]) -> bool:
     """Whether a refusal is of the segment or of a run that it lies in."""
     order = [segment.segment_id for segment in situation.layout.active]
     place = order.index(segment_id)
@@ -477,7 +477,7 @@ def test_the_memory_is_as_long_as_the_rule_says() -> None:
     assert SMALL.load_memory_seconds == 60 * TICKS_OF_MEMORY
 
 
-def sketched(situation: Situation, *sketches: tuple[float, ...]) -> Situation:
+def sketched(situation: EvaluationInput, *sketches: tuple[float, ...]) -> EvaluationInput:
     return replace(situation, sketches=dict(enumerate(sketches)))
 
 
@@ -563,7 +563,7 @@ def test_hot_keys_are_isolated_by_few_acts_and_then_nothing_is_done_in_vain(seed
 
 def _of_slots(
     layout: SegmentLayout, slots: Mapping[int, float], memory: dict[int, tuple[LoadStats, ...]], now: int
-) -> Situation:
+) -> EvaluationInput:
     loads, sketches = {}, {}
     for segment in layout.active:
         inside = {h: load for h, load in slots.items() if segment.hash_range.contains(h)}
@@ -574,7 +574,7 @@ def _of_slots(
         for h, load in inside.items():
             counts[(h - segment.hash_range.start) * len(counts) // segment.hash_range.width] += load
         sketches[segment.segment_id] = tuple(counts)
-    return Situation(
+    return EvaluationInput(
         layout=layout,
         loads=loads,
         recent_loads=memory,

@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from controller.domain.approvals import parts_of
 from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason, Split, lane_of, sealed_by
+from controller.domain.evaluation_input import (
+    TICKS_OF_MEMORY,
+    Capabilities,
+    EvaluationInput,
+    History,
+    LiveReshape,
+)
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
-from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, History, LiveReshape, Situation
 from tests.unit.domain.situations import NOW, ago, topic
 
 ADAPTIVE = AutoScalePolicy(
@@ -31,7 +37,7 @@ BROKERS = Capabilities(midpoint_only=True)
 CONSUMERS = frozenset({Lane.CONSUMER})
 
 
-def acts(situation: Situation) -> list[Decision]:
+def acts(situation: EvaluationInput) -> list[Decision]:
     """What the consumer lane says."""
     return list(decide(situation, CONSUMERS).decisions)
 
@@ -43,7 +49,7 @@ def asked(
     capabilities: Capabilities = SHARED,
     policy: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
-) -> Situation:
+) -> EvaluationInput:
     """A topic of as many segments as rates; `policy` are parameters that differ."""
     return topic(
         *rates,
@@ -83,7 +89,7 @@ def asked(
     ids=["enough", "next-few", "one-of-four", "the-busiest", "segments-first", "not-justified", "justified", "no-floor", "both", "rate-justifies-all", "cap", "slow-at-cap",
          "small-buckets", "two-hundred", "alone", "broker-halves"],
 )  # fmt: skip
-def test_one_plan_serves_all(situation: Situation, expected: list[Decision]) -> None:
+def test_one_plan_serves_all(situation: EvaluationInput, expected: list[Decision]) -> None:
     assert acts(situation) == expected
 
 
@@ -169,7 +175,7 @@ def test_what_no_cap_allows_is_said() -> None:
 class World:
     """A topic with constant load and constant consumers, whose acts are carried out at once."""
 
-    situation: Situation
+    situation: EvaluationInput
     densities: tuple[float, ...]
     made: list[tuple[int, Decision]] = field(default_factory=list)
     tick: int = 0
@@ -248,7 +254,7 @@ def worlds(draw: st.DrawFn) -> World:
         max_buckets=policy.entry_bucket_max_per_segment,
         now=0,
     )
-    situation = Situation(
+    situation = EvaluationInput(
         layout=layout,
         loads={},
         stream_consumers={"orders": draw(st.sampled_from([0, 1, 3, 7, 9, 33, 50, 200]))},

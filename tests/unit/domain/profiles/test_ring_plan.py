@@ -151,8 +151,8 @@ def test_runs_are_disjoint_short_and_hold_nothing_fixed(ring: list[Member], pric
     for run in plan_ring(ring, prices, lambda _: True).runs:
         assert 1 <= run.length <= MAX_RUN
         assert run.parts >= 1
-        assert run.is_relief == any(ring[i].hot for i in range(run.first, run.first + run.length))
-        assert run.is_relief or (run.parts < run.length and run.saved > run.price)
+        assert run.is_scale_out == any(ring[i].hot for i in range(run.first, run.first + run.length))
+        assert run.is_scale_out or (run.parts < run.length and run.saved > run.price)
         seen += range(run.first, run.first + run.length)
     assert seen == sorted(set(seen))
     assert not any(ring[i].fixed for i in seen)

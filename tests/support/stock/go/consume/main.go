@@ -47,7 +47,7 @@ func main() {
 		}
 		topic := message.Topic()
 		where := []string{given[2], topic[strings.LastIndex(topic, "-")+1:], "", attachments.of(topic)}
-		file.Note("handed_out", message.Payload(), message.Key(), where...)
+		file.Note("delivered", message.Payload(), message.Key(), where...)
 		file.Note("begun", message.Payload(), message.Key(), where...)
 		time.Sleep(work)
 		file.Note("ended", message.Payload(), message.Key(), where...)

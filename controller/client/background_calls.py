@@ -17,7 +17,7 @@ Call = Callable[[], None]
 _log = logging.getLogger(__name__)
 
 
-class AsideCalls:
+class BackgroundCalls:
     """A first-in, first-out queue of calls and the background threads that make them. Safe to use from any
     thread.
     """

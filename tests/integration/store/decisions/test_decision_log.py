@@ -11,10 +11,10 @@ from sqlalchemy import text
 
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason, Split
 from controller.domain.errors import Terminal
+from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
-from controller.domain.situation import Capabilities, Situation
-from controller.store.decisions import ledger
-from controller.store.decisions.ledger import LedgerRow
+from controller.store.decisions import decision_log
+from controller.store.decisions.decision_log import LedgerRow
 from controller.store.decisions.situations import load_situations
 from tests.support.plans import plans_of
 from tests.support.reports import milliseconds, report_load
@@ -46,8 +46,10 @@ def row(decision_id: int, topic_id: int, decided_at: datetime | None = None) -> 
 def record(driver: StoreDriver, *rows: LedgerRow) -> None:
     """Writes rows, giving each the next id where it has none."""
     with driver.store.transaction() as tx:
-        ids = ledger.reserve_ids(tx, len(rows))
-        ledger.record(tx, [replace(one, decision_id=number) for one, number in zip(rows, ids, strict=True)])
+        ids = decision_log.reserve_ids(tx, len(rows))
+        decision_log.record(
+            tx, [replace(one, decision_id=number) for one, number in zip(rows, ids, strict=True)]
+        )
 
 
 def as_controller(driver: StoreDriver, statement: str) -> None:
@@ -69,7 +71,7 @@ def test_a_row_is_read_as_it_was_written(driver: StoreDriver) -> None:
     written = row(0, 1)
     record(driver, written)
 
-    [read] = driver.do(ledger.list_decisions, 1)
+    [read] = driver.do(decision_log.list_decisions, 1)
 
     document = json.loads(VERDICT.to_json())
     assert (read.decisions, read.refusals) == (document["decisions"], document["refusals"])
@@ -83,8 +85,8 @@ def test_a_row_is_read_as_it_was_written(driver: StoreDriver) -> None:
 def test_rows_come_newest_first_and_in_pages(driver: StoreDriver) -> None:
     record(driver, *(row(0, 1) for _ in range(5)), row(0, 2))
 
-    first = driver.do(ledger.list_decisions, 1, limit=3)
-    rest = driver.do(ledger.list_decisions, 1, limit=3, before=first[-1].decision_id)
+    first = driver.do(decision_log.list_decisions, 1, limit=3)
+    rest = driver.do(decision_log.list_decisions, 1, limit=3, before=first[-1].decision_id)
 
     ids = [one.decision_id for one in (*first, *rest)]
     assert ids == sorted(ids, reverse=True)
@@ -97,22 +99,22 @@ def test_a_decision_is_replayed_from_its_row_bit_for_bit(driver: StoreDriver) ->
     with driver.store.transaction() as tx:
         situation = load_situations(tx, [topic_id], {"embedded": Capabilities()})[topic_id]
         verdict = decide(situation)
-        [decision_id] = ledger.reserve_ids(tx, 1)
+        [decision_id] = decision_log.reserve_ids(tx, 1)
         written = replace(row(decision_id, topic_id), evaluation=verdict, situation=situation.to_json())
-        ledger.record(tx, [written])
+        decision_log.record(tx, [written])
 
-    [read] = driver.do(ledger.list_decisions, topic_id)
+    [read] = driver.do(decision_log.list_decisions, topic_id)
 
     assert verdict.decisions
-    replayed = decide(Situation.from_json(read.situation))
+    replayed = decide(EvaluationInput.from_json(read.situation))
     assert replayed == verdict
     assert json.loads(replayed.to_json())["decisions"] == read.decisions
 
 
 def test_a_hundred_rows_are_one_statement(driver: StoreDriver) -> None:
     with driver.store.transaction() as tx:
-        ids = ledger.reserve_ids(tx, 100)
-        plans = plans_of(tx, lambda: ledger.record(tx, [row(number, 1) for number in ids]))
+        ids = decision_log.reserve_ids(tx, 100)
+        plans = plans_of(tx, lambda: decision_log.record(tx, [row(number, 1) for number in ids]))
 
     assert len(plans) == 1
     assert len(set(ids)) == 100
@@ -124,36 +126,38 @@ def test_days_are_made_ahead_once_and_take_the_rows_that_came_before_them(driver
         driver, row(0, 1, today), row(0, 1, today + timedelta(days=1)), row(0, 1, today - timedelta(days=40))
     )
 
-    made = driver.do(ledger.ensure_partitions, 1)
+    made = driver.do(decision_log.ensure_partitions, 1)
 
     assert made == [f"decision_{day:%Y%m%d}" for day in (today, today + timedelta(days=1))]
-    assert driver.do(ledger.ensure_partitions, 1) == []
+    assert driver.do(decision_log.ensure_partitions, 1) == []
     assert partitions(driver) == [*made, "decision_default"]
     where = "SELECT tableoid::regclass::text FROM cleave.decision ORDER BY decided_at"
     assert [str(name) for (name,) in driver.sql(where)] == [
         "cleave.decision_default",
         *(f"cleave.{one}" for one in made),
     ]
-    assert len(driver.do(ledger.list_decisions, 1)) == 3
+    assert len(driver.do(decision_log.list_decisions, 1)) == 3
 
 
 def test_days_that_ended_are_dropped_whole_and_no_other_row_goes(driver: StoreDriver) -> None:
     today = datetime.now(UTC)
-    driver.do(ledger.ensure_partitions, 2)
+    driver.do(decision_log.ensure_partitions, 2)
     record(
         driver, row(0, 1, today), row(0, 1, today + timedelta(days=1)), row(0, 1, today - timedelta(days=40))
     )
 
-    assert driver.do(ledger.drop_partitions, today - timedelta(days=39)) == []
-    assert len(driver.do(ledger.list_decisions, 1)) == 2
+    assert driver.do(decision_log.drop_partitions, today - timedelta(days=39)) == []
+    assert len(driver.do(decision_log.list_decisions, 1)) == 2
 
     _made_of(driver, today - timedelta(days=40))
     month_ago = today - timedelta(days=31)
 
     in_the_course_of_the_day = today - timedelta(days=40)
-    assert driver.do(ledger.drop_partitions, in_the_course_of_the_day) == []
-    assert driver.do(ledger.drop_partitions, month_ago) == [f"decision_{today - timedelta(days=40):%Y%m%d}"]
-    assert len(driver.do(ledger.list_decisions, 1)) == 2
+    assert driver.do(decision_log.drop_partitions, in_the_course_of_the_day) == []
+    assert driver.do(decision_log.drop_partitions, month_ago) == [
+        f"decision_{today - timedelta(days=40):%Y%m%d}"
+    ]
+    assert len(driver.do(decision_log.list_decisions, 1)) == 2
 
 
 @pytest.mark.parametrize("change", ["UPDATE cleave.decision SET epoch = 0", "DELETE FROM cleave.decision"])
@@ -162,20 +166,20 @@ def test_the_controllers_role_writes_rows_and_keeps_days_but_changes_nothing(
 ) -> None:
     with driver.store.transaction() as tx:
         tx.execute(text("SET LOCAL ROLE cleave_controller"))
-        ledger.ensure_partitions(tx, 1)
-        ledger.record(tx, [row(number, 1) for number in ledger.reserve_ids(tx, 2)])
-        ledger.drop_partitions(tx, datetime.now(UTC) - timedelta(days=30))
+        decision_log.ensure_partitions(tx, 1)
+        decision_log.record(tx, [row(number, 1) for number in decision_log.reserve_ids(tx, 2)])
+        decision_log.drop_partitions(tx, datetime.now(UTC) - timedelta(days=30))
 
     with pytest.raises(Terminal, match="permission denied"):
         as_controller(driver, change)
 
 
 def test_a_topics_decisions_are_found_by_index(driver: StoreDriver) -> None:
-    driver.do(ledger.ensure_partitions, 1)
+    driver.do(decision_log.ensure_partitions, 1)
     with driver.store.transaction() as tx:
-        ledger.record(tx, [row(number, number % 500) for number in ledger.reserve_ids(tx, 2000)])
+        decision_log.record(tx, [row(number, number % 500) for number in decision_log.reserve_ids(tx, 2000)])
         tx.execute(text("ANALYZE cleave.decision"))
-        [plan] = plans_of(tx, lambda: ledger.list_decisions(tx, 7, limit=5))
+        [plan] = plans_of(tx, lambda: decision_log.list_decisions(tx, 7, limit=5))
 
     assert f"Seq Scan on decision_{datetime.now(UTC):%Y%m%d}" not in plan
     assert "topic_id_decision_id_idx" in plan
@@ -186,7 +190,7 @@ def test_no_day_of_the_last_thirty_goes_whatever_is_asked_for(
     driver: StoreDriver, instant: timedelta
 ) -> None:
     today = datetime.now(UTC)
-    driver.do(ledger.ensure_partitions, 1)
+    driver.do(decision_log.ensure_partitions, 1)
     for days in (29, 31):
         _made_of(driver, today - timedelta(days=days))
     record(
@@ -195,10 +199,10 @@ def test_no_day_of_the_last_thirty_goes_whatever_is_asked_for(
 
     with driver.store.transaction() as tx:
         tx.execute(text("SET LOCAL ROLE cleave_controller"))
-        dropped = ledger.drop_partitions(tx, today + instant)
+        dropped = decision_log.drop_partitions(tx, today + instant)
 
     assert dropped == [f"decision_{today - timedelta(days=31):%Y%m%d}"]
-    assert len(driver.do(ledger.list_decisions, 1)) == 2
+    assert len(driver.do(decision_log.list_decisions, 1)) == 2
 
 
 def _made_of(driver: StoreDriver, day: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Deletion entries (table `tombstone`): the queue through which all logs are deleted.
+"""Deletion entries (table `deletion_entry`): the queue through which all logs are deleted.
 
 An entry is written in the transaction that makes a log superfluous (delete, prune, abort). The garbage collector deletes the
 log on the data plane and checks again. An entry closes after the log was absent twice, with so much time in between that no
@@ -19,10 +19,10 @@ from controller.domain.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone:
+class DeletionEntry:
     """A log to delete. `absences` counts the successive checks in which the log was absent."""
 
-    tombstone_id: int
+    deletion_entry_id: int
     data_plane: str
     backing_topic: str
     topic_id: int
@@ -39,10 +39,10 @@ class Tombstone:
     """Subscriptions that had drained the segment when it was pruned."""
 
 
-_COLUMNS = """t.tombstone_id, t.data_plane, t.backing_topic, t.topic_id, t.segment_id, t.operation_id, t.reason,
+_COLUMNS = """t.deletion_entry_id, t.data_plane, t.backing_topic, t.topic_id, t.segment_id, t.operation_id, t.reason,
               t.absences, t.attempts, t.last_error, t.created_at, t.discards_unread, t.drained_for"""
 _ADD = """
-    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, segment_id, operation_id, reason, discards_unread,
+    INSERT INTO cleave.deletion_entry (data_plane, backing_topic, topic_id, segment_id, operation_id, reason, discards_unread,
                                   drained_for)
     SELECT :data_plane, log.backing_topic, :topic_id, log.segment_id, CAST(:operation_id AS bigint), :reason, :discards_unread,
            ARRAY(SELECT d.subscription FROM cleave.segment_drain d WHERE :was_pruned
@@ -52,16 +52,16 @@ _ADD = """
 """
 _CLAIM_DUE = f"""
     WITH due AS MATERIALIZED (
-        SELECT d.tombstone_id FROM cleave.tombstone d
+        SELECT d.deletion_entry_id FROM cleave.deletion_entry d
          WHERE d.closed_at IS NULL AND d.not_before <= (SELECT clock_timestamp())
            AND (SELECT w.held_reason IS NULL FROM cleave.topic w WHERE w.topic_id = d.topic_id)
          ORDER BY d.not_before LIMIT :limit FOR UPDATE SKIP LOCKED)
-    UPDATE cleave.tombstone t SET not_before = clock_timestamp() + make_interval(secs => :hold_seconds)
-      FROM due WHERE t.tombstone_id = due.tombstone_id
+    UPDATE cleave.deletion_entry t SET not_before = clock_timestamp() + make_interval(secs => :hold_seconds)
+      FROM due WHERE t.deletion_entry_id = due.deletion_entry_id
  RETURNING {_COLUMNS}
 """
 _ABSENT = """
-    UPDATE cleave.tombstone
+    UPDATE cleave.deletion_entry
        SET absences = CASE WHEN absent_since IS NULL THEN 1
                            WHEN absent_since + make_interval(secs => :apart_seconds) < clock_timestamp() THEN absences + 1 ELSE absences END,
            absent_since = coalesce(absent_since, clock_timestamp()),
@@ -69,26 +69,26 @@ _ABSENT = """
                             THEN clock_timestamp() END,
            not_before = coalesce(absent_since, clock_timestamp()) + make_interval(secs => :apart_seconds),
            last_error = NULL
-     WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
+     WHERE deletion_entry_id = :deletion_entry_id AND closed_at IS NULL
  RETURNING closed_at IS NOT NULL
 """
 _FAILED = """
-    UPDATE cleave.tombstone
+    UPDATE cleave.deletion_entry
        SET absences = 0, absent_since = NULL, attempts = attempts + 1, last_error = :error_text,
            not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
-     WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
+     WHERE deletion_entry_id = :deletion_entry_id AND closed_at IS NULL
 """
 _KEEP = """
-    UPDATE cleave.tombstone SET closed_at = clock_timestamp(), kept_because = :reason
-     WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
+    UPDATE cleave.deletion_entry SET closed_at = clock_timestamp(), kept_because = :reason
+     WHERE deletion_entry_id = :deletion_entry_id AND closed_at IS NULL
 """
 _REASONS_TO_KEEP = text("""
-    SELECT DISTINCT operation_id, kept_because FROM cleave.tombstone
+    SELECT DISTINCT operation_id, kept_because FROM cleave.deletion_entry
      WHERE operation_id = ANY (:operation_ids) AND kept_because IS NOT NULL""")
 _OPEN = f"""
-    SELECT {_COLUMNS} FROM cleave.tombstone t
+    SELECT {_COLUMNS} FROM cleave.deletion_entry t
      WHERE t.closed_at IS NULL AND (CAST(:topic_id AS bigint) IS NULL OR t.topic_id = :topic_id)
-     ORDER BY t.tombstone_id LIMIT :limit
+     ORDER BY t.deletion_entry_id LIMIT :limit
 """
 
 
@@ -121,10 +121,12 @@ def add(
     return tx.execute(text(_ADD), parameters).rowcount
 
 
-def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Tombstone]:
+def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[DeletionEntry]:
     """Claim up to `limit` deletion entries that are due. No other caller gets them for `hold_seconds`."""
     rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
-    return sorted((_tombstone(row) for row in rows), key=lambda tombstone: tombstone.tombstone_id)
+    return sorted(
+        (_deletion_entry(row) for row in rows), key=lambda deletion_entry: deletion_entry.deletion_entry_id
+    )
 
 
 def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> list[tuple[int, str]]:
@@ -133,44 +135,48 @@ def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> li
     return [(row[0], row[1]) for row in tx.execute(_REASONS_TO_KEEP, {"operation_ids": ids})] if ids else []
 
 
-def record_absence(tx: Connection, tombstone_id: int, *, apart_seconds: float) -> bool:
+def record_absence(tx: Connection, deletion_entry_id: int, *, apart_seconds: float) -> bool:
     """Record that the log was absent. Return True if this closed the deletion entry.
 
     An entry closes at an absence more than `apart_seconds` (longer than the longest data-plane call) after the first. Raises NotFound
     if the entry is closed already.
     """
-    parameters = {"tombstone_id": tombstone_id, "apart_seconds": apart_seconds}
+    parameters = {"deletion_entry_id": deletion_entry_id, "apart_seconds": apart_seconds}
     closed = tx.execute(text(_ABSENT), parameters).scalar_one_or_none()
     if closed is None:
-        raise NotFound(f"deletion entry {tombstone_id} is not open; another process closed it")
+        raise NotFound(f"deletion entry {deletion_entry_id} is not open; another process closed it")
     return bool(closed)
 
 
-def record_failure(tx: Connection, tombstone_id: int, error_text: str, *, delay_seconds: float) -> None:
+def record_failure(tx: Connection, deletion_entry_id: int, error_text: str, *, delay_seconds: float) -> None:
     """Record that the log still exists or could not be checked. Absences start again, and the next attempt follows after the delay."""
-    parameters = {"tombstone_id": tombstone_id, "error_text": error_text, "delay_seconds": delay_seconds}
+    parameters = {
+        "deletion_entry_id": deletion_entry_id,
+        "error_text": error_text,
+        "delay_seconds": delay_seconds,
+    }
     tx.execute(text(_FAILED), parameters)
 
 
-def keep(tx: Connection, tombstone_id: int, reason: str) -> None:
+def keep(tx: Connection, deletion_entry_id: int, reason: str) -> None:
     """Close the deletion entry and keep the log, for this reason."""
-    tx.execute(text(_KEEP), {"tombstone_id": tombstone_id, "reason": reason})
+    tx.execute(text(_KEEP), {"deletion_entry_id": deletion_entry_id, "reason": reason})
 
 
-def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[Tombstone]:
+def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[DeletionEntry]:
     """Return up to `limit` open deletion entries, oldest first."""
-    return [_tombstone(row) for row in tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})]
+    return [_deletion_entry(row) for row in tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})]
 
 
-def _tombstone(row: Row[Any]) -> Tombstone:
-    return Tombstone(**row._mapping)
+def _deletion_entry(row: Row[Any]) -> DeletionEntry:
+    return DeletionEntry(**row._mapping)
 
 
 def next_due(tx: Connection) -> datetime | None:
     """Return the earliest time at which a deletion entry is due. None if no entry is open, except those of held topics."""
     due: datetime | None = tx.execute(
         text("""
-            SELECT min(greatest(d.not_before, d.created_at)) FROM cleave.tombstone d
+            SELECT min(greatest(d.not_before, d.created_at)) FROM cleave.deletion_entry d
              WHERE d.closed_at IS NULL
                AND (SELECT w.held_reason IS NULL FROM cleave.topic w WHERE w.topic_id = d.topic_id)
         """)

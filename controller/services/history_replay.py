@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from controller.domain.decision import Lane
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
 from controller.domain.load import METRICS, LoadRecord, LoadStats, next_record
 from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.replay import Document, Replay
-from controller.domain.situation import Situation
 
 if TYPE_CHECKING:
     from controller.landing.history import RateHistory
@@ -186,7 +186,7 @@ class _Walk:
         self, decisions: Sequence[Decided], segments: Mapping[int, SegmentLife], window_ms: int
     ) -> None:
         self.decisions = decisions
-        self.situations = [Situation.from_json(decision.situation) for decision in decisions]
+        self.situations = [EvaluationInput.from_json(decision.situation) for decision in decisions]
         self.loads = _Loads(window_ms)
         self.segments, self.origins = segments, origins_of(segments, segments)
         self.memory = LoadMemory()
@@ -231,7 +231,7 @@ class _Walk:
         return Retraced(decided, replay, tuple(_differences(situation, again)))
 
 
-def _differences(stored: Situation, again: Situation) -> Iterator[str]:
+def _differences(stored: EvaluationInput, again: EvaluationInput) -> Iterator[str]:
     """Yield a message for each segment that differs. Loads are compared exactly. Load memories are compared
     to nine digits, because PostgreSQL adds them up in an order of its own.
     """

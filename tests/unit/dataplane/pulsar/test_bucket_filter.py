@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.dataplane.pulsar.belonging import Belonging
+from controller.dataplane.pulsar.bucket_filter import BucketFilter
 from controller.dataplane.pulsar.buckets import HASHES
 from controller.dataplane.pulsar.runs import Run
 from controller.domain.hash_range import FULL_RANGE, HashRange
@@ -40,10 +40,10 @@ def _message(key: str = "", ordering_key: str = "", **properties: str) -> Any:
     )
 
 
-def _sorted(*messages: Any, first_index: int = 0, entry: int = 1, asked: Belonging | None = None) -> str:
+def _sorted(*messages: Any, first_index: int = 0, entry: int = 1, asked: BucketFilter | None = None) -> str:
     """`+` for each of the lower half's own, `-` for each other, by their places."""
     run = Run((7, entry), first_index, messages, is_batched=True)
-    ours, others = (asked or Belonging(LOW)).sort(run)
+    ours, others = (asked or BucketFilter(LOW)).sort(run)
     told = {
         one.first_index + at: sign
         for sign, some in (("+", ours), ("-", others))
@@ -64,7 +64,7 @@ def test_each_message_of_a_batch_without_a_mark_is_told_by_its_key() -> None:
 def test_an_entry_of_one_bucket_is_not_cut() -> None:
     run = Run((7, 1), 0, [_message(key) for key in _keys(LOW, 3)], is_batched=True)
 
-    assert Belonging(LOW).sort(run) == ([run], [])
+    assert BucketFilter(LOW).sort(run) == ([run], [])
 
 
 def test_without_a_key_there_is_no_order_to_keep() -> None:
@@ -98,7 +98,7 @@ def test_of_an_entry_whose_beginning_is_gone_keys_may_be_either(sent: str) -> No
 
 
 def test_what_one_entry_is_tells_nothing_of_the_next() -> None:
-    asked = Belonging(LOW)
+    asked = BucketFilter(LOW)
 
     assert _sorted(_message(_bytes_key(LOW)), asked=asked) == "+"
     assert _sorted(_message(_bytes_key(LOW)), first_index=1, asked=asked) == "+"

@@ -22,7 +22,7 @@ ASK_AGAIN_SECONDS = 0.1
 _POLL_SECONDS = 0.02
 
 
-class DrainLook:
+class DrainCheck:
     """The drain check of one reader. For the reader's thread; any thread may read `is_due`."""
 
     def __init__(self, cursors: Cursors, backing_topic: str, subscription: str) -> None:

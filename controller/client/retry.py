@@ -19,7 +19,7 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 0.05, 2.0
 
 
 @checked
-def patiently(act: Callable[[], Result], *, seconds: float) -> Result:
+def retry_for(act: Callable[[], Result], *, seconds: float) -> Result:
     """Return the result of `act`. Retry it on DataPlaneUnavailable and StoreUnavailable, then raise the last
     error.
 

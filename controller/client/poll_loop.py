@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from controller.client.patience import Outage
+from controller.client.retry import Outage
 from controller.domain.errors import CleaveError, Retryable
 
 LOOK_SECONDS = 1.0
@@ -17,7 +17,7 @@ WAITS_FOR_RECEIVE = "waits for the next `receive`"
 Item = TypeVar("Item")
 
 
-class Rounds:
+class PollLoop:
     """The poll loop of one consumer. For the consumer's thread; any thread may set `wakeup`."""
 
     def __init__(self, wakeup: threading.Event, patience_seconds: float, *borne: type[CleaveError]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.domain.shown import shown
+from controller.domain.formatting import shown
 
 
 def test_a_value_of_any_depth_is_shown() -> None:

@@ -13,23 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
+from controller.dataplane.base import CreatedLog, DataPlane, LogState, SetWiseDataPlane, Successor
 from controller.domain.errors import (
     CleaveError,
     Conflict,
-    ForeignLog,
     HeldUp,
     InvalidInput,
     NotFound,
     SegmentNotFound,
     SubscriptionNotFound,
+    UnmanagedLog,
     Unsupported,
 )
-from controller.domain.operation import FROM_LATEST, SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
+from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Observed, Operation, Step
 from controller.services.operation_runner.calls import CallAll
 from controller.services.operation_runner.gate_acts import GateActs
 from controller.store.journal import seeks
-from controller.store.journal.seeks import SoughtLog
+from controller.store.journal.seeks import SeekLog
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, gates, subscriptions
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -76,7 +76,7 @@ class Subject:
                 self.operation.origin_of(child, self.observed.topic_epoch),
             )
 
-    def stranger(self, born: Mapping[str, Born]) -> str | None:
+    def stranger(self, born: Mapping[str, CreatedLog]) -> str | None:
         """Return a child's log that another operation created; None if there is none.
 
         A log without an origin passes: a client may have created the log by opening a reserved child early.
@@ -89,7 +89,7 @@ class Subject:
 
 
 @dataclass(slots=True)
-class Acted:
+class StepResults:
     """Results of an action by operation id: details for the journal, or the obstacle of the operation.
 
     `carried`: subscriptions that exist on the children. `positions`: end positions of the terminated parents.
@@ -110,7 +110,7 @@ class LogActs:
         self._call_all = call_all
         self._gates = GateActs(store, plane, call_all)
 
-    def perform(self, step: Step, subjects: Sequence[Subject]) -> Acted:
+    def perform(self, step: Step, subjects: Sequence[Subject]) -> StepResults:
         """Perform the step for all operations."""
         match step:
             case Step.CREATE_CHILDREN | Step.SET_FENCING:
@@ -122,29 +122,33 @@ class LogActs:
             case Step.FINISH:
                 return self._complete_children(subjects)
             case Step.CREATE_CURSORS:
-                return Acted({one.operation_id: self._create_cursors(one.operation) for one in subjects})
+                return StepResults(
+                    {one.operation_id: self._create_cursors(one.operation) for one in subjects}
+                )
             case Step.DELETE_CURSORS:
-                return Acted({one.operation_id: self._delete_cursors(one.operation) for one in subjects})
+                return StepResults(
+                    {one.operation_id: self._delete_cursors(one.operation) for one in subjects}
+                )
             case Step.STOP_READERS:
-                return Acted({one.operation_id: self._stop_readers(one.operation) for one in subjects})
+                return StepResults({one.operation_id: self._stop_readers(one.operation) for one in subjects})
             case Step.MOVE_CURSORS:
-                return Acted({one.operation_id: self._move_cursors(one.operation) for one in subjects})
+                return StepResults({one.operation_id: self._move_cursors(one.operation) for one in subjects})
             case _:
-                return Acted({one.operation_id: {} for one in subjects})
+                return StepResults({one.operation_id: {} for one in subjects})
 
-    def _create_children(self, subjects: Sequence[Subject], *, demands_open: bool) -> Acted:
+    def _create_children(self, subjects: Sequence[Subject], *, demands_open: bool) -> StepResults:
         """Create each reserved log with every subscription. The call also returns the state of each log.
 
         Before the fence, a child that another client terminated ends its operation: the child could never
         accept a write, and aborting has no cost yet.
         """
         made = self._create(successor for one in subjects for successor in one.successors())
-        acted = Acted()
+        acted = StepResults()
         for one in subjects:
             born = {child.backing_topic: made[child.backing_topic] for child in one.operation.children}
             stranger = one.stranger(born)
             if stranger is not None:
-                acted.errors[one.operation_id] = ForeignLog(
+                acted.errors[one.operation_id] = UnmanagedLog(
                     f"{stranger} was created by an operation that this journal does not have; "
                     f"see `cleave topics recover {one.operation.topic_name} --dry-run`"
                 )
@@ -162,7 +166,7 @@ class LogActs:
             acted.details[one.operation_id] = {**noted, **_gated(one)}
         return acted
 
-    def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
+    def _terminate_parents(self, subjects: Sequence[Subject]) -> StepResults:
         """Terminate the parents, which fences their ranges. If the common call did not terminate a parent,
         its operation is handled alone, after the others. The gates of the children are closed before the first
         parent is terminated.
@@ -174,7 +178,7 @@ class LogActs:
         ]
         closed = self._terminate(open_logs) if open_logs else {}
         positions = {log: at for one in subjects for log, at in one.positions.items()} | closed
-        acted = Acted()
+        acted = StepResults()
         for one in subjects:
             left = [log for log in one.operation.fenced_topics if log not in positions]
             own = {log: positions[log] for log in one.operation.fenced_topics if log in positions}
@@ -205,11 +209,11 @@ class LogActs:
             raise HeldUp(f"{', '.join(unclosed)} gone again; trying again", HELD_SECONDS)
         return {"positions": positions, "found missing": list(left)}
 
-    def _complete_children(self, subjects: Sequence[Subject]) -> Acted:
+    def _complete_children(self, subjects: Sequence[Subject]) -> StepResults:
         """Create subscriptions that an application made on a parent during its termination on the children
         too. Then check the parents, because a broker may have left a parent fenced.
         """
-        acted = Acted({one.operation_id: {} for one in subjects})
+        acted = StepResults({one.operation_id: {} for one in subjects})
         succeeding = [one for one in subjects if one.operation.kind.succeeds_logs]
         logs = [log for one in succeeding for log in one.operation.fenced_topics]
         if not logs:
@@ -268,7 +272,7 @@ class LogActs:
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
-        def look(one: SoughtLog) -> None:
+        def look(one: SeekLog) -> None:
             with suppress(NotFound):  # nothing to move there
                 self._plane.backlog(one.backing_topic, name)
 
@@ -284,12 +288,12 @@ class LogActs:
         request. The cursors of a checkpoint group stay, because they keep messages.
         """
         name = str(operation.parameters[SUBSCRIPTION])
-        sought = operation.parameters[SOUGHT_MS]
+        sought = operation.parameters[SEEK_TARGET]
         logs = self._sought_logs(operation)
         if self._is_stock(operation, name):
             return self._move_gated_cursors(operation, name, logs)
 
-        def move(one: SoughtLog) -> int | None:
+        def move(one: SeekLog) -> int | None:
             """Move one cursor. Return the backlog afterwards; None if the log or the cursor does not exist."""
             try:
                 if isinstance(sought, int):
@@ -308,9 +312,9 @@ class LogActs:
             "missing": [one.segment_id for one, backlog in found if backlog is None],
         }
 
-    def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SoughtLog]) -> Detail:
+    def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
         """The cursors of standard consumers, with the gates of whatever has ancestors to read closed before the first one moves."""
-        key, sought = SubscriptionKey(operation.topic_id, name), operation.parameters[SOUGHT_MS]
+        key, sought = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
         instant_ms = sought if isinstance(sought, int) else None
         if instant_ms is not None:
             self._gates.close_for_seek(operation, key, instant_ms)
@@ -338,7 +342,7 @@ class LogActs:
             self._plane.create_subscription(log, name)
             self._plane.seek(log, name, instant_ms)
 
-    def _sought_logs(self, operation: Operation) -> list[SoughtLog]:
+    def _sought_logs(self, operation: Operation) -> list[SeekLog]:
         key = SubscriptionKey(operation.topic_id, str(operation.parameters[SUBSCRIPTION]))
         with self._store.single_statement() as tx:
             return seeks.logs_of(tx, key)
@@ -358,7 +362,7 @@ class LogActs:
         missing = self._call_all([partial(is_missing, topic) for topic in topics])
         return [topic for topic, gone in zip(topics, missing, strict=True) if gone]
 
-    def _create(self, successors: Iterable[Successor]) -> Mapping[str, Born]:
+    def _create(self, successors: Iterable[Successor]) -> Mapping[str, CreatedLog]:
         calls = [partial(self._set_wise.create_successors, some) for some in _portions(successors)]
         return {log: born for made in self._call_all(calls) for log, born in made.items()}
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.domain.decision import RefusalReason
-from controller.domain.shown import duration
+from controller.domain.formatting import duration
 
 INSTANTS = ("_at", "_since")
 """Endings of metrics whose value is an instant, in milliseconds since the Unix epoch."""

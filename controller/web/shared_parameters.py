@@ -13,7 +13,7 @@ from controller.services.watches.topic_feed import TopicFeed
 from controller.web.paths import BundleName, NamespaceName, Tenant, TopicName
 
 
-class ServesPeople(Protocol):
+class PeopleServices(Protocol):
     """The services that calls of people need. A worker has further services, for consumers."""
 
     @property

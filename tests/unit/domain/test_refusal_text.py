@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from controller.domain.decision import RefusalReason
+from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
-from controller.domain.how_far import how_far
-from controller.domain.situation import Situation
+from controller.domain.refusal_text import how_far
 from tests.unit.domain.situations import situations
 
 NOON = 1_763_812_800_000  # 2025-11-22 12:00:00Z
@@ -83,7 +83,7 @@ def test_an_instant_beyond_the_calendar_stays_a_number() -> None:
 
 
 @given(situations())
-def test_every_refusal_with_a_figure_has_a_sentence_with_it(situation: Situation) -> None:
+def test_every_refusal_with_a_figure_has_a_sentence_with_it(situation: EvaluationInput) -> None:
     for refusal in decide(situation).refusals:
         said = how_far(refusal.to_document(), situation.now)
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from controller.client.closing import Closable
-from controller.client.patience import Backoff
+from controller.client.retry import Backoff
 from controller.domain.errors import CleaveError, SegmentNotFound, Terminal
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.02, 1.0

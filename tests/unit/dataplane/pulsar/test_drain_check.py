@@ -6,13 +6,13 @@ from typing import cast
 
 import pytest
 
-from controller.dataplane.pulsar import drain_look
+from controller.dataplane.pulsar import drain_check
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.drain_look import (
+from controller.dataplane.pulsar.drain_check import (
     ACKNOWLEDGED_WITHIN_SECONDS,
     ASK_AGAIN_SECONDS,
-    DrainLook,
+    DrainCheck,
 )
 
 
@@ -49,16 +49,16 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         def wait(self, seconds: float) -> None:
             found.now += seconds
 
-    monkeypatch.setattr(drain_look.time, "monotonic", found.monotonic)
-    monkeypatch.setattr(drain_look.threading, "Event", Patience)
+    monkeypatch.setattr(drain_check.time, "monotonic", found.monotonic)
+    monkeypatch.setattr(drain_check.threading, "Event", Patience)
     return found
 
 
-def look_of(broker: Broker) -> DrainLook:
-    return DrainLook(cast(Cursors, broker), "log", "billing")
+def look_of(broker: Broker) -> DrainCheck:
+    return DrainCheck(cast(Cursors, broker), "log", "billing")
 
 
-def asks(look: DrainLook, *, is_idle: bool = True) -> bool:
+def asks(look: DrainCheck, *, is_idle: bool = True) -> bool:
     return look.is_drained(Deadline(30.0), is_idle=lambda: is_idle)
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 
 from controller.domain.errors import InvalidInput
+from controller.domain.evaluation_input import EvaluationInput, History, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
 from controller.domain.reshape import ReshapeKind
-from controller.domain.situation import History, LiveReshape, Situation
 from tests.support.ancestry import merge_depth_by_ancestry
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 
@@ -49,14 +49,14 @@ def test_only_active_segments_and_their_load_are_in_the_text() -> None:
     assert set(document["loads"]) == {"1", "4"}
     assert document["recent_loads"] == {"4": [[1, 0, 0, 0], [2, 0, 0, 0]]}
     assert document["ancestors"] == []
-    assert Situation.from_json(situation.to_json()).recent_loads == {4: (LoadStats(1), LoadStats(2))}
+    assert EvaluationInput.from_json(situation.to_json()).recent_loads == {4: (LoadStats(1), LoadStats(2))}
 
 
 def test_under_strict_pulsar_the_ancestors_whose_merges_count_are_in_the_text() -> None:
     situation = topic(10, 20, layout=lived(), policy=AutoScalePolicy(strict_pulsar=True, max_dag_depth=1))
     document = json.loads(situation.to_json())
     assert document["ancestors"] == [[0, []], [2, [0]], [3, [0]]]
-    replayed = Situation.from_json(situation.to_json())
+    replayed = EvaluationInput.from_json(situation.to_json())
     assert merge_depth_by_ancestry(replayed.layout, 4) == 1
     assert decide(replayed) == decide(situation)
 
@@ -64,7 +64,7 @@ def test_under_strict_pulsar_the_ancestors_whose_merges_count_are_in_the_text() 
 def test_a_policy_that_could_not_be_read_is_none_that_can_when_it_comes_back() -> None:
     situation = topic(1_000_000, policy=UnreadablePolicy(why="topic's policy: max_segments = '8'"))
 
-    replayed = Situation.from_json(situation.to_json())
+    replayed = EvaluationInput.from_json(situation.to_json())
 
     assert replayed == situation
     assert decide(replayed) == decide(situation)
@@ -76,7 +76,7 @@ def test_why_a_policy_could_not_be_read_is_a_text(why: object) -> None:
     document["policy"]["unreadable"] = why
 
     with pytest.raises(InvalidInput, match=r"unreadable = .*give a text"):
-        Situation.from_json(json.dumps(document))
+        EvaluationInput.from_json(json.dumps(document))
 
 
 def test_everything_a_decision_reads_comes_back_equal() -> None:
@@ -92,7 +92,7 @@ def test_everything_a_decision_reads_comes_back_equal() -> None:
         ),
         capabilities=SHARED,
     )
-    replayed = Situation.from_json(situation.to_json())
+    replayed = EvaluationInput.from_json(situation.to_json())
     assert replayed.layout.active == situation.layout.active
     assert replayed.layout.next_segment_id == situation.layout.next_segment_id
     assert replayed.layout.epoch == situation.layout.epoch
@@ -103,9 +103,9 @@ def test_everything_a_decision_reads_comes_back_equal() -> None:
 
 
 @given(situations())
-def test_reading_and_writing_again_gives_the_same_text(situation: Situation) -> None:
+def test_reading_and_writing_again_gives_the_same_text(situation: EvaluationInput) -> None:
     text = situation.to_json()
-    assert Situation.from_json(text).to_json() == text
+    assert EvaluationInput.from_json(text).to_json() == text
 
 
 def test_another_controller_is_told_only_where_there_is_one() -> None:
@@ -113,4 +113,4 @@ def test_another_controller_is_told_only_where_there_is_one() -> None:
     with_other = replace(alone, foreign_controller=True)
 
     assert "foreign_controller" not in json.loads(alone.to_json())
-    assert Situation.from_json(with_other.to_json()).foreign_controller
+    assert EvaluationInput.from_json(with_other.to_json()).foreign_controller

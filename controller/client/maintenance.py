@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
-class StandIn:
+class MaintenanceThread:
     """The background thread of one consumer, running from `start` to `stop`. Any thread may call `ring`."""
 
     def __init__(self, act: Callable[[], float]) -> None:

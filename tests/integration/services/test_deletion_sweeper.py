@@ -7,11 +7,11 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import plane as embedded_plane
 from controller.domain.operation import OperationState
-from controller.services import tombstone_sweeper, topic_admin
+from controller.services import deletion_sweeper, topic_admin
+from controller.services.deletion_sweeper import sweep
 from controller.services.segment_admin import splitting
-from controller.services.tombstone_sweeper import sweep
-from controller.store.journal import tombstones
-from controller.store.journal.tombstones import Tombstone
+from controller.store.journal import deletion_entries
+from controller.store.journal.deletion_entries import DeletionEntry
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
@@ -31,15 +31,15 @@ def an_aborted_split(bench: Bench) -> list[str]:
     return sorted(child.backing_topic for child in operation.children)
 
 
-def open_tombstones(bench: Bench) -> list[Tombstone]:
+def open_tombstones(bench: Bench) -> list[DeletionEntry]:
     """Those not closed."""
     with bench.store.transaction() as tx:
-        return tombstones.list_open(tx)
+        return deletion_entries.list_open(tx)
 
 
 def make_due(bench: Bench) -> None:
     """Forget the pause before the next try."""
-    bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity' WHERE closed_at IS NULL")
+    bench.execute("UPDATE cleave.deletion_entry SET not_before = '-infinity' WHERE closed_at IS NULL")
 
 
 def test_logs_are_deleted_at_once_and_their_tombstones_closed_at_a_second_look(bench: Bench) -> None:
@@ -54,14 +54,16 @@ def test_logs_are_deleted_at_once_and_their_tombstones_closed_at_a_second_look(b
         return not open_tombstones(bench)
 
     wait_until(closed)
-    apart = "SELECT min(extract(epoch FROM closed_at - absent_since)) FROM cleave.tombstone"
+    apart = "SELECT min(extract(epoch FROM closed_at - absent_since)) FROM cleave.deletion_entry"
     assert bench.scalar(apart) > CALL_TIMEOUT_SECONDS
 
 
 def test_a_second_look_too_soon_closes_nothing(bench: Bench) -> None:
     an_aborted_split(bench)
     sweep(bench.store, bench.planes)
-    bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity', absent_since = clock_timestamp()")
+    bench.execute(
+        "UPDATE cleave.deletion_entry SET not_before = '-infinity', absent_since = clock_timestamp()"
+    )
 
     assert sweep(bench.store, bench.planes).closed == []
     assert len(open_tombstones(bench)) == 2
@@ -72,7 +74,7 @@ def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(benc
     sweep(bench.store, bench.planes)
     bench.create_again(log, ["billing"])  # a call held up on its way
     bench.execute(
-        "UPDATE cleave.tombstone SET not_before = '-infinity', absent_since = absent_since - interval '1 hour'"
+        "UPDATE cleave.deletion_entry SET not_before = '-infinity', absent_since = absent_since - interval '1 hour'"
     )
 
     swept = sweep(bench.store, bench.planes)
@@ -88,7 +90,7 @@ def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(
 ) -> None:
     """An act that says it was done is looked at: here a call held up makes the log anew in between."""
     logs = an_aborted_split(bench)
-    monkeypatch.setattr(tombstone_sweeper, "PARALLEL_DELETES", 1)
+    monkeypatch.setattr(deletion_sweeper, "PARALLEL_DELETES", 1)
     plane, made = FaultyDataPlane(bench.plane), list[int]()
 
     def make_it_again(call: str, number: int) -> None:
@@ -162,6 +164,6 @@ def test_tombstones_of_a_data_plane_that_is_not_here_are_left_open(bench: Bench)
 def test_two_sweepers_do_not_take_the_same_tombstone(bench: Bench) -> None:
     an_aborted_split(bench)
     with bench.store.transaction() as tx:
-        taken = tombstones.claim_due(tx, limit=1, hold_seconds=60.0)
+        taken = deletion_entries.claim_due(tx, limit=1, hold_seconds=60.0)
 
         assert len(sweep(bench.store, bench.planes).absent) == 2 - len(taken)

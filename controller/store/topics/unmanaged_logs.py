@@ -15,22 +15,22 @@ _REPLACE = text("""
         SELECT * FROM jsonb_to_recordset(CAST(:logs AS jsonb)) AS g (
             topic_id bigint, backing_topic text, segment_id bigint, reason text, token text, epoch bigint, unread bigint))
     , gone AS (
-        DELETE FROM cleave.foreign_log f
+        DELETE FROM cleave.unmanaged_log f
          WHERE f.data_plane = :data_plane AND f.topic_id = ANY (:topic_ids)
            AND f.backing_topic NOT IN (SELECT backing_topic FROM given))
-    INSERT INTO cleave.foreign_log AS f (data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread)
+    INSERT INTO cleave.unmanaged_log AS f (data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread)
     SELECT :data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread FROM given
     ON CONFLICT (data_plane, backing_topic) DO UPDATE
        SET topic_id = excluded.topic_id, reason = excluded.reason, unread = excluded.unread, seen_at = clock_timestamp()""")
 _NOTE = text("""
-    INSERT INTO cleave.foreign_log AS f (data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread)
+    INSERT INTO cleave.unmanaged_log AS f (data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread)
     VALUES (:data_plane, :backing_topic, :topic_id, :segment_id, :reason, :token, :epoch, :unread)
     ON CONFLICT (data_plane, backing_topic) DO UPDATE
        SET reason = excluded.reason, unread = excluded.unread, seen_at = clock_timestamp()""")
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignLog:
+class UnmanagedLog:
     """An unmanaged log that is kept, and the reason. `unread` is the largest number of unread messages of any subscription; None if
     not known.
     """
@@ -55,13 +55,15 @@ class ForeignLog:
         }
 
 
-def replace(tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[ForeignLog]) -> None:
+def replace(
+    tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[UnmanagedLog]
+) -> None:
     """Store the unmanaged logs of these topics, and delete the rows of logs that no longer exist."""
     documents = json.dumps([log.to_document() for log in logs])
     parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}
     tx.execute(_REPLACE, parameters)
 
 
-def note(tx: Connection, data_plane: str, log: ForeignLog) -> None:
+def note(tx: Connection, data_plane: str, log: UnmanagedLog) -> None:
     """Store an unmanaged log that a deletion has kept."""
     tx.execute(_NOTE, {"data_plane": data_plane, **log.to_document()})

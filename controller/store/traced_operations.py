@@ -41,7 +41,7 @@ _INSTALLED = "SELECT min(applied_at) AS installed_at FROM inspect.migrations"
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedOperation:
     """A finished operation with its steps. `decision` is the decision that chose it, with the load run that preceded the decision by at
     most ten minutes, if the decision used load. None if the operation was requested manually, or the decision has expired.
     """
@@ -57,7 +57,7 @@ def installed_at(tx: Connection) -> datetime:
     return instant
 
 
-def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int) -> list[Traced]:
+def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int) -> list[TracedOperation]:
     """Return operations that finished after `since`, or at `since` with an id above `after`, by finishing time and id."""
     operations = inspection.rows(tx, _ENDED, since=since, after=after, limit=limit)
     if not operations:
@@ -71,4 +71,7 @@ def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int)
         row["decision_id"]: row
         for row in inspection.rows(tx, _DECISIONS, decision_ids=decision_ids, oldest=oldest)
     }
-    return [Traced(row, steps[row["operation_id"]], decisions.get(row["decision_id"])) for row in operations]
+    return [
+        TracedOperation(row, steps[row["operation_id"]], decisions.get(row["decision_id"]))
+        for row in operations
+    ]

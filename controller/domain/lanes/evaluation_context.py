@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from controller.domain.approvals import HeldAct
+from controller.domain.approvals import HeldAction
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split, lane_of
 from controller.domain.entry_buckets import MOST_UNITS
+from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load import LoadRecord, LoadStats
-from controller.domain.situation import LiveReshape, Situation
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
-class Ground:
+class EvaluationContext:
     """Active segments in the order of their ranges, with their records at the same index, limits, cooldowns and
     refusals.
 
@@ -68,7 +68,9 @@ class Ground:
         "valid_until",
     )
 
-    def __init__(self, situation: Situation, held: Mapping[int, HeldAct] = MappingProxyType({})) -> None:
+    def __init__(
+        self, situation: EvaluationInput, held: Mapping[int, HeldAction] = MappingProxyType({})
+    ) -> None:
         policy = situation.policy
         self.held = held
         actions = (held_action.act for held_action in held.values())

@@ -67,7 +67,7 @@ class UnloadResult:
     owner: str | None
 
 
-class BundleActs:
+class BundleActions:
     """Splits and unloads in one cluster."""
 
     def __init__(

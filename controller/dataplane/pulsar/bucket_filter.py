@@ -19,7 +19,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 
 
-class Belonging:
+class BucketFilter:
     """The filter of one reader. It remembers the marks at the beginning of the latest entry, for later
     messages of the entry.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from controller.domain.how_far import how_far
+from controller.domain.refusal_text import how_far
 from controller.questions.evaluations import Document, at, matched
 from controller.terminal import cell
 

@@ -17,18 +17,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Connection
 
 from controller.bootstrap import Application
-from controller.domain.shown import duration, printable
+from controller.domain.formatting import duration, printable
 from controller.store.postgres.snapshots import snapshot
 from controller.tasks.access import cleave_at
 
 HERE = Path(__file__).parent
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Maximum number of rows of a table on a page; a longer list says that it is cut."""
 PATIENCE_SECONDS = 8.0
 """Time for a statement: a page is reloaded every few seconds and must not load the database for longer."""
 
 
-class Desk:
+class PageContext:
     """The application that the pages read with. The instance is kept as long as `where` returns the same database."""
 
     def __init__(
@@ -68,7 +68,7 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
     page = _templates.get_template(template).render(
         root=root,
         airflow=root.rpartition("/")[0],
-        most=MOST_ROWS,
+        most=MAX_ROWS,
         query=dict(request.query_params),
         **context,
     )

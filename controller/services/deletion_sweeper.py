@@ -1,4 +1,4 @@
-"""Tombstone sweeper: deletes superfluous logs, and repeats a deletion until the log is gone for good.
+"""Deletion sweeper: deletes superfluous logs, and repeats a deletion until the log is gone for good.
 
 This is the only module that deletes logs. Prunes, deletions, aborted operations and the reconciler decide
 which logs are superfluous. The sweeper demands proof immediately before it deletes: an operation of this
@@ -20,11 +20,11 @@ from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDat
 from controller.dataplane.deletion_proof import FOREIGN, reason_to_keep
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound, StoreUnavailable
 from controller.domain.log_origin import Ownership
-from controller.store.journal import tombstones
-from controller.store.journal.tombstones import Tombstone
+from controller.store.journal import deletion_entries
+from controller.store.journal.deletion_entries import DeletionEntry
 from controller.store.postgres.engine import Store
-from controller.store.topics import backing_logs, foreign_logs, holds
-from controller.store.topics.foreign_logs import ForeignLog
+from controller.store.topics import backing_logs, holds, unmanaged_logs
+from controller.store.topics.unmanaged_logs import UnmanagedLog
 
 log = telemetry.get_logger(__name__)
 
@@ -67,7 +67,7 @@ def sweep(
     while remaining > 0 and not should_stop():
         batch = min(remaining, BATCH)
         with store.single_statement() as tx:
-            due = tombstones.claim_due(
+            due = deletion_entries.claim_due(
                 tx, limit=batch, hold_seconds=(batch * CALLS_EACH + 1) * longest_call_seconds
             )
         for plane_name in sorted({entry.data_plane for entry in due}):
@@ -80,7 +80,7 @@ def sweep(
 def _sweep(
     store: Store,
     plane: DataPlane | None,
-    due: Sequence[Tombstone],
+    due: Sequence[DeletionEntry],
     apart_seconds: float,
     swept: SweepReport,
 ) -> None:
@@ -112,17 +112,17 @@ def _sweep(
 def _deletable(
     store: Store,
     plane: DataPlane | None,
-    due: Sequence[Tombstone],
+    due: Sequence[DeletionEntry],
     reports: Mapping[str, LogReport],
     swept: SweepReport,
-) -> list[Tombstone]:
+) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted. The other logs are kept, or tried again later."""
     with store.transaction() as tx:
         owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due])
     unplaced = [
         entry for entry in due if not owners[entry.backing_topic].was_active and not entry.discards_unread
     ]
-    deletable: list[Tombstone] = []
+    deletable: list[DeletionEntry] = []
     for entry in due:
         try:
             kept_because = _judge(plane, entry, reports, owners[entry.backing_topic])
@@ -146,32 +146,32 @@ def _deletable(
     return deletable
 
 
-def _with_used_siblings(store: Store, unplaced: Sequence[Tombstone]) -> list[Tombstone]:
+def _with_used_siblings(store: Store, unplaced: Sequence[DeletionEntry]) -> list[DeletionEntry]:
     """Return the entries of aborted operations of which another log is kept.
 
     Clients append to a child only after the reshape was committed. So the database lost the commit, and the
     recovery needs all children of the operation.
     """
     with store.single_statement() as tx:
-        kept = tombstones.reasons_to_keep(tx, [entry.operation_id for entry in unplaced])
+        kept = deletion_entries.reasons_to_keep(tx, [entry.operation_id for entry in unplaced])
     used = {operation_id for operation_id, reason in kept if reason != FOREIGN}
     return [entry for entry in unplaced if entry.operation_id in used]
 
 
 def _judge(
-    plane: DataPlane | None, tombstone: Tombstone, reports: Mapping[str, LogReport], owner: Ownership
+    plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
 ) -> str | None:
-    report = reports.get(tombstone.backing_topic)
+    report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):
         raise DataPlaneUnavailable(
-            f"{tombstone.backing_topic} did not answer; the deletion will be tried again"
+            f"{deletion_entry.backing_topic} did not answer; the deletion will be tried again"
         )
-    return _reason_to_keep(plane, tombstone, report, owner)
+    return _reason_to_keep(plane, deletion_entry, report, owner)
 
 
-def _delete(plane: DataPlane, tombstone: Tombstone) -> str | None:
+def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
     """Delete the log and read its state again. Return an error message; None if the log is gone."""
-    name = tombstone.backing_topic
+    name = deletion_entry.backing_topic
     try:
         plane.delete_segment(name)  # The data plane may still have parts of a missing log to remove.
         if plane.segment_state(name) is not LogState.MISSING:
@@ -185,7 +185,7 @@ def _delete(plane: DataPlane, tombstone: Tombstone) -> str | None:
     return None
 
 
-def _reports(plane: DataPlane | None, due: Sequence[Tombstone]) -> Mapping[str, LogReport]:
+def _reports(plane: DataPlane | None, due: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
     if plane is None:
         raise CleaveError(
             f"data plane {due[0].data_plane!r} is not configured here; sweep where it is configured"
@@ -196,7 +196,7 @@ def _reports(plane: DataPlane | None, due: Sequence[Tombstone]) -> Mapping[str, 
 
 
 def _reason_to_keep(
-    plane: SetWiseDataPlane, tombstone: Tombstone, report: LogReport, owner: Ownership
+    plane: SetWiseDataPlane, deletion_entry: DeletionEntry, report: LogReport, owner: Ownership
 ) -> str | None:
     """Return the reason why the log must not be deleted; None if the log is gone, or terminated and
     superfluous.
@@ -206,72 +206,84 @@ def _reason_to_keep(
     """
     if report.state is LogState.MISSING:
         return None
-    if tombstone.discards_unread:
+    if deletion_entry.discards_unread:
         return None if owner.created(report.origin) else FOREIGN
-    if owner.created(report.origin) and _prepare_deletion(plane, tombstone, report):
-        described = plane.describe_logs([tombstone.backing_topic]).get(tombstone.backing_topic)
+    if owner.created(report.origin) and _prepare_deletion(plane, deletion_entry, report):
+        described = plane.describe_logs([deletion_entry.backing_topic]).get(deletion_entry.backing_topic)
         if described is None or described.state is LogState.OPEN:
             raise DataPlaneUnavailable(
-                f"{tombstone.backing_topic} is not terminated yet; the deletion will be tried again"
+                f"{deletion_entry.backing_topic} is not terminated yet; the deletion will be tried again"
             )
         report = described
     return reason_to_keep(report, owner)
 
 
-def _prepare_deletion(plane: DataPlane, tombstone: Tombstone, report: LogReport) -> bool:
+def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: LogReport) -> bool:
     """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed."""
     if report.state is LogState.OPEN and report.is_unused:
-        plane.terminate_segment(tombstone.backing_topic)
+        plane.terminate_segment(deletion_entry.backing_topic)
         return True
-    lost = [name for name in tombstone.drained_for if name in report.cursors and report.cursors[name].unread]
+    lost = [
+        name for name in deletion_entry.drained_for if name in report.cursors and report.cursors[name].unread
+    ]
     for name in lost if report.state is LogState.TERMINATED else ():
-        log.warning("acknowledgements repeated", backing_topic=tombstone.backing_topic, subscription=name)
-        plane.skip_all(tombstone.backing_topic, name)
+        log.warning(
+            "acknowledgements repeated", backing_topic=deletion_entry.backing_topic, subscription=name
+        )
+        plane.skip_all(deletion_entry.backing_topic, name)
     return bool(lost) and report.state is LogState.TERMINATED
 
 
-def _keep(store: Store, tombstone: Tombstone, report: LogReport, reason: str, swept: SweepReport) -> None:
+def _keep(
+    store: Store, deletion_entry: DeletionEntry, report: LogReport, reason: str, swept: SweepReport
+) -> None:
     """Close the deletion entry and list the log as unmanaged. A log that must be kept is evidence that the
     journal is behind its logs.
     """
-    name = tombstone.backing_topic
+    name = deletion_entry.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)
     swept.kept[name] = reason
-    kept = ForeignLog(
-        tombstone.topic_id, name, tombstone.segment_id, reason, report.origin, report.most_unread
+    kept = UnmanagedLog(
+        deletion_entry.topic_id, name, deletion_entry.segment_id, reason, report.origin, report.most_unread
     )
     with store.transaction() as tx:
-        tombstones.keep(tx, tombstone.tombstone_id, reason)
-        foreign_logs.note(tx, tombstone.data_plane, kept)
-        holds.doubt(tx, [tombstone.topic_id])
+        deletion_entries.keep(tx, deletion_entry.deletion_entry_id, reason)
+        unmanaged_logs.note(tx, deletion_entry.data_plane, kept)
+        holds.doubt(tx, [deletion_entry.topic_id])
 
 
 def _record(
     store: Store,
-    tombstone: Tombstone,
+    deletion_entry: DeletionEntry,
     failure: str | None,
     apart_seconds: float,
     was_there: bool,
     swept: SweepReport,
 ) -> None:
     if failure is not None:
-        _fail(store, tombstone, failure, swept)
+        _fail(store, deletion_entry, failure, swept)
         return
     try:
         with store.transaction() as tx:
-            if was_there and tombstone.absences > 0:
-                tombstones.record_failure(tx, tombstone.tombstone_id, "it came back", delay_seconds=0.0)
-            closed = tombstones.record_absence(tx, tombstone.tombstone_id, apart_seconds=apart_seconds)
+            if was_there and deletion_entry.absences > 0:
+                deletion_entries.record_failure(
+                    tx, deletion_entry.deletion_entry_id, "it came back", delay_seconds=0.0
+                )
+            closed = deletion_entries.record_absence(
+                tx, deletion_entry.deletion_entry_id, apart_seconds=apart_seconds
+            )
     except NotFound:  # Another sweeper closed the entry.
         return
-    swept.absent.append(tombstone.backing_topic)
+    swept.absent.append(deletion_entry.backing_topic)
     if closed:
-        swept.closed.append(tombstone.backing_topic)
+        swept.closed.append(deletion_entry.backing_topic)
 
 
-def _fail(store: Store, tombstone: Tombstone, reason: str, swept: SweepReport) -> None:
-    log.warning("log not deleted", backing_topic=tombstone.backing_topic, error=reason)
-    swept.failed[tombstone.backing_topic] = reason
-    delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(tombstone.attempts, 10), LONGEST_DELAY_SECONDS)
+def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, swept: SweepReport) -> None:
+    log.warning("log not deleted", backing_topic=deletion_entry.backing_topic, error=reason)
+    swept.failed[deletion_entry.backing_topic] = reason
+    delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(deletion_entry.attempts, 10), LONGEST_DELAY_SECONDS)
     with store.transaction() as tx:
-        tombstones.record_failure(tx, tombstone.tombstone_id, reason, delay_seconds=delay_seconds)
+        deletion_entries.record_failure(
+            tx, deletion_entry.deletion_entry_id, reason, delay_seconds=delay_seconds
+        )

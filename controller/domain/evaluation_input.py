@@ -15,6 +15,7 @@ from typing import Any, Self
 from controller.domain.approvals import Approval, ApprovalState
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import shown
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
@@ -22,7 +23,6 @@ from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
 from controller.domain.policy_parameters import write_parameter
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, SegmentState
-from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST, whole, wholes
 
 TICKS_OF_MEMORY = 45
@@ -65,7 +65,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class EvaluationInput:
     """One topic at `now` (milliseconds since the Unix epoch). Immutable; the constructor checks nothing.
 
     `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each controller-managed
