@@ -147,10 +147,10 @@ def test_the_queue_is_bounded_and_keeps_the_youngest(bench: Bench, airflow: Note
     )
     many = poster_module.PENDING_AT_MOST + 7
 
-    poster._hear([Notification("cleave_layout", f"1:{epoch}") for epoch in range(many)])
-    poster._hear([Notification("cleave_layout", "no topic"), Notification("resync", "")])
+    poster._enqueue([Notification("cleave_layout", f"1:{epoch}") for epoch in range(many)])
+    poster._enqueue([Notification("cleave_layout", "no topic"), Notification("resync", "")])
 
     assert next(iter(poster._pending)) == (1, 7)
     assert len(poster._pending) == poster_module.PENDING_AT_MOST
-    poster._post_some()
+    poster._post_batch()
     assert airflow.posts == [], "what is not in the database is nothing to tell"

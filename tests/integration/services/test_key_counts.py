@@ -14,7 +14,7 @@ from controller.domain.key_counts import PRODUCER_MESSAGES, PRODUCERS, REQUEST_H
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.services.key_count_landing import KeyCountLanding
-from controller.services.load_aggregation.counted import MOST_OF_IT
+from controller.services.load_aggregation.counted import MIN_COUNTED_SHARE
 from controller.store.decisions.situations import load_situations
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, Run, loading
@@ -96,7 +96,7 @@ def test_each_count_is_added_once(run: Run) -> None:
 
 
 def test_counts_of_a_few_producers_only_do_not_tell_where_the_load_lies(run: Run) -> None:
-    messages = round(10 * 60 * MOST_OF_IT)
+    messages = round(10 * 60 * MIN_COUNTED_SHARE)
     tell(run, ("a", [(0, 1, messages - 1)]), ("b", [(40_000, 1, messages + 1)]))
     stored(run, 10)
     run.aggregate()

@@ -114,7 +114,7 @@ def test_counters_that_always_went_back_are_no_rate_and_a_reason(run: Run) -> No
         "SELECT batch, subject, topic_id, reason FROM inspect.set_aside WHERE is_current"
     )
     assert (batch, subject, topic_id) == ("load", f"segment 0 of topic {run.topic_id}", run.topic_id)
-    assert "went back" in reason
+    assert "decreased" in reason
     history = run.history.read(END_MS, END_MS)
     assert history["segment_id"].to_pylist() == [1]
 

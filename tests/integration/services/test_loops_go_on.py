@@ -155,7 +155,7 @@ def _poster(bench: Bench, _: Path) -> Broken:
     listener = Listener(bench.url, asset_events.CHANNELS)
     airflow = AirflowRest(AirflowLogin("http://127.0.0.1:1", "token"))
     return Broken(
-        AssetEventPoster(bench.store, listener, airflow, shards=lambda: ALL), AssetEventPoster, "_hear"
+        AssetEventPoster(bench.store, listener, airflow, shards=lambda: ALL), AssetEventPoster, "_enqueue"
     )
 
 

@@ -111,7 +111,7 @@ def test_a_log_that_is_not_closed_yet_is_left_for_later(
         failed = sweep(bench.store, bench.planes).failed
 
     assert sorted(failed) == logs
-    assert all("not closed yet" in why for why in failed.values())
+    assert all("not terminated yet" in why for why in failed.values())
     assert [bench.plane.segment_state(log) for log in logs] == [LogState.OPEN] * 2
 
 

@@ -381,8 +381,8 @@ def test_of_many_topics_those_that_differ_are_put_right(
 ) -> None:
     """Each kind of damage is seen in the look at all of them, and what is in order is left alone."""
     module = sys.modules[reconcile_topics.__module__]
-    monkeypatch.setattr(module, "TOPICS_A_LOOK", topics_a_look)
-    monkeypatch.setattr(module, "LOGS_A_CALL", logs_a_call)
+    monkeypatch.setattr(module, "TOPICS_PER_VIEW", topics_a_look)
+    monkeypatch.setattr(module, "LOGS_PER_CALL", logs_a_call)
     _, first, second, third, fourth = with_others(bench, 4)
     logs = {topic_id: logs_of(bench, topic_id) for topic_id in (first, second, third, fourth)}
     bench.plane.delete_segment(logs[first][0])

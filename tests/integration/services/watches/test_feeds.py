@@ -89,7 +89,7 @@ def test_whoever_has_gone_is_told_nothing_and_leaves_nothing(bench: Bench, layou
     changed(layouts, topic_id)
 
     assert gone.pushed == []
-    assert not any((layouts._watchers, layouts._new, layouts._told))
+    assert not any((layouts._watchers, layouts._new, layouts._pushed))
 
 
 def test_watchers_of_a_deleted_topic_are_sent_away(bench: Bench, layouts: LayoutFeed) -> None:
@@ -111,7 +111,7 @@ def test_many_that_open_and_close_leave_nothing_behind(bench: Bench, layouts: La
         layouts.watch(topic_id, watcher)
         layouts.forget(topic_id, watcher)
 
-    assert not any((layouts._watchers, layouts._new, layouts._told))
+    assert not any((layouts._watchers, layouts._new, layouts._pushed))
 
 
 @pytest.fixture
