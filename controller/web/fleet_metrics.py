@@ -34,7 +34,7 @@ HEALTH: Final = {
     "live_operations": "Operations that have not ended.",
     "oldest_operation_seconds": "Age of the oldest of them.",
     "stuck_operations": "Of these, operations that should have moved on (inspect.stuck_operations).",
-    "open_tombstones": "Logs that are still to be deleted from a data plane.",
+    "open_deletion_entries": "Logs that are still to be deleted from a data plane.",
     "evaluations_due": "Evaluations that are due, one for each topic and lane.",
     "oldest_evaluation_due_seconds": "Time since the oldest evaluation with a due time became due; evaluations because of a change have no age.",
     "load_age_seconds": "Age of the youngest aggregated load.",

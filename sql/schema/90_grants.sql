@@ -9,7 +9,7 @@ GRANT USAGE ON SCHEMA embedded TO cleave_client;
 -- The controller reads every control table. Functions of the owner, or `cleave migrate`, write the tables that it may not change.
 GRANT SELECT ON ALL TABLES IN SCHEMA cleave TO cleave_controller;
 GRANT USAGE ON SEQUENCE
-    cleave.topic_topic_id_seq, cleave.operation_operation_id_seq, cleave.deletion_entry_tombstone_id_seq, cleave.decision_id_seq,
+    cleave.topic_topic_id_seq, cleave.operation_operation_id_seq, cleave.deletion_entry_deletion_entry_id_seq, cleave.decision_id_seq,
     embedded.generation, embedded.log_log_id_seq
     TO cleave_controller;
 

@@ -66,14 +66,14 @@ SELECT operation_id, topic, kind, state, stuck_because, age_seconds, attempts, l
   FROM inspect.operations WHERE live AND stuck_because IS NOT NULL;
 COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that make no progress, with the reason (stuck_because).';
 
-CREATE VIEW inspect.tombstones_open AS
+CREATE VIEW inspect.deletion_entries_open AS
 SELECT d.deletion_entry_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_topic, d.reason, d.operation_id,
        d.attempts, d.last_error, d.absences, d.absent_since, d.not_before, d.created_at,
        round(extract(epoch FROM clock_timestamp() - d.created_at), 3) AS age_seconds
   FROM cleave.deletion_entry d
   JOIN cleave.topic t USING (topic_id)
  WHERE d.closed_at IS NULL;
-COMMENT ON VIEW inspect.tombstones_open IS 'Open deletion entries: logs still to be deleted from a data plane. An entry closes after the log was absent twice.';
+COMMENT ON VIEW inspect.deletion_entries_open IS 'Open deletion entries: logs still to be deleted from a data plane. An entry closes after the log was absent twice.';
 
 CREATE VIEW inspect.unmanaged_logs AS
 SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id, f.reason, f.unread, f.token, f.epoch, f.found_at, f.seen_at

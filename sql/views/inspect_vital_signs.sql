@@ -61,7 +61,7 @@ COMMENT ON VIEW inspect.set_aside IS
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
        live.operations AS live_operations, live.oldest_seconds AS oldest_operation_seconds, stuck.operations AS stuck_operations,
-       deletion_entries.open AS open_tombstones, backlog.evaluations AS evaluations_due, backlog.oldest_seconds AS oldest_evaluation_due_seconds,
+       deletion_entries.open AS open_deletion_entries, backlog.evaluations AS evaluations_due, backlog.oldest_seconds AS oldest_evaluation_due_seconds,
        load.age_seconds AS load_age_seconds, samples.age_seconds AS sample_age_seconds,
        leases.workers, leases.shards, leases.shards_without_worker, leases.lease_changes,
        undrained.segments AS undrained_segments, undrained.oldest_seconds AS oldest_undrained_seconds,

@@ -210,7 +210,7 @@ def check_calls_after_giving_up(scenario: Scenario, new_bench: NewBench, record_
         def give_up(bench: Bench = bench, operation_id: int = operation_id) -> None:
             pass_deadline(bench, operation_id)
             bench.drive(operation_id)
-            bench.wait_until(lambda: bench.settle() == [] and not bench.open_tombstones())
+            bench.wait_until(lambda: bench.settle() == [] and not bench.open_deletion_entries())
 
         pause_at(bench, operation_id, f"call:{number}", give_up)
         gave_up = bench.operation(operation_id).state is OperationState.ABORTED

@@ -246,7 +246,7 @@ class Bench:
         )
         return str(self.scalar(statement, topic_id=self.topic_id, segment_id=segment_id))
 
-    def open_tombstones(self) -> int:
+    def open_deletion_entries(self) -> int:
         """Logs whose deletion is not confirmed yet."""
         return int(self.scalar("SELECT count(*) FROM cleave.deletion_entry WHERE closed_at IS NULL"))
 

@@ -31,7 +31,7 @@ def an_aborted_split(bench: Bench) -> list[str]:
     return sorted(child.backing_topic for child in operation.children)
 
 
-def open_tombstones(bench: Bench) -> list[DeletionEntry]:
+def open_deletion_entries(bench: Bench) -> list[DeletionEntry]:
     """Those not closed."""
     with bench.store.transaction() as tx:
         return deletion_entries.list_open(tx)
@@ -51,7 +51,7 @@ def test_logs_are_deleted_at_once_and_their_tombstones_closed_at_a_second_look(b
 
     def closed() -> bool:
         sweep(bench.store, bench.planes)
-        return not open_tombstones(bench)
+        return not open_deletion_entries(bench)
 
     wait_until(closed)
     apart = "SELECT min(extract(epoch FROM closed_at - absent_since)) FROM cleave.deletion_entry"
@@ -66,7 +66,7 @@ def test_a_second_look_too_soon_closes_nothing(bench: Bench) -> None:
     )
 
     assert sweep(bench.store, bench.planes).closed == []
-    assert len(open_tombstones(bench)) == 2
+    assert len(open_deletion_entries(bench)) == 2
 
 
 def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(
 
     [(failed, why)] = swept.failed.items()
     assert "exists again right after its deletion" in why
-    [left] = [one for one in open_tombstones(bench) if one.backing_topic == failed]
+    [left] = [one for one in open_deletion_entries(bench) if one.backing_topic == failed]
     assert (left.absences, left.attempts) == (0, 1)
 
 
@@ -137,7 +137,7 @@ def test_a_deletion_that_fails_is_tried_again_later(bench: Bench) -> None:
 
     [failed] = swept.failed
     assert (sorted([failed, *swept.absent]), len(swept.absent)) == (logs, 1)
-    [left] = [one for one in open_tombstones(bench) if one.backing_topic == failed]
+    [left] = [one for one in open_deletion_entries(bench) if one.backing_topic == failed]
     assert left.attempts == 1
     assert "injected" in (left.last_error or "")
     make_due(bench)
@@ -158,7 +158,7 @@ def test_tombstones_of_a_data_plane_that_is_not_here_are_left_open(bench: Bench)
     logs = an_aborted_split(bench)
 
     assert sorted(sweep(bench.store, {}).failed) == logs
-    assert len(open_tombstones(bench)) == 2
+    assert len(open_deletion_entries(bench)) == 2
 
 
 def test_two_sweepers_do_not_take_the_same_tombstone(bench: Bench) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.integration.services.test_tombstone_sweeper import an_aborted_split, open_tombstones
 
 from controller.dataplane.base import LogReport, LogState
 from controller.dataplane.deletion_proof import FOREIGN
@@ -16,6 +15,7 @@ from controller.services.deletion_sweeper import USED_SIBLING, sweep
 from controller.services.garbage_collector import collect
 from controller.services.segment_admin import splitting
 from controller.store.topics import drains
+from tests.integration.services.test_deletion_sweeper import an_aborted_split, open_deletion_entries
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
 
@@ -50,7 +50,7 @@ def test_a_log_that_another_operation_created_is_kept_as_it_is_and_listed(bench:
 
     assert (swept.kept, swept.absent) == ({log: FOREIGN}, [own])
     assert bench.plane.segment_state(log) is LogState.OPEN
-    assert [one.backing_topic for one in open_tombstones(bench)] == [own]
+    assert [one.backing_topic for one in open_deletion_entries(bench)] == [own]
     assert bench.rows("SELECT backing_topic, reason, token FROM cleave.unmanaged_log") == [
         (log, FOREIGN, "another")
     ]
