@@ -230,7 +230,7 @@ def test_a_topic_between_two_leaders_is_waited_for_when_a_consumer_comes(
 def test_what_is_no_worker_is_named(script: tuple[Script, Servers]) -> None:
     says, servers = script
     says.timing = ["something else"]
-    with pytest.raises(StoreUnavailable, match="no worker of Cleave"):
+    with pytest.raises(StoreUnavailable, match="does not come from a worker of Cleave"):
         Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
 
 

@@ -126,7 +126,7 @@ def test_without_a_fresh_token_it_ends_when_its_patience_does(consuming: Consumi
     consuming.reconnect(consumer, token(life_seconds=-LEEWAY - 10.0))
 
     wait_until(lambda: consumer._session._failure, message="its patience is over")
-    with pytest.raises(TokenOutOfTime, match="run out"):
+    with pytest.raises(TokenOutOfTime, match="expired"):
         consumer.receive(timeout_seconds=0.1)
 
 

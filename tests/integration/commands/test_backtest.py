@@ -151,7 +151,7 @@ def test_a_what_if_of_the_past_is_refused_in_one_line(cleave: CommandLine, recor
         (("--set", "max_segments=null"), "give the value"),
         (("--set", "max_segments=0"), "max_segments"),
         (("--set", "nonsense=1"), "nonsense"),
-        (("--set", "max_segments=3", "--lanes", "load"), "--lanes goes with the present"),
+        (("--set", "max_segments=3", "--lanes", "load"), "--lanes applies to the present"),
     ]:
         answer = cleave("what-if", recorded, *given, *SPAN)
 

@@ -193,7 +193,7 @@ def test_settings_that_are_no_json_or_out_of_range_are_one_line(
 ) -> None:
     desk.uneven()
     for text, words in (
-        ('{"shedder": ', "Setting CLEAVE_BUNDLE_BALANCE: this is no JSON"),
+        ('{"shedder": ', "Setting CLEAVE_BUNDLE_BALANCE: the value is not JSON"),
         ('{"overloaded_usage": 85}', "overloaded_usage = 85.0 must be <= 1"),
         ('{"shader": "even"}', "'shader' cannot be set here"),
     ):

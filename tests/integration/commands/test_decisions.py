@@ -135,7 +135,7 @@ def test_a_text_that_nobody_can_read_any_more_is_a_difference(cleave: CommandLin
     answer = cleave("decisions", "replay", str(first))
 
     assert answer.code == 1
-    assert "what it was made on cannot be read" in answer.out
+    assert "its evaluation input cannot be read" in answer.out
 
 
 def test_a_span_bounds_what_is_replayed(cleave: CommandLine, life: Bench) -> None:
@@ -158,7 +158,7 @@ def test_what_is_not_there_and_what_is_no_question_is_one_line(cleave: CommandLi
     assert "decision 99 is not in the decision log" in cleave.refused("decisions", "replay", "99")
     assert "--all TOPIC" in cleave.refused("decisions", "replay")
     assert "--all TOPIC" in cleave.refused("decisions", "replay", "1", "--all", orders)
-    assert "go with --all" in cleave.refused("decisions", "replay", "1", "--from", "1d")
+    assert "need --all" in cleave.refused("decisions", "replay", "1", "--from", "1d")
     assert "does not exist" in cleave.refused("decisions", "replay", "--all", "acme/shop/none")
     assert "neither an instant" in cleave.refused("decisions", "replay", "--all", orders, "--from", "soon")
     assert "is empty" in cleave.refused("decisions", "replay", "--all", orders, "--from", "1d", "--to", "2d")

@@ -393,7 +393,7 @@ def test_collectors_of_the_same_brokers_and_clocks_that_are_off_are_reported(cle
 
 
 def test_files_that_were_moved_aside_are_reported(cleave: CommandLine, tmp_path: Path) -> None:
-    assert findings(cleave)["quarantine"] == ("ok", "no file was moved aside")
+    assert findings(cleave)["quarantine"] == ("ok", "no file is quarantined")
     for area, name in (("landing", "older"), ("landing-bundles/topics", "foreign")):
         root, _, kind = area.partition("/")
         path = tmp_path / root / "_quarantine" / kind / "day=2026-11-26" / f"{name}.parquet"

@@ -70,7 +70,7 @@ def test_the_fleet_is_told_hottest_first(cleave: CommandLine, orders: str) -> No
 def test_what_cannot_wait_stands_on_top(cleave: CommandLine, orders: str) -> None:
     cleave.ok("segments", "split", orders, "0", "--no-wait")
     cleave.execute("UPDATE cleave.operation SET deadline = clock_timestamp() WHERE finished_at IS NULL")
-    assert "1 operation(s) do not move on" in cleave.ok("top")
+    assert "1 operation(s) make no progress" in cleave.ok("top")
 
 
 def test_a_topic_is_told_with_what_is_done_and_what_is_left_alone(cleave: CommandLine, orders: str) -> None:

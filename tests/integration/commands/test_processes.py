@@ -137,7 +137,7 @@ def test_a_worker_by_itself_also_collects_load_and_serves_the_metrics_of_the_fle
     try:
         wait_until(lambda: len(list(landing.rglob("*.parquet"))) >= 2, message="two ticks are landed")
         page = metrics(port)
-        assert "cleave_fleet_segments 2.0" in page
+        assert "cleave_fleet_active_segments 2.0" in page
         assert 'cleave_collector_ticks_total{outcome="whole"}' in page
     finally:
         worker.stop()

@@ -35,14 +35,18 @@ def of_another_secret() -> str:
 def test_each_token_that_is_not_good_for_it_is_refused_with_what_to_ask_for(
     http: OverHttp, orders: str
 ) -> None:
-    everybody = "; this call is for role reader or operator or admin"
-    changers = "ask for one of role operator or admin"
+    everybody = "; this call needs role reader or operator or admin"
+    changers = "request a token of role operator or admin"
     for token, command, said in (
         (of_another_secret(), ("topics", "list"), "the token was not signed by this installation; requ"),
         ("no-jwt", ("topics", "list"), "the token was not signed by this installation"),
-        (token_for("topic://*"), ("topics", "list"), "role client, does not give the right to read"),
-        (token_of(Role.READER), SPLIT, f"role reader, does not give the right to operate; {changers}"),
-        (token_of(Role.OPERATOR, "acme/stock"), SPLIT, "role operator, is not for topic://acme/shop/orders"),
+        (token_for("topic://*"), ("topics", "list"), "role client does not give the right to read"),
+        (token_of(Role.READER), SPLIT, f"role reader does not give the right to operate; {changers}"),
+        (
+            token_of(Role.OPERATOR, "acme/stock"),
+            SPLIT,
+            "role operator does not include topic://acme/shop/orders",
+        ),
         (token_of(Role.OPERATOR, "acme/*"), ("topics", "delete", orders, "--yes"), "right to administer"),
     ):
         http.settings["CLEAVE_API_TOKEN"] = token

@@ -98,7 +98,7 @@ def test_why_refuses_what_no_leader_hands_out_and_a_name_that_is_not_there(
     assert f"topic topic://{orders} has no subscription nosuch" in said("nosuch")
     assert "subscription jobs is a queue: " in said("jobs")
     assert "`QueueConsumer.why` returns" in said("jobs")
-    assert "subscription kept keeps messages for consumers that keep their own place" in said("kept")
+    assert "subscription kept is read by consumers that store their own positions" in said("kept")
     assert cleave.json("consumers", "why", orders) == []
     for act in (["consumers", "lag", orders, "nosuch"], ["consumers", "register", orders, "nosuch", "c1"]):
         assert f"topic topic://{orders} has no subscription nosuch" in cleave.refused(*act)

@@ -134,8 +134,9 @@ def test_the_keys_of_json_are_one_vocabulary_and_numbers_are_numbers(cleave: Com
                 kinds[key].add(kind_of(value))
 
     assert set(kinds) - columns - set(OTHER_KEYS) == set()
-    # The value of a parameter, or what a refusal was measured by.
+    # The value of a parameter, or what a refusal was measured by; parameters of an operation by name, and names of a candidate's.
     assert {key: found for key, found in kinds.items() if len(found) > 1} == {
-        "value": {"number", "bool", "str"}
+        "value": {"number", "bool", "str"},
+        "parameters": {"dict", "list"},
     }
     assert [key for key, found in kinds.items() if key.endswith("_seconds") and found != {"number"}] == []

@@ -36,7 +36,7 @@ def test_a_terminated_log_cannot_be_opened_or_grown_by_hand(database: str, plane
     planes.plane.terminate_segment(log)
 
     for change in ("terminated_at = NULL", "next_offset = next_offset + 1"):
-        with pytest.raises(psycopg2.errors.CheckViolation, match="never opens again"):
+        with pytest.raises(psycopg2.errors.CheckViolation, match="accepts no more messages"):
             query(database, f"UPDATE embedded.log SET {change} WHERE name = %s", log)
 
 

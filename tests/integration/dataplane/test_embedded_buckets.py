@@ -97,7 +97,7 @@ def test_the_newest_ownership_is_remembered_of_each_part_however_it_is_cut(
         planes.reader(log, "s", owner=str(ownership), bucket=bucket, ownership=ownership).close()
 
     def stale(bucket: HashRange, ownership: Ownership) -> None:
-        with pytest.raises(FencedOut, match="somebody took a part"):
+        with pytest.raises(FencedOut, match="another process took a part"):
             take(bucket, ownership)
 
     take(LOW, Ownership(1, 7))

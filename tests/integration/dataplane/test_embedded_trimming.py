@@ -151,7 +151,7 @@ def test_trimming_is_in_chunks_and_goes_on_where_its_time_was_over(
     database: str, planes: Planes, trimmer: EmbeddedDataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plane, "TRIM_CHUNK", 2)
-    monkeypatch.setattr(plane, "_LOOKED_AT", 1)
+    monkeypatch.setattr(plane, "_LOGS_PER_CHECK", 1)
     logs = [planes.log() for _ in range(3)]
     for log in logs:
         planes.send(log, *(b"%d" % n for n in range(5)))

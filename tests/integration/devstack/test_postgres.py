@@ -213,7 +213,7 @@ def test_binaries_the_account_cannot_reach_are_refused_in_one_line(tmp_path: Pat
     closed.mkdir(mode=0o700)
     server = EmbeddedPostgres(tmp_path / "data", binaries=closed)
     try:
-        with pytest.raises(DevstackFailed, match="open that path to it"):
+        with pytest.raises(DevstackFailed, match="make the path accessible"):
             server.start()
     finally:
         server.destroy()

@@ -50,7 +50,7 @@ def test_it_serves_until_a_signal_and_says_where(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--version", "3.0.0"], "invalid choice: '3.0.0'"), (["--brokers", "0"], "ask for at least 1")],
+    [(["--version", "3.0.0"], "invalid choice: '3.0.0'"), (["--brokers", "0"], "give at least 1")],
 )
 def test_what_cannot_be_served_is_said_in_a_line(arguments: list[str], said: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "controller.devstack.pulsar", str(tmp_path), *arguments]

@@ -116,7 +116,7 @@ def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed
 
     assert "would run 2 policies over the load of 1 segments of 1 topics" in told
     none = {**wish, "conf": {"topics": f"{TOPIC}-none", "policies": ["pip483"]}}
-    assert "no record of load" in pages.post("/preview", json=none).json()["sentence"]
+    assert "no load record" in pages.post("/preview", json=none).json()["sentence"]
     promote = {"dag_id": "policy_promote", "conf": {"topic": TOPIC}}
     assert pages.post("/preview", json=promote).status_code == 404
     propose = {"dag_id": "policy_propose", "conf": {"topic": TOPIC, "parameters": {"max_segments": 4}}}

@@ -28,7 +28,7 @@ NAME = quote(TOPIC, safe="")
         (f"/segment?name={NAME}&segment_id=-1", 400, "segment_id"),
         ("/operation?operation_id=9999", 404, "operation 9999 is not in the journal"),
         ("/operation?operation_id=99999999999999999999", 400, "operation_id"),
-        ("/backtest?run_id=9999", 404, "no backtest 9999"),
+        ("/backtest?run_id=9999", 404, "backtest 9999 does not exist"),
         ("/static/app.py", 404, "app.py"),
         ("/?after=-1", 400, "after"),
     ],

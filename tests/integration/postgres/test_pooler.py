@@ -126,7 +126,7 @@ def test_sessions_that_are_shared_while_others_work_are_found_out(
 
 
 def test_a_worker_and_doctor_say_in_one_sentence_what_is_wrong(database: str, tmp_path: Path) -> None:
-    sentence = "transaction pooling); set pool_mode = session for Cleave's database there"
+    sentence = "transaction pooling); set pool_mode = session for Cleave's database in the pooler"
     with pgbouncer(database, tmp_path, "transaction") as url:
         said = {}
         for command in ("worker", "doctor"):

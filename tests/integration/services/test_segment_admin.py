@@ -67,9 +67,9 @@ def test_manual_operations_stamp_the_cooldown(bench: Bench) -> None:
     [
         (splitting(0, parts=3), "at most 2"),
         (splitting(0, at=[7]), "midpoint"),
-        (recutting([0, 1], [7]), "re-cut"),
+        (recutting([0, 1], [7]), "recut"),
     ],
-    ids=["three parts", "a cut point", "a re-cut"],
+    ids=["three parts", "a cut point", "a recut"],
 )
 def test_what_the_data_plane_cannot_do_is_refused(bench: Bench, planner: Planner, message: str) -> None:
     bench.topic_with(segments=2)

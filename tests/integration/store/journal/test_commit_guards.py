@@ -196,7 +196,7 @@ def test_first_logs_without_a_subscription_are_not_committed(
         "UPDATE cleave.topic SET subscription_version = subscription_version + 1, row_version = row_version + 1"
     )
 
-    with pytest.raises(LostRace, match="version 1, the children at 0"):
+    with pytest.raises(LostRace, match="version 1, those of the children at 0"):
         driver.record(StepRecord(ready, (COMMIT,)))
 
     assert driver.layout(ready.topic_id).segments == {}

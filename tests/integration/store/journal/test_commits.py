@@ -92,7 +92,7 @@ def test_subscriptions_that_changed_send_the_runner_back(driver: StoreDriver) ->
     operation = _fenced_split(driver, topic_id)
     driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
 
-    with pytest.raises(LostRace, match=r"subscriptions .* at version 1, the children at 0"):
+    with pytest.raises(LostRace, match=r"subscriptions .* at version 1, those of the children at 0"):
         _commit(driver, operation)
 
     assert driver.do(operations.get_operation, operation.operation_id) == operation

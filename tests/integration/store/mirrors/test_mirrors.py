@@ -347,7 +347,7 @@ def test_a_reshape_that_no_epoch_tells_of_is_not_committed(driver: StoreDriver) 
     topic_id = attach(driver)
     ready = to_the_commit(driver, intend(driver, topic_id, plan_split(FIRST, 0)))
 
-    with pytest.raises(InvariantViolated, match="no epoch up to 0 is its own"):
+    with pytest.raises(InvariantViolated, match="no epoch up to 0 has its change"):
         driver.record(StepRecord(ready, (COMMIT,), {"layout": FIRST.to_metadata()}))
 
 
