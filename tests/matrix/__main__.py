@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from controller.devstack.postgres_home import wheel_binaries
-from tests.matrix import helm
+from tests.matrix import compose, helm
 from tests.matrix.environments import (
     PROJECT,
     ROOM,
@@ -36,6 +36,7 @@ STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundl
 SPARK = ("tests/spark",)
 WHEEL = ("-m", "matrix", "tests/integration/packaging/test_installed.py")
 CHART = ("-m", "matrix", "tests/integration/packaging/test_chart.py")
+STACK = ("-m", "matrix", "tests/integration/packaging/test_stack.py")
 SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/commands/test_cli.py"
 NO_BROWSER = "not (browser or chaos or matrix)"
@@ -60,6 +61,7 @@ def cells() -> dict[str, Cell]:
     found: dict[str, Cell] = {}
     for version in each_minor:
         found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
+    found["compose"] = composed
     found["helm"] = with_tools(helm.prepared, CHART)
     found["the wheel with each extra"] = partial(run_tests, house, WHEEL)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
@@ -108,6 +110,12 @@ def store_on(binaries: Path, python: Callable[[], Path]) -> str:
 def with_tools(prepared: Callable[[], Mapping[str, str]], tests: Sequence[str]) -> Cell:
     """The tests in the development environment, with tools that are prepared first."""
     return lambda: run_tests(house, tests, prepared())
+
+
+def composed() -> str:
+    """The stack's tests, and after how many seconds it had recovered from each kill."""
+    said = run_tests(house, STACK, compose.prepared())
+    return f"{said}; recovered: {', '.join(compose.RECOVERED.read_text().splitlines())}"
 
 
 def outcome(name: str, cell: Cell) -> tuple[bool, str]:
