@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.matrix.helm import CHART, KUBERNETES, values
 pytestmark = pytest.mark.matrix
 
 Document = dict[str, Any]
+PAGE = (CHART.parents[2] / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
 CUSTOM = "monitoring.coreos.com/"
 VALUES = sorted(path.stem for path in values())
 
@@ -274,6 +276,30 @@ def test_without_a_signing_secret_nothing_of_the_api_is_there() -> None:
 
     assert (ports, services) == ({"metrics"}, {"metrics"})
     assert [name for name in variables if "SERVE" in name or "API_SECRET" in name] == []
+
+
+def test_the_page_installs_with_the_secrets_that_it_creates(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(# cleave\.yaml\n.*?)```", PAGE, re.DOTALL)
+    file = tmp_path / "cleave.yaml"
+    file.write_text(block)
+    created = re.findall(r"create secret generic (cleave-\S+)((?: \\\n)?.*(?:\n  --from.*)*)", PAGE)
+    keys = {
+        (name, key)
+        for name, rest in created
+        for key in re.findall(r"--from-(?:literal|file)=([\w-]+)=", rest)
+    }
+
+    used = set()
+    documents = rendered("minimal", "--values", str(file))
+    for _, container in containers(documents):
+        for variable in container["env"]:
+            if reference := variable.get("valueFrom", {}).get("secretKeyRef"):
+                used.add((reference["name"], reference["key"]))
+    for _, pod in pods(documents):
+        mounted = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+        used |= {(name, "token") for name in mounted}
+    assert used == keys
+    assert {document["kind"] for document in documents} >= {"ServiceMonitor", "PrometheusRule", "Job"}
 
 
 @pytest.mark.parametrize(
