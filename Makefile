@@ -40,7 +40,7 @@ test-fast: $(READY) ## Tests that start nothing: seconds
 	@$(PYTEST) tests -m "not (integration or spark or airflow or pulsar or chaos or browser)" $(ARGS)
 
 .PHONY: matrix
-matrix: $(READY) ## Smallest and largest PostgreSQL, Airflow, SQLAlchemy, PySpark; pip beside Airflow (ONLY="pyspark 3.1")
+matrix: $(READY) ## Smallest and largest PostgreSQL, Airflow, SQLAlchemy, PySpark; pip beside Airflow; chart; Compose (ONLY="pyspark 3.1")
 	@$(PY) -m tests.matrix $(ONLY)
 
 .PHONY: mutants

@@ -12,17 +12,31 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from controller.devstack.postgres_home import wheel_binaries
-from tests.matrix.environments import PROJECT, ROOM, Broken, airflow, house, install_beside, pinned, run
+from tests.matrix import compose, helm
+from tests.matrix.environments import (
+    PROJECT,
+    ROOM,
+    Broken,
+    Skipped,
+    airflow,
+    house,
+    install_beside,
+    pinned,
+    run,
+)
 from tests.matrix.versions import BETWEEN, LARGEST, OLD_POSTGRES, SMALLEST
 
 STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundles/store")
 SPARK = ("tests/spark",)
-WHEEL = ("-m", "matrix", "tests/integration/packaging")
+WHEEL = ("-m", "matrix", "tests/integration/packaging/test_installed.py")
+CHART = ("-m", "matrix", "tests/integration/packaging/test_chart.py")
+STACK = ("-m", "matrix", "tests/integration/packaging/test_stack.py")
 SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/commands/test_cli.py"
 NO_BROWSER = "not (browser or chaos or matrix)"
@@ -34,7 +48,7 @@ PAGES = (
 )
 
 Cell = Callable[[], str]
-"""Does its work and gives one line about it; raises Broken."""
+"""Does its work and gives one line about it; raises Broken, or Skipped."""
 
 
 def cells() -> dict[str, Cell]:
@@ -47,6 +61,8 @@ def cells() -> dict[str, Cell]:
     found: dict[str, Cell] = {}
     for version in each_minor:
         found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
+    found["compose"] = composed
+    found["helm"] = with_tools(helm.prepared, CHART)
     found["the wheel with each extra"] = partial(run_tests, house, WHEEL)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
     found[f"PySpark {LARGEST['pyspark']}"] = partial(run_tests, house, SPARK)
@@ -64,11 +80,11 @@ def cells() -> dict[str, Cell]:
     return found
 
 
-def run_tests(python: Callable[[], Path], tests: Sequence[str], binaries: Path | None = None) -> str:
-    """The line of pytest that counts, which is all of it that the table shows."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_TEST_")}
-    if binaries is not None:
-        env["CLEAVE_TEST_POSTGRES_BIN"] = str(binaries)
+def run_tests(
+    python: Callable[[], Path], tests: Sequence[str], told: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The line of pytest that counts, which is all of it that the table shows; ``told`` are variables for the tests."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_TEST_")} | dict(told)
     done = subprocess.run(
         [python(), "-m", "pytest", "-q", *tests],
         cwd=PROJECT,
@@ -88,7 +104,18 @@ def store_on(binaries: Path, python: Callable[[], Path]) -> str:
     if not (binaries / "postgres").exists():
         raise Broken(f"no {binaries}/postgres: on Debian 12, apt-get install postgresql-15")
     version = run([binaries / "postgres", "--version"]).split()[2]
-    return f"{version}: {run_tests(python, STORE, binaries)}"
+    return f"{version}: {run_tests(python, STORE, {'CLEAVE_TEST_POSTGRES_BIN': str(binaries)})}"
+
+
+def with_tools(prepared: Callable[[], Mapping[str, str]], tests: Sequence[str]) -> Cell:
+    """The tests in the development environment, with tools that are prepared first."""
+    return lambda: run_tests(house, tests, prepared())
+
+
+def composed() -> str:
+    """The stack's tests, and after how many seconds it had recovered from each kill."""
+    said = run_tests(house, STACK, compose.prepared())
+    return f"{said}; recovered: {', '.join(compose.RECOVERED.read_text().splitlines())}"
 
 
 def outcome(name: str, cell: Cell) -> tuple[bool, str]:
@@ -98,6 +125,8 @@ def outcome(name: str, cell: Cell) -> tuple[bool, str]:
     began = time.monotonic()
     try:
         passed, said = True, cell()
+    except Skipped as reason:
+        return True, f"skipped         {reason}"
     except Broken as error:
         ROOM.mkdir(parents=True, exist_ok=True)
         log.write_text(f"{error}\n")

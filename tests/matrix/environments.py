@@ -41,6 +41,10 @@ class Broken(Exception):
     """An environment that cannot be made, or is not as it should be."""
 
 
+class Skipped(Exception):
+    """A tool that a cell needs and that this machine does not have."""
+
+
 def house() -> Path:
     """Python of the development environment: the largest version of everything, exactly constraints.txt."""
     return Path(sys.executable)

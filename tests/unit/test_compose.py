@@ -53,8 +53,7 @@ def test_the_services_are_those_that_the_stack_has() -> None:
             "airflow-dag-processor",
             "airflow-triggerer",
         ),
-        *("spark-master", "spark-worker", "spark-connect"),
-        *("pulsar", "prometheus", "grafana"),
+        *("spark-connect", "pulsar", "prometheus", "grafana"),
     }
     assert set().union(*SERVICES.values()) <= KEYS
 
@@ -236,12 +235,7 @@ def test_the_page_leaves_the_quickstart_its_topic() -> None:
 
 def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
     """Whoever runs user code elsewhere gets neither Airflow's database nor its keys, nor the owner's password."""
-    for name in (
-        "cleave-worker",
-        "spark-master",
-        "spark-worker",
-        "spark-connect",
-    ):
+    for name in ("cleave-worker", "spark-connect"):
         told = " ".join(f"{k}={v}" for k, v in SERVICES[name].get("environment", {}).items())
         assert not re.search("AIRFLOW_(?!URL|USERNAME|PASSWORD)|OWNER|POSTGRES_PASSWORD", told), name
 
@@ -280,7 +274,7 @@ def test_classes_of_spark_exist() -> None:
     for jar in (home / "jars").glob("spark-*.jar"):
         files -= set(zipfile.ZipFile(jar).namelist())
 
-    assert len(classes) == 4
+    assert len(classes) == 2
     assert files == set()
     assert (home / "bin" / "spark-class").exists()
 

@@ -1,3 +1,18 @@
+{{- /* Refuses values with which a part of Cleave would run nowhere, or a secret would be legible in the manifest. */ -}}
+{{- define "cleave.check" -}}
+{{- if not (or .Values.worker.collect .Values.collector.enabled) -}}
+{{- fail "worker.collect is false and collector.enabled is false, so nothing collects load; enable collector" -}}
+{{- end -}}
+{{- if not (or .Values.worker.fleetMetrics .Values.metrics.enabled) -}}
+{{- fail "worker.fleetMetrics is false and metrics.enabled is false, so nothing serves the metrics of the fleet; enable metrics" -}}
+{{- end -}}
+{{- range $name, $_ := .Values.settings -}}
+{{- if regexMatch "(PASSWORD|SECRET|TOKEN|(DATABASE|OWNER|LOADER)_URL)$" $name -}}
+{{- fail (printf "settings.%s is a secret, and settings are legible in the manifest; refer to a Secret in extraEnv" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "cleave.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
