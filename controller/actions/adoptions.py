@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from controller.actions.action import Action
 from controller.actions.context import Context
@@ -56,7 +56,7 @@ class AdoptTopic(TopicRequest):
     )
     data_plane: str = Field("pulsar", description=f"Data plane of the topic, one of {PLANES}.")
     cut_off: bool = Field(False, description="Adopt the topic even if producers or consumers are connected.")
-    stock: list[SubscriptionName] = Field(
+    stock: Annotated[list[SubscriptionName], Field(max_length=1_000), FailFast()] = Field(
         default=[],
         description="Subscriptions that standard Pulsar consumers continue to read, kept in key order by gates at the broker.",
         examples=[["billing"]],

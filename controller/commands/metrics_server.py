@@ -12,11 +12,9 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from sqlalchemy import text
-
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.settings import load_settings
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import Store, demand_answer
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -75,7 +73,7 @@ class _DatabaseCheck:
                     url, application_name="cleave-health", pool_size=1, statement_seconds=CHECK_SECONDS
                 )
             with self._store.transaction() as tx:
-                tx.execute(text("SELECT 1"))
+                demand_answer(tx)
 
 
 def _application(metrics: Any, check: Callable[[], None]) -> Answer:

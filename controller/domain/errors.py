@@ -31,7 +31,7 @@ The tree::
         │   ├── TopicExists
         │   ├── SegmentBusy           the segment is part of a live operation
         │   ├── TopicNotLive
-        │   ├── ForeignLog            another journal, or another program, created a log of this name
+        │   ├── UnmanagedLog          another journal, or another program, created a log of this name
         │   ├── WorkerNameInUse       another process uses the worker name: a worker ends with exit 2
         │   └── AlreadyStored         (client side) the results already contain these messages: roll back
         ├── AccessDenied              the token is missing or not valid (REST 401)

@@ -33,8 +33,8 @@ from tests.support.forking import in_child
 
 _ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
-    "AdminCalls", "AsideCalls", "Attachments", "BatchSender", "Connections", "ConsumerReader", "CounterScraper", "DelayedSends",
-    "FencedSegments", "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "PulsarLoad", "QueueKeeper", "ReaderThreads", "SegmentReaders",
+    "AdminCalls", "Attachments", "BackgroundCalls", "BatchSender", "Connections", "ConsumerReader", "CounterScraper", "DelayedSends",
+    "FenceProbe", "FencedSegments", "Gates", "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "PulsarLoad", "QueueKeeper", "ReaderThreads", "SegmentReaders",
     "SegmentWatch", "Session", "SuspectReports",
 }  # fmt: skip
 """Classes whose objects only others have that are guarded."""

@@ -19,7 +19,7 @@ PARTS = (
 RUN_OTHERWISE = {
     (
         "controller/dataplane/pulsar/log_client.py",
-        "_look_after",
+        "_check_readers",
     ): "each reader's error is caught: it may not delay the others",
     ("controller/commands/live.py", "_show"): "a person looks at it, and begins it again",
     ("controller/services/operation_runner/run.py", "run_due"): "it ends when there is nothing to do",
@@ -32,6 +32,10 @@ RUN_OTHERWISE = {
         "controller/services/collection/consumer_watch.py",
         "round",
     ): "one round, over when every topic had its turn",
+    (
+        "controller/services/gate_keeper.py",
+        "_open_what_may_open",
+    ): "one round, over when every gate had its turn",
     ("controller/services/log_trimmer.py", "trim"): "one round, bounded by its time",
     ("controller/services/deletion_sweeper.py", "sweep"): "one round, bounded by its budget",
     (

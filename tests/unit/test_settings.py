@@ -49,6 +49,6 @@ def test_a_text_that_is_no_json_is_refused_by_name_and_not_quoted(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(f"CLEAVE_{name}", '{"password": "s3cret"')
-    with pytest.raises(InvalidInput, match=f"Setting CLEAVE_{name}: this is no JSON") as refused:
+    with pytest.raises(InvalidInput, match=f"Setting CLEAVE_{name}: the value is not JSON") as refused:
         load_settings()
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import psycopg2
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -56,6 +56,11 @@ def server_version(tx: Connection) -> tuple[int, str]:
     """Return the version of the server as a number, such as 150004, and as text."""
     driver: Any = tx.connection.dbapi_connection
     return int(driver.server_version), str(driver.get_parameter_status("server_version"))
+
+
+def demand_answer(tx: Connection) -> None:
+    """Execute a trivial statement, which raises the errors of a transaction if the server does not answer."""
+    tx.execute(text("SELECT 1"))
 
 
 class Store(Renewed):

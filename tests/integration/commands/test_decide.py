@@ -91,9 +91,9 @@ def broken(document: dict[str, Any]) -> list[tuple[str, str]]:
 
     first, second = document["segments"]
     return [
-        ("", "not a situation"),
-        ("[" * 100_000, "not a situation"),
-        ("[]", "not a situation"),
+        ("", "not an evaluation input"),
+        ("[" * 100_000, "not an evaluation input"),
+        ("[]", "not an evaluation input"),
         ("{}", "'segments'"),
         (changed(now="soon"), "now = 'soon'; give a whole number"),
         (changed(stream_consumers={"s": float("inf")}), "stream_consumers = inf; give a whole number"),
@@ -104,7 +104,7 @@ def broken(document: dict[str, Any]) -> list[tuple[str, str]]:
         (changed(segments=[first]), "do not tile the ring"),
         (changed(segments=[first, second, {**second, "id": 9}]), "do not tile the ring"),
         (changed(segments=[{**first, "range": "0000-zzzz"}, second]), "not a hash range"),
-        (changed(loads={"0": {"msg_rate_in": 1}}), "not a situation"),
+        (changed(loads={"0": {"msg_rate_in": 1}}), "not an evaluation input"),
     ]
 
 

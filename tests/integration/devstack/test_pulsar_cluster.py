@@ -54,7 +54,7 @@ def test_a_broker_dies_and_the_other_has_its_messages_until_it_returns(tmp_path:
 
 
 def test_a_cluster_of_no_brokers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DevstackFailed, match="ask for at least 1"):
+    with pytest.raises(DevstackFailed, match="give at least 1"):
         PulsarCluster(tmp_path, brokers=0)
 
 

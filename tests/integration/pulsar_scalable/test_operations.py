@@ -110,7 +110,7 @@ def test_a_segment_that_somebody_else_reshaped_first_is_given_up_with_a_sentence
             ),
             {"id": intent.operation.operation_id},
         ).scalar_one()
-    assert "reshaped on the broker by somebody else" in reason
+    assert "another program has reshaped segment(s)" in reason
 
 
 @dataclass

@@ -356,7 +356,7 @@ def test_a_parent_is_kept_until_its_cursor_is_written_down_and_gates_go_with_the
     bench.read(0)
 
     [kept] = garbage_collector.collect(bench.store, bench.planes, retention_minutes=0).kept
-    assert "has not written down" in kept.reason
+    assert "has not stored yet" in kept.reason
 
     bench.keep()
     bench.reshape(splitting(1))

@@ -213,7 +213,7 @@ def test_sealed_segments_are_collected_behind_gates(bench: Bench) -> None:
     with readers_of(bench) as readers:
         assert readers.attach(parent).read(parent, 2) == 2
     [kept] = garbage_collector.collect(bench.store, bench.looking, retention_minutes=0).kept
-    assert "has not written down" in kept.reason
+    assert "has not stored yet" in kept.reason
     open_all(bench)
     bench.settle(collects=True)
     assert bench.scalar("SELECT count(*) FROM cleave.segment WHERE pruned_epoch IS NOT NULL") == 1

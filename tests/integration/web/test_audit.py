@@ -52,7 +52,7 @@ def test_a_denial_is_written_down_once_a_minute_for_each_who_and_what(
     assert {(row["method"], row["path"], row["act"], row["address"]) for row in rows} == {
         ("GET", LAYOUT, "layout", "127.0.0.1")
     }
-    assert "is not for topic://acme/shop/orders" in rows[1]["reason"]
+    assert "does not include topic://acme/shop/orders" in rows[1]["reason"]
 
 
 def test_what_clients_say_and_people_read_is_not_written_down(bench: Bench, http: httpx.Client) -> None:

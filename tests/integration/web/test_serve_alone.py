@@ -56,7 +56,7 @@ def test_sessions_are_sent_to_the_worker_that_leads(
     consumer = f"{TOPIC}/subscriptions/billing/consumers/a"
     client = bearer(token_for())
     nobody = http.post(consumer, json={"incarnation": "1"}, headers=client)
-    assert (nobody.status_code, "nobody leads" in nobody.json()["reason"]) == (503, True)
+    assert (nobody.status_code, "no worker leads" in nobody.json()["reason"]) == (503, True)
     with serving_leader(bench.url) as leader:
         there = http.post(consumer, json={"incarnation": "1"}, headers=client)
         assert (there.status_code, there.headers["Location"]) == (307, f"{leader}{consumer}")

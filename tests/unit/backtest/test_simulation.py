@@ -86,7 +86,7 @@ def test_a_rule_may_not_act_on_what_is_in_flight() -> None:
     def always(situation: EvaluationInput) -> Evaluation:
         return Evaluation((Split(situation.layout.active[0].segment_id),))
 
-    with pytest.raises(InvariantViolated, match="leave alone what is in flight"):
+    with pytest.raises(InvariantViolated, match="are in a running reshape"):
         simulate(of_messages("up", step_up(1.9)), Rule("always", always), Conditions(actuation_seconds=120))
 
 

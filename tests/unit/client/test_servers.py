@@ -40,13 +40,13 @@ def test_texts_without_utf8_form_are_refused(servers: Servers) -> None:
 @pytest.mark.parametrize(
     ("address", "named"),
     [
-        ("pulsar://host:6650", "'pulsar://host:6650' is no address"),
-        ("127.0.0.1:8470", "'127.0.0.1:8470' is no address"),
-        ("cleave", "'cleave' is no address"),
-        ("http://", "'http://' is no address"),
-        ("http://host:port", "'http://host:port' is no address"),
-        ("pulsar://me:secret@host", "an address of a worker has a user"),
-        ("http://host:8470?token=secret", "an address of a worker has a user or a query"),
+        ("pulsar://host:6650", "'pulsar://host:6650' is not the address of a server"),
+        ("127.0.0.1:8470", "'127.0.0.1:8470' is not the address of a server"),
+        ("cleave", "'cleave' is not the address of a server"),
+        ("http://", "'http://' is not the address of a server"),
+        ("http://host:port", "'http://host:port' is not the address of a server"),
+        ("pulsar://me:secret@host", "an address of a worker contains a user"),
+        ("http://host:8470?token=secret", "an address of a worker contains a user or a query"),
     ],
 )
 def test_what_is_no_address_is_refused_before_any_call(address: str, named: str) -> None:

@@ -148,7 +148,7 @@ def test_a_number_beyond_its_bound_is_refused_before_anything_is_asked(
     ("given", "message"),
     [
         ({"token_file": "/nope"}, "^token_file=/nope: there is no such file"),
-        ({"token": "two words"}, "^token holds spaces"),
+        ({"token": "two words"}, "^token contains spaces"),
         ({"token": 7}, "^token is a value of type int"),
         ({"cert_file": __file__}, "set cert_file and key_file together"),
         ({"encryption_key": "k"}, "set encryption_key and encryption_public_key_file together"),

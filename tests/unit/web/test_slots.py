@@ -40,7 +40,7 @@ def test_a_subject_holds_a_quarter_and_leaves_room_for_its_own_heartbeats() -> N
         5,
     ]
     assert taken(slots, "other", Use.WATCH) == 20
-    with pytest.raises(StoreUnavailable, match=r"'app' already.*CLEAVE_SERVE_CONNECTIONS_OF_SUBJECT"):
+    with pytest.raises(StoreUnavailable, match=r"'app' and accepts.*CLEAVE_SERVE_CONNECTIONS_OF_SUBJECT"):
         slots.take("app", Use.HEARTBEAT)
 
 

@@ -152,7 +152,7 @@ def test_a_database_ahead_of_the_program_is_refused(empty_database: str, sql: Pa
     _add(sql, "9999_from_the_future", "CREATE TABLE cleave.future ();")
     migrate(empty_database, sql)
 
-    with pytest.raises(Conflict, match="9999_from_the_future was applied by a newer program; upgrade"):
+    with pytest.raises(Conflict, match="9999_from_the_future was applied by a newer version; upgrade"):
         migrate(empty_database)
 
 

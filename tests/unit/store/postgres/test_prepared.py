@@ -8,7 +8,7 @@ from controller.store.postgres.prepared import Prepared
 
 
 def test_each_parameter_has_a_type_and_each_type_a_parameter() -> None:
-    with pytest.raises(ValueError, match="uses \\['a', 'b'\\], types are given for \\['a'\\]"):
+    with pytest.raises(ValueError, match="uses parameters \\['a', 'b'\\], but types are given for \\['a'\\]"):
         Prepared("half", "SELECT :a, :b", {"a": "text"})
     with pytest.raises(ValueError, match="statement spare"):
         Prepared("spare", "SELECT :a", {"a": "text", "b": "text"})
