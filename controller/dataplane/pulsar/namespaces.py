@@ -377,7 +377,8 @@ def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace
         deadline,
     )
     broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
-    version = str(admin.ask(VERSION, deadline).document)
+    answer = admin.ask(replace(VERSION, accept=_REFUSES_TO_SHOW), deadline)
+    version = "" if answer.status in _REFUSES_TO_SHOW else str(answer.document)
     return Namespace({}, broker, version=version, policy_status=_policy_status(admin, path, deadline))
 
 

@@ -185,6 +185,7 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "topics held",
         "foreign logs",
         "entry buckets",
+        "gates",
         "collectors",
         "load runs",
         "set aside",

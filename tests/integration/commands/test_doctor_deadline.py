@@ -37,6 +37,7 @@ OF_THE_DATABASE = {
     "topics held",
     "foreign logs",
     "entry buckets",
+    "gates",
     "load runs",
     "collectors",
     "set aside",

@@ -255,7 +255,7 @@ def test_a_subscription_that_no_consumer_could_join_is_listed_and_refused(house:
 
     told = house.cleave.json("topics", "adopt", old, "--topic", house.topic, "--dry-run")
     assert told["subscriptions"] == served
-    assert [reason.partition(" holds ")[0] for reason in told["unserved"]] == [
+    assert [reason.partition(" contains ")[0] for reason in told["unserved"]] == [
         "subscription 'team/billing'",
         "subscription 'two words'",
     ]

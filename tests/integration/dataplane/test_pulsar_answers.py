@@ -322,7 +322,7 @@ class TestNamespaces:
 
         assert {"topics on demand are off", "inactive topics are kept"} <= unmet
         assert "deduplication is on" not in unmet
-        assert [heard.path for heard in broker.heard] == [
+        assert [heard.path for heard in broker.heard][:2] == [
             "/admin/v2/namespaces/t/n",
             "/admin/v2/brokers/configuration/runtime",
         ]
@@ -335,11 +335,12 @@ class TestNamespaces:
             "brokerDeduplicationEnabled": "true",
             "defaultRetentionTimeInMinutes": "60",
         }
-        broker.behaves(broker.says(200, {}), broker.says(200, runtime))
+        answers = broker.says(200, {}), broker.says(200, runtime), broker.says(200, "4.2.4")
+        broker.behaves(*answers, broker.refuses(404, "Topic not found"))
         look = Namespaces(PulsarAccess(admin_url=broker.url))
 
         assert look.check("t/n", fix=True) == ()
-        assert len(broker.heard) == 2
+        assert {heard.method for heard in broker.heard} == {"GET"}
         look.close()
 
     def test_one_that_is_copied_to_other_clusters_is_refused(self, broker: CrookedBroker) -> None:

@@ -54,7 +54,7 @@ def test_a_name_that_pulsar_does_not_take_is_refused_in_one_line(house: PulsarHo
 def test_a_topic_in_a_namespace_that_is_not_there_says_what_to_do(house: PulsarHouse) -> None:
     for more in ([], ["--dry-run"], ["--json"]):
         said = house.cleave.refused("topics", "create", "nobody/nowhere/x", "--data-plane", "pulsar", *more)
-        assert "read the settings of namespace nobody/nowhere: answered 404" in said
+        assert "check namespace nobody/nowhere: answered 404" in said
         assert "create the tenant and namespace" in said
 
 

@@ -117,13 +117,13 @@ def test_what_is_opened_while_everything_is_closed_is_not_left_open(
     house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
     logs = PulsarLogClient(house.access, call_timeout_seconds=25.0)
     log = house.log_of(0)
-    watched = logs._watched
+    check_regularly = logs._check_regularly
 
     def late(reader: PulsarQueueReader) -> None:
         logs._ended.set()  # as `close` begins
-        watched(reader)
+        check_regularly(reader)
 
-    monkeypatch.setattr(logs, "_watched", late)
+    monkeypatch.setattr(logs, "_check_regularly", late)
     with pytest.raises(DataPlaneUnavailable, match="closed meanwhile"):
         logs.open_queue_reader(log, "jobs", owner="a", on_arrival=lambda: None)
     logs.close()

@@ -12,7 +12,7 @@ from controller.domain.operation import MIRROR_MOVES, MOVES, OperationKind, Oper
 from controller.domain.policy import APPROVAL_DEFAULTS, PolicyLevel
 from controller.domain.segment import SegmentState
 from controller.store.decisions.candidates import CandidateState
-from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicState
 from tests.support.store_driver import StoreDriver
 
@@ -32,6 +32,7 @@ DECLARED: dict[str, Iterable[str]] = {
     "namespace_bundles_mode_known": BalancingMode,
     "bundle_proposal_kind_known": ProposalKind,
     "bundle_proposal_state_known": ProposalState,
+    "subscription_consumers_known": SubscriptionConsumers,
 }
 """The constraint on a column, and the declaration of its values."""
 
@@ -41,6 +42,7 @@ WRITTEN_BY_SQL = {
     "broker_load_report_known": "names of two pages of a broker",
     "departed_consumer_reason_known": "statements that delete consumers write it",
     "layout_change_kind_known": "kinds of operations, and what recovery and mirrors do",
+    "gate_state_known": "the statements of one file write it",
     "topic_tally_known": "triggers write it",
 }
 """Constraints on a list of values that no declaration holds."""

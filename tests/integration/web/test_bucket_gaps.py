@@ -83,7 +83,9 @@ def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
     noted: list[dict[str, float | None]] = []
     note = consumers.note_disconnected
     monkeypatch.setattr(
-        consumers, "note_away", lambda *given: (noted.append(given[-1]), note(*given)) if given[-1] else None
+        consumers,
+        "note_disconnected",
+        lambda *given: (noted.append(given[-1]), note(*given)) if given[-1] else None,
     )
     monkeypatch.setattr(leader, "SWEEP_SECONDS", 0.2)
     with (

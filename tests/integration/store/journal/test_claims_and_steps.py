@@ -89,7 +89,7 @@ def test_a_kind_this_program_does_not_know_is_left_to_a_newer_one(driver: StoreD
     assert driver.sql(
         "SELECT state FROM cleave.operation WHERE operation_id = :id", id=operation.operation_id
     ) == [("intended",)]
-    with pytest.raises(Unsupported, match="of kind of a newer program, which a newer version wrote"):
+    with pytest.raises(Unsupported, match="has kind of a newer program, which a newer version wrote"):
         driver.do(operations.get_operation, operation.operation_id)
 
 

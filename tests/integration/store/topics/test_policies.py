@@ -210,7 +210,7 @@ def test_a_stale_version_is_refused_and_the_sentence_says_which_is_in_force(driv
         driver.do(policies.set_cluster, AutoScalePolicy(), actor="bob", seen_row_version=cluster.row_version)
     with pytest.raises(LostRace, match="namespace t/n is at version 1, not 0"):
         driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="bob", seen_row_version=0)
-    with pytest.raises(LostRace, match="read it again"):
+    with pytest.raises(LostRace, match="read the policy again"):
         driver.do(policies.set_topic, topic_id, None, seen_row_version=topic.row_version)
 
     assert driver.do(policies.get_namespace, "t/n") == first
