@@ -335,7 +335,7 @@ class TestNamespaces:
             "brokerDeduplicationEnabled": "true",
             "defaultRetentionTimeInMinutes": "60",
         }
-        answers = broker.says(200, {}), broker.says(200, runtime), broker.says(200, "4.2.4")
+        answers = broker.says(200, {}), broker.says(200, runtime), broker.says_text(200, "4.2.4")
         broker.behaves(*answers, broker.refuses(404, "Topic not found"))
         look = Namespaces(PulsarAccess(admin_url=broker.url))
 

@@ -270,7 +270,7 @@ def test_a_stream_that_has_gone_mute_is_left(worker: ServingWorker, monkeypatch:
         (("topic://*",), f"{PATH}%00", {"incarnation": "1"}, InvalidInput, "consumer"),
         (("topic://*",), f"{PATH}%20b", {"incarnation": "1"}, InvalidInput, "consumer = 'a b' is no name"),
         (("topic://*",), f"{PATH}%2Fb", {"incarnation": "1"}, InvalidInput, "have no slash"),
-        (("topic://acme/other/*",), PATH, {"incarnation": "1"}, Terminal, "not for topic://acme/shop/orders"),
+        (("topic://acme/other/*",), PATH, {"incarnation": "1"}, Terminal, "does not include topic://acme/shop/orders"),
         (("topic://*",), PATH.replace("billing", "nothing"), {"incarnation": "1"}, NotFound, "nothing"),
         (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "does not exist"),
         (("topic://*",), f"{PATH}/pulse", {"incarnation": "1"}, LostRace, "register again"),
