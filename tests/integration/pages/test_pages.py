@@ -112,7 +112,7 @@ def test_decisions_and_operations_are_listed_filtered_and_paged(
     live = pages.get("/operations", params={"state": "live", "find": TOPIC}).text
     done = pages.get("/operations", params={"state": "done"}).text
     assert ("intended" in re.sub("<option.*?</option>", "", live), "create" in done) == (True, True)
-    monkeypatch.setattr(journal, "MOST_ROWS", 1)
+    monkeypatch.setattr(journal, "MAX_ROWS", 1)
     [(newest,)] = bench.rows("SELECT max(operation_id) FROM cleave.operation")
     first = pages.get("/operations", params={"find": TOPIC}).text
     [link] = re.findall(r'href="(\?[^"]*)">older operations', first)
