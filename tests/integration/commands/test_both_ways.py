@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controller.actions.action import all_actions
-from controller.actions.dead_letters import 
+from controller.actions.dead_letters import PART_LIMIT
 from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.commands import http_calls
@@ -410,14 +410,14 @@ def test_dead_letters_are_put_back_over_http_call_by_call(
     some = ("dead-letters", "list", TOPIC, "billing", "--limit", "3")
     assert len(http.json(*some)["items"]) == 3
     assert http.json(*some) == cleave.json(*some)
-    park(database, [letter(number) for number in range(3, 2 *  + 3)])
+    park(database, [letter(number) for number in range(3, 2 * PART_LIMIT + 3)])
 
     path = f"/api/v1/topics/{TOPIC}/subscriptions/billing/dead-letters/redrive"
     part = http.call("POST", path, {})
-    assert (part["messages"], part["left"]) == (,  + 3)
+    assert (part["messages"], part["left"]) == (PART_LIMIT, PART_LIMIT + 3)
     document = http.json("dead-letters", "redrive", TOPIC, "billing")
 
-    assert (document["messages"], document["left"]) == ( + 3, 0)
+    assert (document["messages"], document["left"]) == (PART_LIMIT + 3, 0)
     assert cleave.json("dead-letters", "list", TOPIC, "billing")["items"] == []
     assert http.json("dead-letters", "redrive", TOPIC, "billing")["messages"] == 0
 
@@ -427,13 +427,13 @@ def test_dead_letters_are_put_back_over_http_call_by_call(
 def test_as_many_dead_letters_are_put_back_as_the_limit_says(
     http: OverHttp, cleave: CommandLine, database: str, over_http: bool
 ) -> None:
-    park(database, [letter(number) for number in range(3,  + 13)])
-    way, limit = http if over_http else cleave, str( + 5)
+    park(database, [letter(number) for number in range(3, +13)])
+    way, limit = http if over_http else cleave, str(+5)
 
     rehearsed = way.json("dead-letters", "redrive", TOPIC, "billing", "--limit", limit, "--dry-run")
     document = way.json("dead-letters", "redrive", TOPIC, "billing", "--limit", limit)
 
-    assert (document["messages"], document["left"]) == ( + 5, 8)
+    assert (document["messages"], document["left"]) == (+5, 8)
     assert {**document, "dry_run": True} == rehearsed
 
 
