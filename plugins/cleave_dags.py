@@ -152,11 +152,6 @@ def dry_run_param() -> Param:
     return Param(False, type="boolean", title="Dry run", description=description)
 
 
-def reason_param(description: str) -> Param:
-    """Return the parameter for the reason of a request."""
-    return Param("requested in Airflow", type="string", minLength=1, title="Reason", description=description)
-
-
 def cleave_task(
     *, retries: int = RETRIES, priority: int = 1, **options: Any
 ) -> Callable[[Callable[..., Any]], Any]:

@@ -1,4 +1,4 @@
-"""The part of `cleave doctor` about gates: what holds standard consumers back, and should not."""
+"""Check of `cleave doctor` about gates: gates that hold standard consumers back without a reason, or do not hold."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from controller.domain.formatting import duration
 from controller.questions.question import read_view
 
 OVERDUE_SECONDS = 10.0
-"""A gate is opened within a second of the drain; a broker that is slow takes longer."""
+"""The keeper opens a gate within a second of the drain; a slow broker needs longer."""
 
 
 def gates(cleave: Application) -> str:
-    """Report the gates. Raises Terminal for gates that do not hold or are not opened in time."""
+    """Return a summary of the shut gates. Raises Terminal for gates that are breached or overdue, or that keep no order."""
     with cleave.store.transaction() as tx:
         shut = read_view(
             tx, "inspect.gates", "gate <> 'open'", order="overdue_seconds DESC NULLS LAST, topic, segment_id"
@@ -29,14 +29,16 @@ def gates(cleave: Application) -> str:
             f"{len(unordered)} subscription(s) for standard consumers are used as a type that no gate keeps in order, first "
             f"{first['subscription']} of {first['topic']} as {first['subscription_type']}; have its consumers subscribe as Failover or Exclusive"
         )
-    if breached := [one for one in shut if one["breached_at"] is not None]:
+    if breached := [gate for gate in shut if gate["breached_at"] is not None]:
         first = breached[0]
         raise Terminal(
             f"{len(breached)} gate(s) are breached, first that of segment {first['segment_id']} of {first['topic']} for "
             f"{first['subscription']}: a consumer has acknowledged the barrier; set the crypto failure action of its consumers to FAIL"
         )
     late = [
-        one for one in shut if one["overdue_seconds"] is not None and one["overdue_seconds"] > OVERDUE_SECONDS
+        gate
+        for gate in shut
+        if gate["overdue_seconds"] is not None and gate["overdue_seconds"] > OVERDUE_SECONDS
     ]
     if late:
         first = late[0]

@@ -1,10 +1,11 @@
-"""Gate keeper: drains and opens the gates of subscriptions that standard consumers read.
+"""Gate keeper: opens the gates of subscriptions that standard consumers read, once the segments before the gates are drained.
 
-It runs beside a worker's loop, for the shards that the worker holds. Each round reads the shut gates, asks the data plane which of the
-segments before them are drained, and opens the gates whose ancestors all are (`domain.gate_rule`). The data plane writes a cursor down
-before the segment counts as drained. Every act may be repeated, by this keeper or another one. Gates need no keeper to stay closed.
+The gate keeper runs in a thread of a worker, for the shards that the worker holds. Each round reads the shut gates, asks the data plane
+which ancestor segments are drained, and opens each gate whose ancestors are all drained (`domain.gate_rule`). A segment counts as drained
+only after the data plane has persisted its cursor. Every step is idempotent, so several keepers may repeat it. A closed gate stays closed
+without a keeper.
 
-The checkpoints `drain`, `ready` and `open` are told before and after the commit of each act; tests end the process there.
+The keeper calls the checkpoints `drain`, `ready` and `open` before and after the commit of each step. Tests end the process there.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from controller.store.topics.gates import Gate, GateRecord, ShutGates
 log = telemetry.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
-"""Between two rounds while no gate is shut."""
+"""Interval between two rounds while no gate is shut."""
 POLL_SECONDS = 0.1
 SLOW_POLL_SECONDS = 0.5
 SLOW_AFTER_SECONDS = 30.0
-"""Gates that have been shut for longer are looked at every `SLOW_POLL_SECONDS`: their segments take long to read."""
+"""The keeper polls gates that have been shut for longer every `SLOW_POLL_SECONDS`, because consumers need long for their segments."""
 AUDIT_SECONDS = 5.0
-"""Between two looks at a closed gate, whether the data plane still has it closed."""
+"""Interval at which the keeper compares a closed gate with the data plane."""
 LONGEST_PAUSE_SECONDS = 5.0
 PARALLEL_CALLS = 8
 
@@ -53,7 +54,7 @@ def _ignore(_name: str) -> None:
 
 @dataclass(slots=True)
 class _Pace:
-    """When a subscription's gates are looked at next, by the monotonic clock."""
+    """Times of the next poll and the next audit of a subscription's gates, by the monotonic clock."""
 
     next_at: float = 0.0
     audit_at: float = 0.0
@@ -62,7 +63,7 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the rule says of a subscription's gates, the origin under which that holds, and the logs of the segments named."""
+    """Gates of a subscription to open and segments to drain, the origin under which the plan holds, and the logs of these segments."""
 
     gates: GatePlan
     origin: int
@@ -70,7 +71,7 @@ class _Plan:
 
 
 class GateKeeper:
-    """Rounds until told to stop. `round` is for one thread; several keepers may work on one subscription."""
+    """Runs rounds until `stop`. One thread calls `round`; several keepers may work on one subscription."""
 
     def __init__(
         self,
@@ -92,60 +93,64 @@ class GateKeeper:
         return bool(self._planes)
 
     def run(self) -> None:
-        """Rounds until `stop`."""
+        """Run rounds until `stop`."""
         Repeating(
-            self._paced_round, self._stopping, log, "gates not looked at", retry_seconds=(POLL_SECONDS, 1.0)
+            self._paced_round,
+            self._stopping,
+            log,
+            "round of the gate keeper failed",
+            retry_seconds=(POLL_SECONDS, 1.0),
         ).run()
 
     def stop(self) -> None:
-        """Leave after the calls in hand."""
+        """Stop after the calls in progress."""
         self._stopping.set()
 
     def _paced_round(self) -> float:
         return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
-        """Look at the subscriptions that are due. Return the number of subscriptions with shut gates. Raises StoreUnavailable."""
+        """Serve the subscriptions that are due. Return the number of subscriptions with shut gates. Raises StoreUnavailable."""
         shards = self._shards()
         if not (shards.held and self._planes):
             return 0
         with self._store.single_statement() as tx:
             shut = gates.shut(tx, shards, self._planes)
-        metrics.GATES_SHUT.set(sum(len(one.logs) for one in shut))
-        self._paces = {one.key: self._paces.get(one.key) or _Pace() for one in shut}
+        metrics.GATES_SHUT.set(sum(len(group.logs) for group in shut))
+        self._paces = {group.key: self._paces.get(group.key) or _Pace() for group in shut}
         now = self._clock.monotonic_seconds()
-        due = [one for one in shut if self._paces[one.key].next_at <= now]
+        due = [group for group in shut if self._paces[group.key].next_at <= now]
         if due:
             with ThreadPoolExecutor(min(PARALLEL_CALLS, len(due)), thread_name_prefix="gates") as calls:
-                list(calls.map(self._look_at, due))
+                list(calls.map(self._serve, due))
         return len(shut)
 
-    def _look_at(self, shut: ShutGates) -> None:
-        """One subscription. Its trouble is recorded with its gates, and does not keep the others waiting."""
+    def _serve(self, shut: ShutGates) -> None:
+        """Open, drain and audit the gates of one subscription. An error is recorded with the gates; other subscriptions do not wait for it."""
         pace = self._paces[shut.key]
         try:
             self._open_what_may_open(shut)
             self._audit(shut, pace)
             pace.failures = 0
             pause = SLOW_POLL_SECONDS if shut.shut_seconds > SLOW_AFTER_SECONDS else POLL_SECONDS
-        except SubscriptionNotFound:  # it was deleted meanwhile
+        except SubscriptionNotFound:  # the subscription was deleted meanwhile
             pause = POLL_SECONDS
-        except Exception as error:  # noqa: BLE001 - the others' gates would stay shut with it
+        except Exception as error:  # noqa: BLE001 - it would keep the gates of other subscriptions shut
             self._report(shut, error)
             pace.failures += 1
             pause = min(POLL_SECONDS * float(2**pace.failures), LONGEST_PAUSE_SECONDS)
         pace.next_at = self._clock.monotonic_seconds() + pause
 
     def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
-        """Log and record why the gates of these segments, or all that are shut, are not as they should be."""
+        """Log and record the error with the gates of these segments; without segments, with all gates of `shut`."""
         segments = list(segment_ids or shut.logs)
-        of_gates = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
+        labels = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
         if not isinstance(error, CleaveError):
-            log.error("gates stay shut", **of_gates, exc_info=error)
+            log.error("gates stay shut", **labels, exc_info=error)
         elif isinstance(error, StoreUnavailable):
-            return  # the next round says so
+            return  # the next round reports it
         else:
-            log.warning("gates stay shut", **of_gates, error=str(error))
+            log.warning("gates stay shut", **labels, error=str(error))
         try:
             with self._store.transaction() as tx:
                 gates.note_failure(tx, shut.key, segments, str(error) or type(error).__name__)
@@ -153,7 +158,7 @@ class GateKeeper:
             return
 
     def _open_what_may_open(self, shut: ShutGates) -> None:
-        """Open and drain until nothing more can be done: an empty segment is drained as soon as its gate is open."""
+        """Open gates and drain segments until neither makes progress: an empty segment is drained as soon as its gate is open."""
         logs = dict(shut.logs)
         while logs and not self._stopping.is_set():
             plan = self._plan(shut, logs)
@@ -175,29 +180,28 @@ class GateKeeper:
         return _Plan(plan, origin, {**left.backing_topics, **logs})
 
     def _still_holds(self, tx: Connection, shut: ShutGates, plan: _Plan) -> bool:
-        """Return True if no seek has come since the plan was made. The subscription stays locked until the transaction ends."""
+        """Return True if no seek has begun since the plan was made. The subscription stays locked until the transaction ends."""
         _, origin = bucket_owners.lock(tx, shut.key)
         return origin == plan.origin and seeks.under_way(tx, shut.key) is None
 
     def _drain(self, shut: ShutGates, plan: _Plan) -> bool:
-        """Mark the segments as drained whose cursors the data plane has written down at their end. Return False if there are none."""
+        """Mark segments as drained whose cursors the data plane has persisted at their end. Return False if there are none."""
         plane, name = self._planes[shut.data_plane], shut.key.name
-        written = [i for i in plan.gates.to_drain if _is_written_down(plane, plan.logs[i], name)]
-        if not written:
+        persisted = [i for i in plan.gates.to_drain if _is_persisted(plane, plan.logs[i], name)]
+        if not persisted:
             return False
         self._checkpoint("drain:before")
         with self._store.transaction() as tx:
-            topics.get_topic(
-                tx, shut.key.topic_id, lock=True
-            )  # the order of locks in which a seek takes them
+            # A seek locks the topic before the subscription, too.
+            topics.get_topic(tx, shut.key.topic_id, lock=True)
             is_marked = self._still_holds(tx, shut, plan)
             if is_marked:
-                drains.mark_drained(tx, shut.key.topic_id, name, written)
+                drains.mark_drained(tx, shut.key.topic_id, name, persisted)
         self._checkpoint("drain:after")
         return is_marked
 
     def _open(self, shut: ShutGates, plan: _Plan) -> list[int]:
-        """Open the gates of the plan. Return the segments of those that were opened."""
+        """Open the gates of the plan. Return the segments whose gates were opened."""
         plane = self._planes[shut.data_plane]
         if not plan.gates.may_open:
             return []
@@ -216,7 +220,7 @@ class GateKeeper:
             return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
 
     def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
-        """Open one gate. No call is begun that could last until a seek may close the gate again."""
+        """Open one gate. Return False without a call if the call could last until a seek may close the gate again."""
         plane = self._planes[shut.data_plane]
         if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:
             return False
@@ -231,38 +235,38 @@ class GateKeeper:
         return True
 
     def _audit(self, shut: ShutGates, pace: _Pace) -> None:
-        """Close again what the data plane has open, and record a barrier that a consumer has acknowledged."""
+        """Close gates that are open at the data plane, and record barriers that a consumer has acknowledged."""
         now = self._clock.monotonic_seconds()
         if now < pace.audit_at or not shut.waits_for_ancestors:
             return
         pace.audit_at = now + AUDIT_SECONDS
         with self._store.transaction() as tx:
             recorded = gates.gates_of(tx, shut.key)
-        for one in recorded:
-            if one.state is GateRecord.CLOSED and not one.is_opening:
+        for gate in recorded:
+            if gate.state is GateRecord.CLOSED and not gate.is_opening:
                 try:
-                    self._audit_one(shut, one)
+                    self._audit_one(shut, gate)
                 except StoreUnavailable:
                     raise
-                except CleaveError as error:  # the other gates are looked at, and opened in time
-                    self._report(shut, error, one.segment_id)
+                except CleaveError as error:  # the keeper goes on with the other gates
+                    self._report(shut, error, gate.segment_id)
 
     def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
         plane, name = self._planes[shut.data_plane], shut.key.name
-        which = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
+        labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
         state = plane.gate_state(gate.backing_topic, name)
         if state is GateState.OPEN:
-            log.warning("gate found open", **which)
+            log.warning("gate found open", **labels)
             plane.close_gate(gate.backing_topic, name)
         is_breached = state is GateState.BREACHED
         with self._store.transaction() as tx:
-            is_news = gates.note_breach(tx, shut.key, gate.segment_id, is_breached=is_breached)
-        if is_news and is_breached:
-            log.warning("gate breached", **which)
+            is_changed = gates.note_breach(tx, shut.key, gate.segment_id, is_breached=is_breached)
+        if is_changed and is_breached:
+            log.warning("gate breached", **labels)
 
 
-def _is_written_down(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:
+def _is_persisted(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:
     try:
         return plane.persist_cursor_at_end(backing_topic, subscription)
-    except NotFound:  # the reconciler reports what is missing, and restores it
+    except NotFound:  # the reconciler reports a missing log, and restores it
         return False

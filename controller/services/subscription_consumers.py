@@ -1,7 +1,7 @@
 """Decides who reads a subscription: Cleave's registered consumers, or standard Pulsar consumers behind gates.
 
-Standard consumers need a data plane with gates, and a type of subscription that a gate keeps in order: Failover or Exclusive. The field
-changes while nobody reads, because the two kinds of consumers follow different rules.
+Standard consumers need a data plane with gates, and a subscription type that a gate keeps in order: Failover or Exclusive. The field
+`consumers` changes only while no consumer reads, because the two kinds of consumers follow different rules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAMED = 5
 
 
 def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> None:
-    """Raise Unsupported, with what to do, where the logs of the topic cannot have gates."""
+    """Raise Unsupported if the logs of the topic cannot have gates. The message names the remedy."""
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, GatedDataPlane):
         raise Unsupported(
@@ -84,11 +84,11 @@ def set_consumers(
     subscription: str,
     wanted: SubscriptionConsumers,
 ) -> None:
-    """Have the subscription read by those consumers from now on. Reshapes in progress take the change along.
+    """Set the kind of consumers that read the subscription. Reshapes in progress apply the change.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Unsupported where the data plane has no gates; Conflict while somebody
-    reads or a seek is in progress, for another kind than STREAM, and while a sealed segment is unread whose descendants have no closed
-    gates. They have some where the database was restored to a time before this change.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Unsupported if the data plane has no gates; Conflict while a consumer
+    reads or a seek is in progress, for every kind but STREAM, and while a sealed segment is unread whose descendants have no closed
+    gates. The descendants have closed gates if the database was restored to a time before this change.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -116,30 +116,30 @@ def set_consumers(
 def _closed_gates(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
 ) -> frozenset[str]:
-    """Logs behind unread segments whose gates the data plane has closed already."""
+    """Return the logs behind unread segments whose gates are already closed at the data plane."""
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, GatedDataPlane):
         return frozenset()
     with store.transaction() as tx:
         behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
-    logs = [one.backing_topic for one in behind]
+    logs = [log.backing_topic for log in behind]
     return frozenset(log for log in logs if plane.gate_state(log, row.name) is GateState.CLOSED)
 
 
 def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed: Collection[str]) -> bool:
-    """Return True, and record the gates, if every segment behind an unread one has a closed gate."""
+    """Return True, and record the gates, if every segment behind an unread segment has a closed gate."""
     key = SubscriptionKey(row.topic_id, row.name)
     behind = gates.behind_read_by(tx, key)
-    if not behind or any(one.backing_topic not in closed for one in behind):
+    if not behind or any(log.backing_topic not in closed for log in behind):
         return False
-    gates.close(tx, key, [one.segment_id for one in behind])
+    gates.close(tx, key, [log.segment_id for log in behind])
     return True
 
 
 def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
     key = SubscriptionKey(topic.topic_id, row.name)
-    names = [one.name for one in consumers.list_consumers(tx, topic.topic_id, row.name)]
-    names += [one.consumer for one in bucket_owners.owners(tx, key)]
+    names = [consumer.name for consumer in consumers.list_consumers(tx, topic.topic_id, row.name)]
+    names += [owner.consumer for owner in bucket_owners.owners(tx, key)]
     if names:
         named = ", ".join(sorted({*names})[:_NAMED])
         raise Conflict(
@@ -153,10 +153,10 @@ def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> Non
 
 
 def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
-    """No gate holds back what descends from segments that were sealed before there were gates."""
+    """Raise Conflict while a sealed segment is unread: its descendants were created without gates."""
     left = readable_segments.to_read(tx, topic.topic_id, row.name)
     unread = sorted(
-        i for i, one in left.layout.segments.items() if not one.is_active and i not in left.drained
+        i for i, segment in left.layout.segments.items() if not segment.is_active and i not in left.drained
     )
     if unread:
         named = ", ".join(map(str, unread[:_NAMED]))
@@ -169,11 +169,14 @@ def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> No
 def _attached(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> set[str]:
-    """Types, in the broker's words, of the consumers that are attached to the subscription now."""
+    """Return the subscription types, as the broker names them, of the consumers attached to the subscription."""
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, ObservesConsumers):
         return set()
     listed = plane.consumers(sorted(logs))
     return {
-        one.subscription_type for some in listed.values() for one in some if one.subscription == subscription
+        consumer.subscription_type
+        for attached in listed.values()
+        for consumer in attached
+        if consumer.subscription == subscription
     }

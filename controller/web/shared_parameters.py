@@ -63,22 +63,6 @@ WithProperties = Annotated[
     ),
 ]
 """Filter of a list of topics by properties."""
-From = Annotated[
-    str | None,
-    Query(
-        alias="from",
-        description="An instant, or a duration before now, such as 15m.",
-        examples=["12h", "2026-11-21T03:00:00Z"],
-    ),
-]
-To = Annotated[
-    str | None,
-    Query(
-        alias="to",
-        description="An instant, or a duration before now, such as 15m.",
-        examples=["1h", "2026-11-21T04:00:00Z"],
-    ),
-]
 Timestamp = Annotated[
     int,
     Query(ge=0, lt=2**63, description="Milliseconds since the Unix epoch.", examples=[1795230000000]),

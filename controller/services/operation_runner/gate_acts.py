@@ -1,7 +1,7 @@
-"""The part of an operation's steps that concerns gates: close them, look at them, move cursors behind them, remove them.
+"""Steps of an operation that concern gates: close and verify gates, move cursors behind them, remove them.
 
-`log_acts` calls this where a topic has subscriptions that standard consumers read. Every act may be repeated. No step opens the gate
-of a subscription that lives: the gate keeper does.
+`log_steps` calls these steps for topics with subscriptions that standard consumers read. Every step is idempotent. Only the gate keeper
+opens the gates of a live subscription.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EARLIEST_MS = 0
 
 
 class GateActs:
-    """Acts on the gates of one data plane, under the claims that `call_all` keeps alive."""
+    """Calls one data plane about gates, under the operation claims that `call_all` renews."""
 
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
         self._store, self._any_plane, self._call_all = store, plane, call_all
@@ -45,7 +45,7 @@ class GateActs:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
-        """Look at the children's gates before the parents are terminated, and close what is not closed."""
+        """Verify the gates of the children before the parents are terminated, and close those that are not closed."""
         if not (names and operation.kind.succeeds_logs):
             return
         plane = self._plane(operation.topic_name)
@@ -55,70 +55,68 @@ class GateActs:
         self._call_all([partial(plane.close_gate, log, name) for log, name in unclosed])
 
     def probe_fences(self, logs: Sequence[str]) -> None:
-        """Have the data plane heal terminated logs that refuse consumers. Raises HeldUp while one of them stays fenced.
+        """Reload terminated logs that refuse consumers. Raises HeldUp while one of the logs stays fenced.
 
-        The layout has moved by then: no producer waits for this.
+        The new layout is committed before this step, so no producer waits for it.
         """
         if not isinstance(self._any_plane, GatedDataPlane):
             return
-        found = self._call_all([partial(self._any_plane.probe_fence, log) for log in logs])
-        fenced = [log for log, state in zip(logs, found, strict=True) if state is FenceState.FENCED]
+        states = self._call_all([partial(self._any_plane.probe_fence, log) for log in logs])
+        fenced = [log for log, state in zip(logs, states, strict=True) if state is FenceState.FENCED]
         if fenced:
             raise HeldUp(
-                f"{', '.join(fenced)} stayed fenced and is loaded again; looking again", PROBE_AGAIN_SECONDS
+                f"{', '.join(fenced)} stayed fenced and is being reloaded; probing again", PROBE_AGAIN_SECONDS
             )
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
-        """Close the gates of a new subscription of standard consumers: the rate first, then the cursor. Return the other logs."""
+        """Close the gates of a new subscription of standard consumers: first the rate, then the cursor. Return the logs without a gate."""
         with self._store.transaction() as tx:
-            known = {one.segment_id: one for one in gates.gates_of(tx, key)}
-            behind = [one for one in gates.behind_read_by(tx, key) if one.backing_topic in {*logs}]
-            new = [one for one in behind if one.segment_id not in known]
-            gates.close(tx, key, [one.segment_id for one in new])
+            known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
+            behind = [log for log in gates.behind_read_by(tx, key) if log.backing_topic in {*logs}]
+            gates.close(tx, key, [log.segment_id for log in behind if log.segment_id not in known])
         plane = self._plane(operation.topic_name)
-        closed = [
-            one
-            for one in behind
-            if one.segment_id not in known or known[one.segment_id].state is gates.GateRecord.CLOSED
+        gated = [
+            log.backing_topic
+            for log in behind
+            if log.segment_id not in known or known[log.segment_id].state is gates.GateRecord.CLOSED
         ]
-        self._call_all([partial(plane.close_gate, one.backing_topic, key.name) for one in closed])
-        gated = {one.backing_topic for one in closed}
+        self._call_all([partial(plane.close_gate, backing_topic, key.name) for backing_topic in gated])
         return [log for log in logs if log not in gated]
 
     def remove(self, operation: Operation, name: str) -> None:
-        """Remove what the gates of a deleted subscription have left on logs, or the name could not be used again."""
+        """Remove the dispatch rates of a deleted subscription; a new subscription of the name would inherit them."""
         if not isinstance(self._any_plane, GatedDataPlane):
             return
         with self._store.single_statement() as tx:
             left = gates.gates_of(tx, SubscriptionKey(operation.topic_id, name))
-        self._call_all([partial(self._any_plane.open_gate, one.backing_topic, name) for one in left])
+        self._call_all([partial(self._any_plane.open_gate, gate.backing_topic, name) for gate in left])
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
-        """Close the gates of the segments that have an ancestor with something to read after the seek, before a cursor moves."""
+        """Close the gates of the segments with an ancestor that is unread after the seek, before a cursor moves."""
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))
         with self._store.transaction() as tx:
             behind = gates.behind_read_by(tx, key, since=since)
-            gates.close(tx, key, [one.segment_id for one in behind])
+            gates.close(tx, key, [log.segment_id for log in behind])
         plane = self._plane(operation.topic_name)
 
-        def close(log: str) -> None:
-            with suppress(NotFound):  # nothing to read there
-                plane.close_gate(log, key.name)
+        def close(backing_topic: str) -> None:
+            with suppress(NotFound):  # a log that is missing delivers nothing
+                plane.close_gate(backing_topic, key.name)
 
-        self._call_all([partial(close, one.backing_topic) for one in behind])
+        self._call_all([partial(close, log.backing_topic) for log in behind])
 
     def move_cursors(
         self, operation: Operation, key: SubscriptionKey, logs: Sequence[SeekLog], instant_ms: int | None
     ) -> Mapping[str, object]:
-        """Move the cursors from ancestors to descendants; None: behind everything. Return what the journal keeps.
+        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return the result for the journal.
 
-        A segment stays at its barrier while an ancestor has something to read. A sealed segment counts as read only when the data
-        plane has written its cursor down.
+        The cursor of a segment stays at its barrier while an ancestor is unread. A sealed segment counts as read only after the data
+        plane has persisted its cursor.
         """
         with self._store.single_statement() as tx:
             layout = layouts.load_layout(tx, operation.topic_id)
         plane = self._plane(operation.topic_name)
-        known = {one.segment_id for one in logs}
+        known = {log.segment_id for log in logs}
         read: set[int] = set()
         missing: list[int] = []
         for generation in _generations(layout, logs):
@@ -127,17 +125,17 @@ class GateActs:
                     _move,
                     plane,
                     key.name,
-                    one,
+                    log,
                     instant_ms,
-                    is_free=layout.ancestors(one.segment_id) & known <= read,
+                    is_free=layout.ancestors(log.segment_id) & known <= read,
                 )
-                for one in generation
+                for log in generation
             ]
-            for one, is_read in zip(generation, self._call_all(moves), strict=True):
+            for log, is_read in zip(generation, self._call_all(moves), strict=True):
                 if is_read is None:
-                    missing.append(one.segment_id)
-                if is_read is not False and one.is_sealed:
-                    read.add(one.segment_id)
+                    missing.append(log.segment_id)
+                if is_read is not False and log.is_sealed:
+                    read.add(log.segment_id)
         return {"logs": len(logs), "read": sorted(read - {*missing}), "missing": missing}
 
     def _plane(self, topic: str) -> GatedDataPlane:
@@ -150,21 +148,21 @@ class GateActs:
 
 
 def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[SeekLog]]:
-    """Return the logs in groups, each behind the groups that hold its ancestors."""
+    """Return the logs in groups, so that the ancestors of a log are in earlier groups."""
     depth: dict[int, int] = {}
     for segment_id in sorted(layout.segments):
         parents = [i for i in layout.segments[segment_id].parent_ids if i in depth]
         depth[segment_id] = max((depth[i] + 1 for i in parents), default=0)
     groups: dict[int, list[SeekLog]] = {}
-    for one in logs:
-        groups.setdefault(depth.get(one.segment_id, 0), []).append(one)
+    for log in logs:
+        groups.setdefault(depth.get(log.segment_id, 0), []).append(log)
     return [groups[level] for level in sorted(groups)]
 
 
 def _move(
     plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
-    """Return True if a sealed log is read to its end, and the data plane keeps that; None if there is no such log."""
+    """Move the cursor of one log. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing."""
     try:
         if instant_ms is None:
             plane.skip_all(log.backing_topic, name)
@@ -176,7 +174,7 @@ def _move(
 
 
 def _seek(plane: DataPlane, log: str, name: str, instant_ms: int) -> None:
-    """Move the cursor. A log that was sealed before the subscription began has no cursor yet. Raises NotFound."""
+    """Move the cursor, and create it on a log that was sealed before the subscription was created. Raises NotFound."""
     try:
         plane.seek(log, name, instant_ms)
     except SubscriptionNotFound:

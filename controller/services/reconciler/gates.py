@@ -1,7 +1,8 @@
-"""Compares the gates of topics with their layout and with the data plane, and has the gate keeper put right what differs.
+"""Compares the gates of topics with their layout and with the data plane, and records the differences for the gate keeper.
 
-The remedies are rows: the keeper alone closes and opens gates of a live subscription, so that the two do not cross each other. The data
-plane is asked first, and the rows are read afterwards under the subscription's lock.
+The reconciler changes rows only. The keeper alone calls the data plane to close and open the gates of a live subscription, so that the
+two cannot undo each other's calls. The reconciler reads the state from the data plane first, and the rows afterwards, under the lock of
+the subscription.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PARALLEL_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What of a subscription's layout waits for ancestors, by segment, and what is unread at all."""
+    """Segments of a subscription that wait for their ancestors, with their logs, and all unread segments."""
 
     logs: Mapping[int, str]
     unread: Collection[int]
@@ -41,7 +42,7 @@ class _Waiting:
 def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
-    """Return the gates that differ, of the topics that have gates. What cannot be looked at is logged and left to a later run.
+    """Return the gates of the topics that differ. A topic whose data plane does not answer is logged, and left to a later run.
 
     Raises StoreUnavailable.
     """
@@ -73,23 +74,23 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
             with store.transaction() as tx:
                 bucket_owners.lock(tx, key)
                 findings += _differences(tx, topic.name, key, states, dry_run=dry_run)
-        except SubscriptionNotFound:  # it was deleted meanwhile
+        except SubscriptionNotFound:  # the subscription was deleted meanwhile
             continue
     return findings
 
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
-    """Ask the data plane about the gates that are recorded as open, of segments with something to read."""
+    """Return the states, at the data plane, of the gates that are recorded as open on unread segments."""
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread
         recorded = [
-            one
-            for one in gates.gates_of(tx, key)
-            if one.segment_id in unread and one.state is GateRecord.OPEN
+            gate
+            for gate in gates.gates_of(tx, key)
+            if gate.segment_id in unread and gate.state is GateRecord.OPEN
         ]
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="gates") as calls:
-        found = calls.map(lambda one: plane.gate_state(one.backing_topic, key.name), recorded)
-        return dict(zip(recorded, found, strict=True))
+        states = calls.map(lambda gate: plane.gate_state(gate.backing_topic, key.name), recorded)
+        return dict(zip(recorded, states, strict=True))
 
 
 def _differences(
@@ -100,16 +101,16 @@ def _differences(
     *,
     dry_run: bool,
 ) -> Iterator[Finding]:
-    """Yield the differences, and change the rows unless it is a dry run. The subscription is locked."""
+    """Yield the differences, and correct the rows unless `dry_run`. The caller holds the lock of the subscription."""
     if seeks.under_way(tx, key) is not None:
         return
-    waiting, recorded = _waiting(tx, key), {one.segment_id: one for one in gates.gates_of(tx, key)}
+    waiting, recorded = _waiting(tx, key), {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
     unclosed = [i for i in waiting.logs if i not in recorded or recorded[i].state is GateRecord.OPEN]
     shut = [
-        one.segment_id
-        for one, state in states.items()
-        if recorded.get(one.segment_id) == one
-        and one.segment_id not in waiting.logs
+        gate.segment_id
+        for gate, state in states.items()
+        if recorded.get(gate.segment_id) == gate
+        and gate.segment_id not in waiting.logs
         and state in (GateState.CLOSED, GateState.BREACHED)
     ]
     if not dry_run:
@@ -119,9 +120,9 @@ def _differences(
         yield Finding(FindingKind.GATE_OPEN, topic, waiting.logs[segment_id], segment_id, key.name)
     for segment_id in shut:
         yield Finding(FindingKind.GATE_SHUT, topic, recorded[segment_id].backing_topic, segment_id, key.name)
-    for one in recorded.values():
-        if one.is_breached and one.state is GateRecord.CLOSED:
-            yield Finding(FindingKind.GATE_BREACHED, topic, one.backing_topic, one.segment_id, key.name)
+    for gate in recorded.values():
+        if gate.is_breached and gate.state is GateRecord.CLOSED:
+            yield Finding(FindingKind.GATE_BREACHED, topic, gate.backing_topic, gate.segment_id, key.name)
 
 
 def _waiting(tx: Connection, key: SubscriptionKey) -> _Waiting:

@@ -1,8 +1,8 @@
-"""Gates as recorded: which segments are held back from which subscription of standard consumers (ADR 0024).
+"""Records of gates: which segments are held back from which subscription of standard consumers (ADR 0024).
 
-A row says what the data plane must show. The operation runner writes a row when it has closed the gate, the gate keeper moves the
-row on to `ready` and `open`, and a seek closes the gate again. Whoever marks segments as drained, or gates as ready, names the origin
-of the subscription under which the data plane was asked, so that no answer from before a seek counts after it.
+A row states what the data plane must show. The operation runner writes the row after it has closed the gate, the gate keeper changes
+the row to `ready` and `open`, and a seek changes it back to `closed`. A caller that marks segments as drained, or gates as ready, first
+compares the origin of the subscription with the origin at the time of its calls, so that no answer from before a seek counts after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED_SEGMENTS = 5
 
 
 class GateRecord(StrEnum):
-    """State of a gate's row. A gate that is not open is shut."""
+    """State of the row of a gate. A gate is shut in every state except OPEN."""
 
     CLOSED = "closed"
     READY = "ready"
@@ -41,7 +41,7 @@ class ShutGates:
     topic: str
     data_plane: str
     waits_for_ancestors: bool
-    """False where the subscription is read by registered consumers by now: its gates may be opened at once."""
+    """False if registered consumers read the subscription now: its gates may be opened at once."""
     logs: Mapping[int, str]
     """Backing topics of the shut segments, by segment id."""
     shut_seconds: float
@@ -50,14 +50,14 @@ class ShutGates:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate's row with its log."""
+    """Row of a gate with the log of its segment."""
 
     segment_id: int
     backing_topic: str
     state: GateRecord
     is_breached: bool
     is_opening: bool
-    """True while a call that opens the gate may be under way."""
+    """True while a call that opens the gate may be in progress."""
 
 
 _NOTE = """
@@ -143,10 +143,10 @@ _STOCK = """
     SELECT name FROM cleave.subscription
      WHERE topic_id = :topic_id AND consumers = 'stock' AND state = 'live' ORDER BY name
 """
-_WITH_STOCK = """
+_WITH_GATES = """
     SELECT DISTINCT topic_id FROM cleave.gate WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id
 """
-# Everything that descends from sealed segments which the subscription reads, by the links of the layout.
+# Segments that descend, by the links of the layout, from sealed segments which the subscription reads.
 _BEHIND = """
     WITH RECURSIVE unread AS (
         SELECT s.segment_id FROM cleave.segment s
@@ -172,14 +172,14 @@ def stock_subscriptions(tx: Connection, topic_id: int) -> tuple[str, ...]:
 
 
 def topics_with_gates(tx: Connection, topic_ids: Collection[int]) -> list[int]:
-    """Return those of the topics that have gates, in ascending order."""
-    return list(tx.execute(text(_WITH_STOCK), {"topic_ids": list(topic_ids)}).scalars())
+    """Return the ids of the topics with gates, ascending."""
+    return list(tx.execute(text(_WITH_GATES), {"topic_ids": list(topic_ids)}).scalars())
 
 
 def note_closed(tx: Connection, operation: Operation, closed: Collection[tuple[str, int]]) -> None:
-    """Record gates (subscription and reserved child) that the operation's runner has closed.
+    """Record gates, each a subscription and a reserved child, that the runner of the operation has closed.
 
-    Nothing is written under a claim that has passed, or after the commit: the gate may be open by then.
+    No row is written if the runner has lost its claim, or after the commit: the gate may be open by then.
     """
     pairs = sorted(closed)
     tx.execute(
@@ -194,19 +194,19 @@ def note_closed(tx: Connection, operation: Operation, closed: Collection[tuple[s
 
 
 def close(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) -> None:
-    """Record that these gates are closed, whatever they were; call it before the data plane closes them."""
+    """Record that the gates are closed, from any state. The caller commits this before the data plane closes the gates."""
     if segment_ids:
         tx.execute(text(_CLOSE), {**key.parameters, "segment_ids": sorted(segment_ids)})
 
 
 def close_for_all(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> None:
-    """Record closed gates of segments that the layout gets from elsewhere, for each subscription of standard consumers."""
+    """Record closed gates, for each subscription of standard consumers, of segments that no reshape created."""
     if segment_ids:
         tx.execute(text(_CLOSE_FOR_ALL), {"topic_id": topic_id, "segment_ids": sorted(segment_ids)})
 
 
 def shut(tx: Connection, shards: Shards, planes: Collection[str]) -> list[ShutGates]:
-    """Return the shut gates of the shards, by subscription. A topic that nothing may act on is absent."""
+    """Return the shut gates of the shards, grouped by subscription. A topic on hold is absent."""
     rows = tx.execute(_SHUT, {**shards.parameters, "planes": sorted(planes)})
     return [
         ShutGates(
@@ -224,8 +224,8 @@ def shut(tx: Connection, shards: Shards, planes: Collection[str]) -> list[ShutGa
 def make_ready(
     tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], *, opening_seconds: float
 ) -> list[int]:
-    """Record that every ancestor of these segments is drained, and that a call which opens the gates may be under way for
-    `opening_seconds`. Return the segments whose gates are to be opened. The caller holds the subscription's lock.
+    """Record that every ancestor of the segments is drained, and that a call which opens the gates may be in progress for
+    `opening_seconds`. Return the segments whose gates are not open yet. The caller holds the lock of the subscription.
     """
     if not segment_ids:
         return []
@@ -234,7 +234,7 @@ def make_ready(
 
 
 def note_opened(tx: Connection, key: SubscriptionKey, segment_id: int) -> float | None:
-    """Record that the data plane has opened the gate. Return the seconds since it was ready; None if it is not to be open."""
+    """Record that the data plane has opened the gate. Return the seconds since it was ready; None if the gate is no longer `ready`."""
     row = tx.execute(text(_OPENED), {**key.parameters, "segment_id": segment_id}).one_or_none()
     return None if row is None else float(row.seconds)
 
@@ -245,13 +245,13 @@ def note_failure(tx: Connection, key: SubscriptionKey, segment_ids: Collection[i
 
 
 def note_breach(tx: Connection, key: SubscriptionKey, segment_id: int, *, is_breached: bool) -> bool:
-    """Record whether the barrier of a closed gate is acknowledged. Return True if the row was changed."""
+    """Record if the barrier of a closed gate is acknowledged. Return True if the row changed."""
     parameters = {**key.parameters, "segment_id": segment_id, "is_breached": is_breached}
     return tx.execute(text(_BREACHED), parameters).one_or_none() is not None
 
 
 def reopen(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) -> None:
-    """Have the keeper open these gates, which are recorded as open, once more. The caller holds the subscription's lock."""
+    """Set open gates back to `ready`, so that the keeper opens them again. The caller holds the lock of the subscription."""
     tx.execute(text(_REOPEN), {**key.parameters, "segment_ids": sorted(segment_ids)})
 
 
@@ -264,7 +264,7 @@ def closed_logs(tx: Connection, topic_id: int) -> frozenset[tuple[str, str]]:
 
 
 def demand_no_opening(tx: Connection, key: SubscriptionKey) -> None:
-    """Raise HeldUp while a call that opens a gate of the subscription may be under way. The caller holds the subscription's lock."""
+    """Raise HeldUp while a call that opens a gate of the subscription may be in progress. The caller holds the lock of the subscription."""
     seconds = tx.execute(text(_OPENING_SECONDS), key.parameters).scalar_one()
     if seconds is not None:
         raise HeldUp(
@@ -275,7 +275,7 @@ def demand_no_opening(tx: Connection, key: SubscriptionKey) -> None:
 
 
 def gates_of(tx: Connection, key: SubscriptionKey) -> list[Gate]:
-    """Return the gates of the subscription on segments of the layout, by segment."""
+    """Return the gates of the subscription on segments of the layout, ordered by segment."""
     return [
         Gate(row.segment_id, row.backing_topic, GateRecord(row.state), row.is_breached, row.is_opening)
         for row in tx.execute(text(_GATES), key.parameters)
@@ -284,7 +284,7 @@ def gates_of(tx: Connection, key: SubscriptionKey) -> list[Gate]:
 
 @dataclass(frozen=True, slots=True)
 class LogBehind:
-    """A segment that descends from one which a subscription reads."""
+    """Segment with a sealed ancestor that a subscription reads."""
 
     segment_id: int
     backing_topic: str
@@ -294,22 +294,22 @@ class LogBehind:
 def behind_unread(
     tx: Connection, topic_id: int, *, after_epoch: int, since: datetime | None = None
 ) -> list[LogBehind]:
-    """Return the segments that descend from sealed ones that a subscription reads: those sealed after the epoch, and at or after
-    `since` (an aware datetime; None: whenever).
+    """Return the segments with a sealed ancestor that a subscription reads: one sealed after the epoch, and at or after `since` (an
+    aware datetime; None: at any time).
     """
     parameters = {"topic_id": topic_id, "after_epoch": after_epoch, "since": since}
     return [LogBehind(*row) for row in tx.execute(text(_BEHIND), parameters)]
 
 
 def behind_read_by(tx: Connection, key: SubscriptionKey, since: datetime | None = None) -> list[LogBehind]:
-    """Return the segments that descend from sealed ones which the subscription reads. Raises SubscriptionNotFound."""
+    """Return the segments with a sealed ancestor that the subscription reads. Raises SubscriptionNotFound."""
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     return behind_unread(tx, key.topic_id, after_epoch=row.created_epoch, since=since)
 
 
 def demand_barriers(topic: str, subscription: str, logs: Sequence[LogBehind]) -> None:
-    """Raise Conflict if one of the logs takes messages without a barrier before them: standard consumers would read it too early."""
-    lacking = [one.segment_id for one in logs if not one.has_barrier]
+    """Raise Conflict if one of the logs has no barrier before its messages: standard consumers would read it too early."""
+    lacking = [log.segment_id for log in logs if not log.has_barrier]
     if lacking:
         named = ", ".join(map(str, lacking[:_NAMED_SEGMENTS]))
         more = f" and {len(lacking) - _NAMED_SEGMENTS} more" if len(lacking) > _NAMED_SEGMENTS else ""
@@ -320,5 +320,5 @@ def demand_barriers(topic: str, subscription: str, logs: Sequence[LogBehind]) ->
 
 
 def forget(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> None:
-    """Remove the gates of segments that were pruned, or that an aborted operation had reserved."""
+    """Delete the gates of segments that were pruned, or that an aborted operation had reserved."""
     tx.execute(text(_FORGET), {"topic_id": topic_id, "segment_ids": list(segment_ids)})

@@ -19,29 +19,11 @@ from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.doctor import pulsar
 from controller.settings import PROJECT_ROOT
 from tests.support.command_line import CommandLine
+from tests.support.doctor_checks import DATABASE_CHECKS
 from tests.support.silent_server import SilentServer
 
 GENEROUS_SECONDS = 20.0
 """The command takes less than 10 s; the machine of the tests may be busy with others."""
-OF_THE_DATABASE = {
-    "database",
-    "schema",
-    "role",
-    "loader role",
-    "public rights",
-    "login limits",
-    "writes",
-    "workers",
-    "worker schemas",
-    "operations",
-    "topics held",
-    "foreign logs",
-    "entry buckets",
-    "gates",
-    "load runs",
-    "collectors",
-    "set aside",
-}
 
 
 @pytest.fixture
@@ -101,7 +83,7 @@ def test_whatever_hangs_it_answers_and_names_what_is_silent(frozen_database: str
     assert seconds < GENEROUS_SECONDS
     wrong = {check for check, (level, _) in found.items() if level == "wrong"}
     assert wrong == {
-        *OF_THE_DATABASE,
+        *DATABASE_CHECKS,
         "pulsar",
         "isolation policies",
         "airflow",
