@@ -124,11 +124,11 @@ class Bundles:
 
         return balancer.verify(self.store, self.reader, claimant=claimant)
 
-    def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:
+    def plan_split(self, split: ManualSplit) -> SplitPlan | CutRefusal:
         """Return the cuts that a manual split would make."""
         named = self.settings.bundle_split_algorithms
         allowed = list(SPLIT_ALGORITHMS) if "all" in named else named
-        return plan_manual_split(self.store, self.reader, asked, allowed=allowed)
+        return plan_manual_split(self.store, self.reader, split, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
         """Return the bundle that a manual unload would unload, and its owner."""

@@ -94,7 +94,7 @@ def backtest(
     cost that any policy can reach. The command changes only the list of backtests.
     """
     _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
-    asked = BacktestRequest(
+    request = BacktestRequest(
         _loads(topic, namespace, trace, since, until, mean_load, first_day, days),
         tuple(policy or ()),
         weights=weights,
@@ -103,7 +103,7 @@ def backtest(
         engine=engine,
         pictures=html is not None,
     )
-    ask(asked, html=html, as_json=as_json)
+    ask(request, html=html, as_json=as_json)
 
 
 def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
@@ -115,14 +115,14 @@ def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
         raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
 
 
-def ask(asked: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
+def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
     """Run the backtest, print the results, and write the report if a file is given."""
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
 
         demand_plotly()
-    loads = asked.loads
-    answer = _run_here(asked, as_json) if server_url() is None else _run_on_server(asked)
+    loads = request.loads
+    answer = _run_here(request, as_json) if server_url() is None else _run_on_server(request)
     rows = backtest_rows.result_rows(answer.results)
     if html is not None:
         from controller.commands.backtest_page import write_page
@@ -133,7 +133,7 @@ def ask(asked: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
             _about(answer, loads),
             rows,
             answer.pictures,
-            excess_price=backtest_requests.prices(asked.weights).excess,
+            excess_price=backtest_requests.prices(request.weights).excess,
         )
     document = {
         "run_id": answer.run_id,
@@ -151,38 +151,38 @@ def ask(asked: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
         say(f"report: {html}")
 
 
-def _run_here(asked: BacktestRequest, as_json: bool) -> BacktestAnswer:
-    question, caller = asked.question(), command_caller()
+def _run_here(request: BacktestRequest, as_json: bool) -> BacktestAnswer:
+    question, caller = request.question(), command_caller()
     with application() as cleave, _progress(as_json) as progress:
         return build_backtest(cleave).run(
             question,
-            asked.loads,
+            request.loads,
             asked_by=caller.actor,
             request_key=caller.request_key,
-            engine=asked.engine,
+            engine=request.engine,
             progress=progress,
         )
 
 
-def _run_on_server(asked: BacktestRequest) -> BacktestAnswer:
+def _run_on_server(request: BacktestRequest) -> BacktestAnswer:
     """Run the backtest on the server. Raises InvalidInput for a backtest that a server does not compute within a call."""
-    loads, topics = asked.loads, asked.loads.topics
+    loads, topics = request.loads, request.loads.topics
     is_one = topics is not None and len(topics) == 1
-    request = fill_in(
+    form = fill_in(
         RunBacktest,
         {
             "level": topics[0] if topics and is_one else loads.namespace or CLUSTER,
             "topics": None if topics is None or is_one else list(topics),
             "since": loads.since.isoformat(),
             "until": loads.until.isoformat(),
-            "policies": list(asked.policies),
-            "parameters": None if asked.parameters is None else dict(asked.parameters),
-            "weights": asked.weights,
-            "seeds": asked.seeds,
-            "actuation_seconds": asked.actuation_seconds,
+            "policies": list(request.policies),
+            "parameters": None if request.parameters is None else dict(request.parameters),
+            "weights": request.weights,
+            "seeds": request.seeds,
+            "actuation_seconds": request.actuation_seconds,
         },
     )
-    answer: BacktestAnswer = perform(RUN_BACKTEST, request).answer
+    answer: BacktestAnswer = perform(RUN_BACKTEST, form).answer
     return answer
 
 

@@ -211,8 +211,8 @@ def _columns(again: Replay) -> tuple[str, ...]:
 def _title(row: Mapping[str, Any], again: Replay) -> str:
     made_by, now_by = row["code_version"], again.code_version or "this program"
     by = f"by {made_by}" if made_by == now_by else f"by {now_by}, made by {made_by}"
-    asked = ", ".join(row["lanes"])
-    what = f"decision {row['decision_id']} of {row['topic']}, {cell(row['decided_at'])}, lanes {asked}"
+    lanes = ", ".join(row["lanes"])
+    what = f"decision {row['decision_id']} of {row['topic']}, {cell(row['decided_at'])}, lanes {lanes}"
     return f"{what}\nreplayed {by}: {_outcome(again)}\nstored: {evaluation_tables.title(again.stored)}"
 
 

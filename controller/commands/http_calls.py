@@ -67,8 +67,8 @@ class Calls:
         """Yield the items of a list, `limit` at most, in pages, with instants as datetimes."""
         page, left = None, limit
         while left is None or left > 0:
-            asked = PAGE if left is None else min(PAGE, left)
-            answer = self.get(path, limit=asked, page=page, **query)
+            count = PAGE if left is None else min(PAGE, left)
+            answer = self.get(path, limit=count, page=page, **query)
             items, page = (required_field(answer, name) for name in ("items", "next"))
             yield from map(read_instants, items)
             if page is None:
@@ -169,8 +169,8 @@ class Calls:
         now["children"] = [one["segment_id"] for one in now["creates"]]
         return {key: now[key] for key in before}
 
-    def _ask(self, method: str, path: str, **asked: Any) -> Any:
-        call = _Repeated(lambda: self.servers.ask(method, path, **asked))
+    def _ask(self, method: str, path: str, **options: Any) -> Any:
+        call = _Repeated(lambda: self.servers.ask(method, path, **options))
         try:
             return tenacity.Retrying(
                 retry=tenacity.retry_if_exception(call.is_worth_another),

@@ -34,8 +34,8 @@ class SpanMaker:
         """Return the spans of one operation, parents before children. Operations of one decision share a trace."""
         operation, decision = traced.operation, traced.decision
         kind = "operation" if operation["decision_id"] is None else "decision"
-        asked = f"{kind} {operation[f'{kind}_id']}"  # independent of whether the decision log still has the decision
-        trace_id = self._number(f"trace of {asked}", 16)
+        name = f"{kind} {operation[f'{kind}_id']}"  # independent of whether the decision log still has the decision
+        trace_id = self._number(f"trace of {name}", 16)
         found = list(self._before(trace_id, decision)) if decision else []
         parent = found[0].context if found else None
         root = self._span(

@@ -51,16 +51,16 @@ def what_if(
 
     With `--from` (and `--to`) the command runs a backtest of the past instead, and stores it.
     """
-    name, changes, asked = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
+    name, changes, wanted_lanes = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
     if since is not None or until is not None:
-        if asked != ALL_LANES:
+        if wanted_lanes != ALL_LANES:
             raise InvalidInput("--lanes applies to the present; a backtest evaluates all lanes")
         _of_the_past(name, changes, since, until, as_json)
         return
     now, then = perform(
         SHOW_SITUATIONS, fill_in(ShowSituations, {"topic": name, "changes": changes})
     ).situations
-    found = service.compare(name, now, then, asked)
+    found = service.compare(name, now, then, wanted_lanes)
     document = evaluations.comparison(found)
     emit(as_json, document, _table(document, found))
 

@@ -57,7 +57,7 @@ def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any
 def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     """Report the recorded time that the run can use, from the records in PostgreSQL. The run itself reads the landing area."""
     form = fill_in(BacktestForm, conf)
-    asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
+    question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
     loads = loads_of(form, datetime.now(UTC))
     with snapshot(cleave.store) as tx:
         past = backtest_requests.recorded_load(tx, loads)
@@ -66,12 +66,12 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
         return {"records": 0, "sentence": nothing}
     spans = f"recorded from {past['since']:%Y-%m-%d %H:%M}Z to {past['until']:%Y-%m-%d %H:%M}Z"
     of = f"{past['segments']} segments of {past['topics']} topics, {past['records']} records"
-    told = f"would run {len(asked.candidates)} policies over the load of {of}, {spans}"
+    sentence = f"would run {len(question.candidates)} policies over the load of {of}, {spans}"
     return {
         "topics": past["topics"],
         "segments": past["segments"],
         "records": past["records"],
-        "sentence": told,
+        "sentence": sentence,
     }
 
 

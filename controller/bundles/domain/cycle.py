@@ -139,7 +139,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
         groups[policy].add(namespace)
     questions = []
     for policy, namespaces in groups.items():
-        asked = SplitInputs(
+        split_inputs = SplitInputs(
             now_ms=inputs.balance.now_ms,
             reports=[
                 replace(report_of(b), is_new=b.owner not in counted)
@@ -156,7 +156,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
                 if bundle.namespace in namespaces
             ],
         )
-        questions.append((asked, _PolicyCuts(policy, inputs.topics), policy.trigger_settings))
+        questions.append((split_inputs, _PolicyCuts(policy, inputs.topics), policy.trigger_settings))
     return questions
 
 

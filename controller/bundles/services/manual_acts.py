@@ -56,7 +56,7 @@ class ManualSplit:
 
 
 def plan_manual_split(
-    store: Store, reader: BundleReader, asked: ManualSplit, *, allowed: Collection[str]
+    store: Store, reader: BundleReader, split: ManualSplit, *, allowed: Collection[str]
 ) -> SplitPlan | CutRefusal:
     """Return the cuts and the load of each part, by the topics that the brokers report now, or the refusal of the algorithm.
 
@@ -65,20 +65,20 @@ def plan_manual_split(
     not `allowed`; Conflict if the namespace would exceed the maximum number of bundles of its policy; BundleNotFound; and errors of
     reading the cluster.
     """
-    name = asked.algorithm or _implied_algorithm(asked)
+    name = split.algorithm or _implied_algorithm(split)
     if name not in allowed:
         raise Unsupported(f"split algorithm {name!r} is not allowed here; choose one of {', '.join(allowed)}")
-    _demand_options_of(name, asked)
-    bundle = find_bundle(store, reader.cluster, asked.bundle)
-    positions = tuple(parse_edge(text) for text in asked.positions)
+    _demand_options_of(name, split)
+    bundle = find_bundle(store, reader.cluster, split.bundle)
+    positions = tuple(parse_edge(text) for text in split.positions)
     listed = reader.bundles(bundle.namespace)
     parts = _parts_now(listed, bundle, set(positions))
     topics = [topic for part in parts for topic in topics_in(reader, part)]
     options = SplitOptions(
         positions=positions,
-        topics=tuple(asked.topics),
-        parts=asked.parts,
-        force=bool(asked.positions),
+        topics=tuple(split.topics),
+        parts=split.parts,
+        force=bool(split.positions),
     )
     plan = plan_split(name, SplitRequest(bundle, topics, options))
     if isinstance(plan, SplitPlan):
