@@ -1,7 +1,8 @@
-"""What a data plane does to gates, which keep the order of keys for consumers that know nothing of Cleave.
+"""Interface of a data plane to gates, which keep the order of keys for standard consumers.
 
-A gate belongs to one log and one subscription. The data plane stores it, so no process has to be alive for a closed gate to hold.
-Each call is idempotent. Calls for one log come from one runner at a time, which the controller's claims make sure of.
+A standard consumer is a consumer of the data plane's own client library, which does not register with Cleave. A
+gate belongs to one log and one subscription. The data plane stores the gate, so a closed gate holds while no process
+of Cleave runs. Each call is idempotent. The controller's claims ensure that only one runner at a time calls for a log.
 """
 
 from __future__ import annotations
@@ -17,42 +18,47 @@ class GatedDataPlane(DataPlane, Protocol):
     """A data plane whose logs can have gates, if its servers allow gates."""
 
     def demand_gates(self, topic: str) -> None:
-        """Raise Unsupported, with the reason and the next move, if logs of `topic` cannot have gates.
+        """Raise Unsupported if logs of `topic` cannot have gates. The error states the reason and the next step.
 
-        Reasons are the servers' version or configuration, and the rights of the controller's role.
+        The reason is the servers' version, the servers' configuration or missing rights of the controller's role.
         """
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
-        """Deliver no message of the log to the subscription until `open_gate`.
+        """Stop the delivery of the log's messages to the subscription until `open_gate`.
 
-        The call creates the subscription at the beginning of the log, or moves a cursor that has passed the barrier back to
-        there; messages behind the barrier are delivered again after the opening. Consumers that are attached are
-        disconnected and attach again. All other subscriptions skip the barrier. Close the gate before producers
-        learn of the log; until the opening, its backlog counts the entries of the barrier too. Raises SegmentNotFound, Unsupported
-        if the servers keep no policies of logs, and DataGone if the log begins with a message of an application, so that no barrier
-        can come before the message; nothing was changed then.
+        Close the gate before producers learn of the log, because the barrier must be the first entry of the log. The
+        call creates a missing subscription at the beginning of the log. A cursor that has passed the barrier is moved
+        back to the beginning; the messages behind the barrier are delivered again after the gate is opened. Connected
+        consumers are disconnected and reconnect. All other subscriptions skip the barrier. While the gate is closed,
+        the subscription's backlog includes the entries of the barrier.
+
+        Raises SegmentNotFound. Raises Unsupported if the servers store no policies of logs. Raises DataGone, and
+        changes nothing, if the log begins with a message of an application, because no barrier can precede this message.
         """
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
-        """Deliver the messages of the log to the subscription. The cursor stands behind the barrier, or where it was behind it.
+        """Start the delivery of the log's messages to the subscription, from the first message behind the barrier.
 
-        A missing log or subscription, and a gate that was never closed, are success.
+        A cursor that is already behind the barrier does not move. The call does nothing if the log or the subscription
+        is missing, or if the gate was never closed.
         """
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
-        """State of the gate. None if there is no such log or subscription."""
+        """Return the state of the gate. None if the log or the subscription does not exist."""
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """Store the cursor, so that no crash of a server moves the cursor back. Consumers of the log may be disconnected.
+        """Persist the cursor of a drained log, so that a crash of a server cannot move the cursor back.
 
-        Return True if the log is terminated and the subscription has acknowledged all of it; False, without any effect, if more
-        may come or messages are left. Raises SegmentNotFound, SubscriptionNotFound.
+        Return True if the log is terminated and the subscription has acknowledged all its messages. The data plane may
+        disconnect the log's consumers. Return False, without any effect, if messages are unacknowledged or more may be
+        appended. Raises SegmentNotFound, SubscriptionNotFound.
         """
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """Look whether a log that was terminated says so to its clients. Have a log that stays fenced loaded again.
+        """Check whether clients can learn that a terminated log has ended. Make the servers reload a log that is fenced.
 
-        A broker may keep a log fenced that was terminated during an append (seen with Pulsar 4.2.4): nobody can subscribe to the log, and its producers
-        do not learn of its end. Probe after each termination, and again, a few times at most, while the answer is FENCED: a log that stays
-        FENCED is refused for another reason, such as a quota for its backlog.
+        A broker can leave a log fenced if the log is terminated during an append (seen with Pulsar 4.2.4). No consumer
+        can then subscribe to the log, and the log's producers do not learn of its end. Probe after each termination. Repeat
+        the probe a few times while the result is FENCED. If the log stays FENCED, the broker refuses clients for
+        another reason, such as a backlog quota.
         """

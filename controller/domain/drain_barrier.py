@@ -1,7 +1,7 @@
-"""The drain barrier: a segment may be read only when all its ancestors are drained.
+"""The drain barrier: a segment may be read only when all its ancestors are drained. Pure; performs no I/O.
 
-`store/topics/readable_segments.py` and the view `inspect.assignments` apply the same rule in SQL, so that the program
-need not read all segments of a topic with a long history; a test compares both with `candidates`.
+`store/topics/readable_segments.py` and the view `inspect.assignments` apply the same rule in SQL, so that the
+program need not read all segments of a topic with a long history. A test compares both with `candidates`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from controller.domain.segment_graph import SegmentGraph
 def candidates(
     layout: SegmentGraph, drained: Collection[int], *, parents_block: bool = True
 ) -> tuple[Segment, ...]:
-    """Return the segments that may be read, by range and id: the unread segments whose ancestors are all drained.
+    """Return the segments that may be read, sorted by range and id: the undrained segments whose ancestors are all
+    drained.
 
-    `drained` holds ids of sealed segments; an ACTIVE segment is never finished. A pruned ancestor counts as drained.
-    Without `parents_block` a segment does not wait for its ancestors; this is for readers that prefer a short delay
-    to the order of a key.
+    `drained` contains ids of sealed segments; an ACTIVE segment is never drained. A pruned ancestor counts as
+    drained. Without `parents_block` a segment does not wait for its ancestors; this serves readers that prefer a
+    short delay to the order of a key.
     """
     done = frozenset(drained)
     free = clear(layout, done) if parents_block else layout.segments
@@ -28,12 +29,11 @@ def candidates(
 
 
 def clear(layout: SegmentGraph, done: Collection[int]) -> frozenset[int]:
-    """Return the segments whose ancestors are all drained. One pass in the order of the ids suffices, because a parent's
-    id is lower than its children's.
-    """
-    found: set[int] = set()
+    """Return the ids of the segments whose ancestors are all drained or pruned. `done` contains the ids of drained segments."""
+    clear_ids: set[int] = set()
+    # One pass in ascending order suffices, because the id of a parent is lower than the ids of its children.
     for segment_id in sorted(layout.segments):
-        present = [i for i in layout.segments[segment_id].parent_ids if i in layout.segments]
-        if all(i in found and i in done for i in present):
-            found.add(segment_id)
-    return frozenset(found)
+        parents = [i for i in layout.segments[segment_id].parent_ids if i in layout.segments]
+        if all(i in clear_ids and i in done for i in parents):
+            clear_ids.add(segment_id)
+    return frozenset(clear_ids)

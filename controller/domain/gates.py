@@ -1,7 +1,8 @@
-"""States of a gate, which holds back the messages of one child log from one subscription until the parents are drained.
+"""States of a gate and of a terminated log's fence.
 
-A gate consists of a dispatch rate of the subscription and a barrier, an entry in front of the log's messages that no client
-shows to an application. `dataplane/gates.py` says what a data plane does to a gate.
+A gate holds the messages of one child log back from one subscription until the parents are drained. The gate consists
+of a dispatch rate of the subscription and of a barrier: entries in front of the log's messages that clients do not show
+to an application. `dataplane/gates.py` defines the calls of a data plane that close and open gates.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ from enum import StrEnum
 
 
 class GateState(StrEnum):
-    """State of the gate of one log and one subscription, as the data plane has it. `reason` explains the state in a clause."""
+    """State of the gate of one log and one subscription at the data plane."""
 
     CLOSED = "closed"
-    """Both parts are in place, and the cursor stands before the barrier: no message of an application is delivered."""
+    """The rate and the barrier are in place, and the cursor is before the barrier. No message of an application is
+    delivered.
+    """
     OPEN = "open"
-    """The rate is missing: messages are delivered."""
+    """The rate is not set. Messages are delivered."""
     BREACHED = "breached"
-    """The rate is in place, but the subscription has acknowledged the barrier, or there is none: each load of the log may deliver
-    one message.
+    """The rate is in place, but the subscription has acknowledged the barrier, or the log has no barrier. Each load of
+    the log by a server may deliver one message.
 
-    A gate is also BREACHED for a moment while it is closed for the first time, and while it is opened.
+    A gate is also BREACHED briefly while it is closed for the first time, and while it is opened.
     """
 
     @property
     def reason(self) -> str:
-        """Clause that follows on "the gate is {state}: "."""
+        """Clause that explains the state, to follow "the gate is {state}: "."""
         return _REASONS[self]
 
 
@@ -37,13 +40,13 @@ _REASONS = {
 
 
 class FenceState(StrEnum):
-    """What a probe of a log that was terminated found."""
+    """Result of a probe of a terminated log."""
 
     TERMINATED = "terminated"
-    """The data plane tells producers that the log has ended, and consumers can attach."""
+    """The data plane tells producers that the log has ended, and consumers can connect."""
     FENCED = "fenced"
-    """The data plane refused producers and consumers. The probe has had the log loaded again; probe again."""
+    """The data plane refused producers and consumers. The probe made the servers reload the log; probe again."""
     OPEN = "open"
     """The log accepts appends."""
     MISSING = "missing"
-    """There is no such log."""
+    """The log does not exist."""

@@ -1,7 +1,8 @@
--- Gates: what holds the messages of a segment back from one subscription of standard consumers until its ancestors are read (ADR 0024).
+-- Gates: a gate holds the messages of a segment back from one subscription of standard consumers until the segment's ancestors are
+-- drained (ADR 0024).
 --
--- A row says what the data plane must show. A gate that is not open is shut. The row exists from before the segment does: the runner
--- writes it when the gate is closed, and the segment becomes ACTIVE at the commit.
+-- A row states what the data plane must show. A gate is shut in every state except `open`. The runner writes the row of a child before
+-- the segment is ACTIVE: it writes the row after it has closed the gate, and the segment becomes ACTIVE at the commit.
 
 CREATE TABLE cleave.gate (
     topic_id      bigint      NOT NULL,
@@ -22,21 +23,22 @@ CREATE TABLE cleave.gate (
 CREATE INDEX gate_shut ON cleave.gate (topic_id, subscription) WHERE state <> 'open';
 CREATE INDEX gate_of_segment ON cleave.gate (topic_id, segment_id);
 COMMENT ON TABLE cleave.gate IS
-    'One row per segment and subscription of standard consumers: whether the data plane holds the messages of the segment back.';
+    'One row per gate, for a segment and a subscription of standard consumers: the state that the data plane must show.';
 COMMENT ON COLUMN cleave.gate.state IS
-    'closed: an ancestor is not drained; ready: every ancestor is drained, and the gate is being opened; open: messages pass.';
+    'closed: the messages of the segment are held back; ready: every ancestor is drained, and the gate is being opened; open: messages are delivered.';
 COMMENT ON COLUMN cleave.gate.closed_at IS 'Time at which the gate was last closed.';
-COMMENT ON COLUMN cleave.gate.ready_at IS 'Time at which every ancestor was drained and recorded; NULL: the gate is closed.';
-COMMENT ON COLUMN cleave.gate.opened_at IS 'Time at which the data plane had opened the gate; NULL: it has not.';
-COMMENT ON COLUMN cleave.gate.opening_until IS 'Time until which a call that opens the gate may be under way. A seek waits for it.';
+COMMENT ON COLUMN cleave.gate.ready_at IS 'Time at which the gate became ready; NULL while the gate is closed.';
+COMMENT ON COLUMN cleave.gate.opened_at IS 'Time at which the gate was recorded as open, after the data plane had opened the gate; NULL while the gate is shut.';
+COMMENT ON COLUMN cleave.gate.opening_until IS 'Time until which a call that opens the gate may be in progress; a seek waits until this time. -infinity before the first call, and once the gate is open.';
 COMMENT ON COLUMN cleave.gate.breached_at IS
-    'Time at which a closed gate was first found with its barrier acknowledged; NULL: the barrier is unread.';
-COMMENT ON COLUMN cleave.gate.last_error IS 'Reason for which the last attempt to drain or to open failed; NULL: none failed.';
-COMMENT ON CONSTRAINT gate_subscription ON cleave.gate IS 'A gate is of a subscription that exists.';
-COMMENT ON CONSTRAINT gate_state_known ON cleave.gate IS 'A gate is closed, ready or open.';
-COMMENT ON CONSTRAINT gate_state_dated ON cleave.gate IS 'A gate carries the times of its state.';
+    'Time at which the closed gate was first seen with an acknowledged or missing barrier; NULL if the barrier is unread.';
+COMMENT ON COLUMN cleave.gate.last_error IS 'Error of the last failed attempt to drain an ancestor, to open the gate or to check the gate; NULL if no attempt failed since the gate was closed or opened.';
+COMMENT ON CONSTRAINT gate_subscription ON cleave.gate IS 'A gate belongs to an existing subscription.';
+COMMENT ON CONSTRAINT gate_state_known ON cleave.gate IS 'The state of a gate is closed, ready or open.';
+COMMENT ON CONSTRAINT gate_state_dated ON cleave.gate IS 'A closed gate has no ready_at, and only an open gate has opened_at.';
 
--- The last guard: a child that standard consumers could read before its ancestors never becomes part of a layout.
+-- Refuses the commit of a child without a gate for each live subscription of standard consumers. Such consumers would read the child
+-- before its ancestors.
 CREATE FUNCTION cleave.on_segment_linked() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE gap record;
 BEGIN
@@ -55,7 +57,8 @@ END $$;
 CREATE TRIGGER segment_parent_gates AFTER INSERT ON cleave.segment_parent REFERENCING NEW TABLE AS added
     FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_segment_linked();
 
--- Runs after the foreign key has waited for a change of the subscription, so that it reads what that change has left.
+-- Refuses the registration of a consumer in a subscription that standard consumers read. The trigger runs after the foreign key has
+-- waited for a concurrent change of the subscription, so it reads the result of this change.
 CREATE FUNCTION cleave.on_consumer_registered() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM cleave.subscription u

@@ -1,4 +1,4 @@
--- Gates for people: what is held back from standard consumers, what it waits for, and what could be open and is not.
+-- Gates for operators: the segments that are held back from standard consumers, their undrained ancestors, and the gates that are overdue.
 
 CREATE VIEW inspect.gates AS
 SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state AS segment_state, g.state AS gate,
@@ -16,4 +16,4 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state 
                                                 WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id AND d.subscription = g.subscription))
                    END AS since) late;
 COMMENT ON VIEW inspect.gates IS
-    'Gates that hold the messages of a segment back from a subscription of standard consumers until the segments in waits_for are read. overdue_since: since when a gate could be open and is not; breached_at: when a closed gate was found with its barrier acknowledged; consumers: those that the broker lists.';
+    'One row per gate, which holds the messages of a segment back from a subscription of standard consumers until the segments in waits_for are drained. overdue_since: time since which the gate could be open and is not, NULL if the gate is open or must stay closed; breached_at: time at which the closed gate was first seen with an acknowledged or missing barrier; consumers: number of consumers that the broker lists for the subscription.';

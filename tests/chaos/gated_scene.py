@@ -1,7 +1,7 @@
-"""Scenarios of the kill matrix with standard consumers: what a runner or a gate keeper is struck on, and what must hold.
+"""Scenarios of the kill matrix with standard consumers: the operations during which a runner or a gate keeper is killed, and the checks.
 
-They run on embedded logs that have gates and on a real broker alike. The law: at no moment is a gate of an ACTIVE segment open while an
-ancestor has something to read, and in the end every gate opens.
+The scenarios run on embedded logs with fake gates, and on a real broker. The invariant: a gate of an ACTIVE or sealed segment is never open
+while an ancestor has unread messages, and in the end every gate opens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GATES = "SELECT segment_id, state FROM cleave.gate WHERE subscription = :name O
 
 
 def subscribe(bench: Bench, name: str, key: str | None = None) -> int:
-    """Intend a subscription of standard consumers."""
+    """Write the intent to create a subscription of standard consumers. Return the operation's id."""
     return topic_admin.create_subscription(
         bench.store,
         bench.topic_name,
@@ -42,7 +42,7 @@ def subscribe(bench: Bench, name: str, key: str | None = None) -> int:
 
 
 def a_topic(segments: int) -> Callable[[Bench], None]:
-    """A live topic with unread messages, read by standard consumers."""
+    """Return a preparation that creates a topic with `segments` segments, unread messages and a subscription of standard consumers."""
 
     def prepare(bench: Bench) -> None:
         bench.topic_with(segments, ())
@@ -54,7 +54,7 @@ def a_topic(segments: int) -> Callable[[Bench], None]:
 
 
 def a_split_topic(bench: Bench) -> None:
-    """A topic whose parent is read, whose gates are open, and whose children are read as well."""
+    """Prepare a split topic whose gates are open. The subscription has read the parent and the children."""
     a_topic(1)(bench)
     bench.reshape(splitting(0))
     bench.plane.skip_all(bench.log_of(0), "billing")
@@ -65,20 +65,20 @@ def a_split_topic(bench: Bench) -> None:
 
 
 def an_unread_split(bench: Bench) -> None:
-    """A topic whose children wait at their gates."""
+    """Prepare a split topic with an unread parent. The gates of the children are closed."""
     a_topic(1)(bench)
     bench.reshape(splitting(0))
 
 
 def seeking(bench: Bench, key: str) -> int:
-    """Intend that the subscription begins again."""
+    """Write the intent to move the subscription back to the beginning. Return the operation's id."""
     return topic_admin.seek_subscription(
         bench.store, bench.topic_name, "billing", EARLIEST, bench.request(key), release_seconds=0.0
     ).operation.operation_id
 
 
 def unsubscribing(bench: Bench, key: str) -> int:
-    """Intend the deletion of the subscription whose gates are closed."""
+    """Write the intent to delete the subscription, whose gates are closed. Return the operation's id."""
     return topic_admin.delete_subscription(
         bench.store, bench.topic_name, "billing", bench.request(key)
     ).operation.operation_id
@@ -110,7 +110,7 @@ CELLS = tuple(
 
 
 def begin(bench: Bench, scenario: Scenario, path: Path = Path.FORWARD) -> int:
-    """Bring the scenario to where the path begins; returns the operation's id."""
+    """Run the scenario's operation up to the step at which the path begins. Return the operation's id."""
     scenario.prepare(bench)
     operation_id = scenario.intend(bench, "asked")
     assert operation_of(bench, operation_id) is scenario.kind
@@ -124,7 +124,10 @@ def begin(bench: Bench, scenario: Scenario, path: Path = Path.FORWARD) -> int:
 
 
 def settle_and_check(bench: Bench, scenario: Scenario, operation_id: int) -> dict[str, Any]:
-    """Let everything end, check that no gate is open too early, then read everything and see every gate open."""
+    """Run all operations to their end, then read all messages until every gate is open. Check throughout that no gate opens too early.
+
+    Return the figures that the matrix records for the cell.
+    """
     check_no_gate_is_early(bench)
     operation, unwritable_ms = bench.operation(operation_id), unwritable_ms_of(bench, operation_id)
     findings = bench.settle()
@@ -144,13 +147,13 @@ def settle_and_check(bench: Bench, scenario: Scenario, operation_id: int) -> dic
 
 
 def check_no_gate_is_early(bench: Bench) -> None:
-    """Each gate of an ACTIVE or sealed segment is closed at the data plane while an ancestor has something to read."""
+    """Assert that the gate of each segment is closed at the data plane while an ancestor of the segment has unread messages."""
     plane, layout = gated(bench), bench.layout
     for name in stock(bench):
         unread = {
             i
-            for i, one in layout.segments.items()
-            if one.state is SegmentState.SEALED and plane.backlog(bench.log_of(i), name)
+            for i, segment in layout.segments.items()
+            if segment.state is SegmentState.SEALED and plane.backlog(bench.log_of(i), name)
         }
         for segment_id in layout.segments:
             if layout.ancestors(segment_id) & unread and has_cursor(bench, segment_id, name):
@@ -159,14 +162,14 @@ def check_no_gate_is_early(bench: Bench) -> None:
 
 
 def read_and_open(bench: Bench) -> None:
-    """Read all that can be read, ancestors first, until every gate is open and every sealed segment is drained."""
+    """Read all sealed segments whose gates are open, ancestors first, and keep the gates until every gate is open."""
 
     def is_over() -> bool:
         waiting = keeper_of(bench).round()
         for name in stock(bench):
             shut = {i for i, state in bench.rows(_GATES, name=name) if state != "open"}
-            for segment_id, one in sorted(bench.layout.segments.items()):
-                if one.state is SegmentState.SEALED and segment_id not in shut:
+            for segment_id, segment in sorted(bench.layout.segments.items()):
+                if segment.state is SegmentState.SEALED and segment_id not in shut:
                     bench.plane.skip_all(bench.log_of(segment_id), name)
         check_no_gate_is_early(bench)
         return waiting == 0
@@ -179,29 +182,29 @@ def read_and_open(bench: Bench) -> None:
 
 
 def open_gates(bench: Bench) -> None:
-    """Keep the gates until none is shut."""
+    """Run a gate keeper until no gate is shut."""
     bench.wait_until(lambda: keeper_of(bench).round() == 0, message="every gate is open")
 
 
 def keeper_of(bench: Bench) -> GateKeeper:
-    """A keeper that has looked at nothing yet."""
+    """Return a new gate keeper, which checks every gate in its first round."""
     return GateKeeper(bench.store, bench.looking, lambda: ALL, SystemClock())
 
 
 def gated(bench: Bench) -> GatedDataPlane:
-    """The plane, which has gates."""
+    """Return the bench's data plane as one that has gates."""
     assert isinstance(bench.plane, GatedDataPlane)
     return bench.plane
 
 
 def stock(bench: Bench) -> list[str]:
-    """Live subscriptions of standard consumers."""
+    """Return the names of the live subscriptions of standard consumers."""
     statement = "SELECT name FROM cleave.subscription WHERE consumers = 'stock' AND state = 'live' ORDER BY 1"
     return [row[0] for row in bench.rows(statement)]
 
 
 def has_cursor(bench: Bench, segment_id: int, name: str) -> bool:
-    """False before the operation that creates the subscription has come to this log."""
+    """Return True if the segment's log has the subscription. An unfinished operation may not have created the subscription yet."""
     return name in bench.plane.list_subscriptions(bench.log_of(segment_id))
 
 

@@ -1,4 +1,4 @@
-"""A runner or a gate keeper is killed, or paused and woken, at every step that concerns gates: no gate is open early, none stays shut."""
+"""A runner or a gate keeper is killed, or paused and resumed, at every step that concerns gates. No gate opens early or stays shut."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ FAST = tuple(
         ("gated-seek", Step.MOVE_CURSORS, Side.BEFORE),
     }
 )
-"""Closed and not recorded; the parent closed and not known to be; cursors moved and not recorded."""
+"""The runner is killed before the commit of a step. Three effects are then at the data plane and not recorded: gates closed, a parent
+terminated, cursors moved.
+"""
 EMBEDDED = pytest.param("new_gated_bench", id="embedded", marks=pytest.mark.integration)
 BROKER = pytest.param("new_pulsar_bench", id="pulsar", marks=(pytest.mark.pulsar, pytest.mark.chaos))
 ON_EACH = pytest.mark.parametrize("fixture", [EMBEDDED, BROKER])
@@ -49,13 +51,13 @@ ON_EACH = pytest.mark.parametrize("fixture", [EMBEDDED, BROKER])
 def new_gated_bench(
     postgres_server: PostgresServer, migrated_template: str
 ) -> Iterator[Callable[[], GatedBench]]:
-    """Any number of benches on embedded logs with gates, each with a database of its own."""
+    """Factory of benches on embedded logs with fake gates, each with a separate database."""
     yield from benches(postgres_server, migrated_template, GatedBench)
 
 
 @pytest.fixture
 def new_bench_of(request: pytest.FixtureRequest, fixture: str) -> NewBench:
-    """Any number of benches on the data plane of the case."""
+    """Factory of benches on the data plane of the test case."""
     build: NewBench = request.getfixturevalue(fixture)
     return build
 
@@ -130,7 +132,7 @@ def test_a_keeper_that_wakes_after_a_seek_opens_and_marks_nothing(at: str, new_g
 
 
 def waiting_at_gates(bench: Bench) -> Bench:
-    """A topic whose children have messages that wait at their gates."""
+    """Prepare a split topic with an unread parent and a child with messages behind a closed gate. Return the bench."""
     gated_scene.an_unread_split(bench)
     bench.publish(1, 3)
     return bench

@@ -1,7 +1,7 @@
-"""Closed gates hold while brokers are killed, restarted and replaced, with consumers attached all the time.
+"""Closed gates hold while brokers are killed, restarted and replaced. Consumers are connected all the time.
 
-A namespace beside the gates, without any, shows that the same consumers would have had every message. `tests/integration/dataplane/test_pulsar_gates.py` is the
-quick part.
+Control logs without gates show that the same consumers would otherwise have received every message.
+`tests/integration/dataplane/test_pulsar_gates.py` has the fast tests.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ TAKEOVER_SECONDS = 120.0
 
 @dataclass
 class Held:
-    """Logs with a consumer each. Those of `gated` have closed gates, those of `control` have none."""
+    """Logs with one consumer each. The logs of `gated` have closed gates; the logs of `control` have no gates."""
 
     scene: GatedScene
     gated: dict[str, pulsar.Consumer] = field(default_factory=dict)
     control: dict[str, pulsar.Consumer] = field(default_factory=dict)
 
     def settle(self) -> None:
-        """Wait until the broker has given the consumer of each gated log the entry that a load gives out."""
+        """Wait until the broker has sent the consumer of each gated log the entry that the rate lets pass after a load."""
         for log in self.gated:
-            was_given = partial(self._was_given, log)
-            wait_until(retry_for(was_given), timeout_seconds=TAKEOVER_SECONDS, message=f"an entry of {log}")
+            was_sent = partial(self._was_sent, log)
+            wait_until(retry_for(was_sent), timeout_seconds=TAKEOVER_SECONDS, message=f"an entry of {log}")
 
-    def _was_given(self, log: str) -> bool:
+    def _was_sent(self, log: str) -> bool:
         return self.scene.dispatched(log) > 0
 
     def leaked(self) -> dict[str, list[bytes]]:
-        """Messages that came through closed gates, by log."""
-        found = {log: received(consumer) for log, consumer in self.gated.items()}
-        return {log: messages for log, messages in found.items() if messages}
+        """Return the messages that passed closed gates, by log."""
+        messages_by_log = {log: received(consumer) for log, consumer in self.gated.items()}
+        return {log: messages for log, messages in messages_by_log.items() if messages}
 
     def open(self) -> None:
-        """Open each gate; every message comes, in order."""
+        """Open each gate, and check that every message is delivered in order."""
         for log in self.gated:
             assert self.scene.plane.gate_state(log, "stock") is GateState.CLOSED
             self.scene.plane.open_gate(log, "stock")
@@ -64,38 +64,38 @@ class Held:
             assert receive(consumer, MESSAGES) == numbers(MESSAGES)
 
 
-def retry_for(look: Callable[[], bool]) -> Callable[[], bool]:
-    """`look`, and False while a broker is away or hands a topic over."""
+def retry_for(check: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a function that calls `check`, and returns False while a broker is down or transfers a topic."""
 
-    def found() -> bool:
+    def check_or_false() -> bool:
         try:
-            return look()
+            return check()
         except (Retryable, requests.RequestException):
             return False
 
-    return found
+    return check_or_false
 
 
 def held(scene: GatedScene, kinds: Sequence[pulsar.ConsumerType], logs: int) -> Held:
-    """Gated logs of each kind with a consumer each, that attached before the gate was closed; and a control of each."""
-    found = Held(scene)
+    """Create `logs` gated logs and one control log for each kind of consumer. The consumers connect before the gates are closed."""
+    created = Held(scene)
     for kind in kinds:
         for _ in range(logs):
             log = scene.log("stock")
-            found.gated[log] = scene.consumer(log, kind=kind)
+            created.gated[log] = scene.consumer(log, kind=kind)
         log = scene.log("stock")
-        found.control[log] = scene.consumer(log, kind=kind)
-    for log in found.gated:
+        created.control[log] = scene.consumer(log, kind=kind)
+    for log in created.gated:
         scene.plane.close_gate(log, "stock")
-    return found
+    return created
 
 
 def test_nothing_passes_a_closed_gate_however_often_the_broker_dies(
     killable_broker: PulsarStandalone,
 ) -> None:
     with closing(GatedScene.at(killable_broker.admin_url, killable_broker.service_url)) as scene:
-        found = held(scene, [FAILOVER, EXCLUSIVE], 4)
-        for log in (*found.gated, *found.control):
+        held_logs = held(scene, [FAILOVER, EXCLUSIVE], 4)
+        for log in (*held_logs.gated, *held_logs.control):
             scene.send(log, MESSAGES)
 
         def kill() -> None:
@@ -103,16 +103,16 @@ def test_nothing_passes_a_closed_gate_however_often_the_broker_dies(
             killable_broker.start()
 
         def unload() -> None:
-            for log in found.gated:
+            for log in held_logs.gated:
                 scene.load_again(log)
 
         for strike in (kill, unload, killable_broker.restart, unload, kill, unload):
             strike()
-            found.settle()
-            assert found.leaked() == {}
-        for consumer in found.control.values():
+            held_logs.settle()
+            assert held_logs.leaked() == {}
+        for consumer in held_logs.control.values():
             assert Counter(receive(consumer, MESSAGES)) == Counter(numbers(MESSAGES))
-        found.open()
+        held_logs.open()
 
 
 @pytest.mark.parametrize("kind", [FAILOVER, EXCLUSIVE])
@@ -121,30 +121,30 @@ def test_each_load_gives_out_the_barrier_alone(
     kind: pulsar.ConsumerType,
     record_figure: Callable[[str], None],
 ) -> None:
-    """Twenty logs are loaded side by side, eight times. Now and then a load gives out two entries of the barrier, since the broker counts a
+    """Twenty logs are reloaded eight times, all at once. A load occasionally sends two entries of the barrier, because the broker counts a
     dispatch with a number that the dispatch of another topic changes.
     """
     with closing(GatedScene.at(killable_broker.admin_url, killable_broker.service_url)) as scene:
-        found = held(scene, [kind], 20)
-        for log in found.gated:
+        held_logs = held(scene, [kind], 20)
+        for log in held_logs.gated:
             scene.send(log, MESSAGES)
-        given = Counter[int]()
+        entries_per_load = Counter[int]()
         for _ in range(8):
-            for log in found.gated:
+            for log in held_logs.gated:
                 scene.load_again(log)
-            found.settle()
-            assert found.leaked() == {}
-            given.update(scene.dispatched(log) for log in found.gated)
+            held_logs.settle()
+            assert held_logs.leaked() == {}
+            entries_per_load.update(scene.dispatched(log) for log in held_logs.gated)
         record_figure(
-            f"entries that a load of a gated log gave out, {kind.name}: {dict(sorted(given.items()))}"
+            f"entries that a load of a gated log gave out, {kind.name}: {dict(sorted(entries_per_load.items()))}"
         )
-        assert max(given) < ENTRIES
-        found.open()
+        assert max(entries_per_load) < ENTRIES
+        held_logs.open()
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
-    """Two brokers. The death of one is noticed within seconds instead of half a minute."""
+    """Cluster of two brokers. The cluster detects the death of a broker within seconds instead of half a minute."""
     quick = {**CALM, "metadataStoreSessionTimeoutMillis": "5000"}
     cluster = PulsarCluster(
         tmp_path_factory.mktemp("pair"), jvm=QUICK, properties=quick, hosts=("127.0.0.1", "localhost")
@@ -156,53 +156,54 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
 
 
 def owners(scene: GatedScene, logs: Sequence[str]) -> dict[str, str]:
-    """The broker that serves each log, as `host:port` of its admin API."""
+    """Return the broker that serves each log, as `host:port` of its admin API."""
     url = scene.here.admin_url.split(",")[0]
-    found = {}
+    owner_by_log = {}
     for log in logs:
         answer = requests.get(f"{url}/lookup/v2/topic/{path_of(log)}", timeout=60).json()
-        found[log] = answer["httpUrl"].removeprefix("http://")
-    return found
+        owner_by_log[log] = answer["httpUrl"].removeprefix("http://")
+    return owner_by_log
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_broker_that_takes_over_gated_logs_from_a_killed_one_lets_nothing_pass(
     pair: PulsarCluster, *, at_once: bool
 ) -> None:
-    """Each broker in turn owns gated logs and dies by SIGKILL. `at_once`: the moment the last gate is closed, when the other broker
-    may not have read the new policies.
+    """Each broker in turn owns gated logs and is killed with SIGKILL.
+
+    With `at_once` the broker is killed right after the last gate is closed, when the other broker may not have read the new policies.
     """
     for victim in pair.brokers:
-        survivor = next(one for one in pair.brokers if one is not victim)
+        survivor = next(broker for broker in pair.brokers if broker is not victim)
         with closing(_scene(pair, survivor)) as scene:
-            found = held(scene, [FAILOVER, EXCLUSIVE], LOGS)
+            held_logs = held(scene, [FAILOVER, EXCLUSIVE], LOGS)
             if not at_once:
-                for log in (*found.gated, *found.control):
+                for log in (*held_logs.gated, *held_logs.control):
                     scene.send(log, MESSAGES)
-                found.settle()
-            owner = owners(scene, [*found.gated, *found.control])
-            lost = [log for log in found.gated if owner[log] == victim.broker_id]
+                held_logs.settle()
+            owner = owners(scene, [*held_logs.gated, *held_logs.control])
+            lost = [log for log in held_logs.gated if owner[log] == victim.broker_id]
             assert lost, "the broker to be killed owns no gated log"
 
             victim.kill()
-            wait_for_takeover(scene, [*found.gated, *found.control], survivor)
+            wait_for_takeover(scene, [*held_logs.gated, *held_logs.control], survivor)
             if at_once:
-                for log in (*found.gated, *found.control):
+                for log in (*held_logs.gated, *held_logs.control):
                     scene.send(log, MESSAGES)
-            found.settle()
-            assert found.leaked() == {}
-            for consumer in found.control.values():
+            held_logs.settle()
+            assert held_logs.leaked() == {}
+            for consumer in held_logs.control.values():
                 assert Counter(receive(consumer, MESSAGES)) == Counter(numbers(MESSAGES))
-            found.open()
+            held_logs.open()
             victim.start()
 
 
 def wait_for_takeover(scene: GatedScene, logs: Sequence[str], survivor: ClusterBroker) -> None:
-    """Wait until the broker serves all of the logs."""
+    """Wait until the surviving broker serves all of the logs."""
     wait_until(
         retry_for(lambda: {*owners(scene, logs).values()} == {survivor.broker_id}),
         timeout_seconds=TAKEOVER_SECONDS,
-        message=f"{len(logs)} logs at {survivor.broker_id}",
+        message=f"{survivor.broker_id} serves {len(logs)} logs",
     )
 
 

@@ -1,6 +1,6 @@
-"""An application of standard consumers reads a topic through random reshapes on a real broker, slowly: each key comes in order.
+"""An application with standard consumers slowly reads a topic during random reshapes on a real broker. Each key is delivered in order.
 
-The control run has the same consumers without gates and breaks the order, or the run would show nothing.
+The control run has the same consumers without gates. Its order must break; otherwise the test with gates would prove nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 KEYS = tuple(f"key-{i}" for i in range(20))
 ROUND = 4
-"""Messages of each key before each operation."""
+"""Number of messages of each key that are published before each operation."""
 READ_SECONDS = 600.0
-"""Generations are read one after the other, and a broker looks once a second whether a gate is open."""
+"""Maximum seconds until every message is delivered. Segments are read generation by generation, and a broker checks only once a second
+if a gate is open.
+"""
 NewBench = Callable[[], Bench]
 
 
 class Application:
-    """Reads up to three messages of each log in turn, so that what is sealed has messages left while its children are read."""
+    """An application that reads up to three messages of each log in turn.
+
+    A sealed segment therefore still has unread messages when its children exist.
+    """
 
     def __init__(self, bench: Bench, kind: pulsar.ConsumerType) -> None:
         assert bench.pulsar is not None
@@ -47,7 +52,7 @@ class Application:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Read in a thread until the block ends."""
+        """Read in a background thread until the block ends."""
         self._thread.start()
         try:
             yield
@@ -64,17 +69,17 @@ class Application:
                 self.readers.read(log, 3, within_seconds=0.005)
 
     def first_deliveries(self) -> dict[str, list[int]]:
-        """Numbers of each key's messages, by their first deliveries."""
-        found: dict[str, dict[int, None]] = {key: {} for key in KEYS}
+        """Return the numbers of each key's messages, in the order of their first deliveries."""
+        numbers_by_key: dict[str, dict[int, None]] = {key: {} for key in KEYS}
         for _, payload in list(self.readers.seen):
             key, number = payload.decode().split(":")
-            found[key].setdefault(int(number))
-        return {key: list(numbers) for key, numbers in found.items()}
+            numbers_by_key[key].setdefault(int(number))
+        return {key: list(numbers) for key, numbers in numbers_by_key.items()}
 
 
 @contextmanager
 def keeping(bench: Bench) -> Iterator[None]:
-    """A gate keeper as a worker runs it."""
+    """Run a gate keeper in a background thread until the block ends, as a worker does."""
     keeper = GateKeeper(bench.store, bench.looking, lambda: ALL, SystemClock())
     thread = threading.Thread(target=keeper.run, name="keeper")
     thread.start()
@@ -88,7 +93,10 @@ def keeping(bench: Bench) -> Iterator[None]:
 def overtaken(
     bench: Bench, operations: int, *, gated: bool, kind: pulsar.ConsumerType = pulsar.ConsumerType.Failover
 ) -> int:
-    """Messages that came before their predecessor, in a run of so many random reshapes. Every message comes."""
+    """Return the number of messages that were delivered before their predecessor during `operations` random reshapes.
+
+    Waits until every message is delivered.
+    """
     bench.topic_with(FEWEST, ())
     consumers = SubscriptionConsumers.STOCK if gated else SubscriptionConsumers.CLEAVE
     bench.finish(
@@ -106,16 +114,18 @@ def overtaken(
                 bench.reshape(next_planner(bench.layout, chooser))
         total = ROUND * (operations + 1)
         wait_until(
-            lambda: all(len(one) == total for one in application.first_deliveries().values()),
+            lambda: all(len(delivered) == total for delivered in application.first_deliveries().values()),
             timeout_seconds=READ_SECONDS,
             message="every message is delivered",
         )
-    found = application.first_deliveries()
-    return sum(later < earlier for one in found.values() for earlier, later in itertools.pairwise(one))
+    deliveries = application.first_deliveries().values()
+    return sum(
+        later < earlier for delivered in deliveries for earlier, later in itertools.pairwise(delivered)
+    )
 
 
 def publish(bench: Bench, number: int, sequences: Iterator[int]) -> None:
-    """One message of each key, to the segment that has the key now."""
+    """Append one message of each key to the segment whose range contains the key."""
     layout = bench.layout
     for key in KEYS:
         segment = layout.segment_for(key_hash(key).segment_hash)

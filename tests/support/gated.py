@@ -1,4 +1,4 @@
-"""Logs with gates on a real broker, and consumers of the standard client that know nothing of Cleave."""
+"""Logs with gates on a real broker, and standard consumers: consumers of Pulsar's own client, without Cleave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUIET = pulsar.LoggerLevel.Error
 
 @dataclass
 class GatedScene:
-    """A namespace on a broker, Cleave's plane, and an application's own client. `close` gives back all of it."""
+    """A namespace on a broker with Cleave's data plane, and the Pulsar client of an application. Needs `close`."""
 
     here: OnPulsar
     plane: PulsarDataPlane
@@ -37,20 +37,20 @@ class GatedScene:
     def at(
         cls, admin_url: str, service_url: str, namespace: str = "gates", *, fixed: bool = True
     ) -> GatedScene:
-        """A scene with a topic of its own; `fixed` as for `make_namespace`."""
+        """Return a scene with a separate topic. `fixed` is passed to `make_namespace`."""
         access = PulsarAccess(admin_url=admin_url, service_url=service_url)
         topic = f"topic://{make_namespace(access, namespace, fixed=fixed)}/orders-{secrets.token_hex(4)}"
         here = OnPulsar(admin_url, service_url, topic)
         return cls(here, _plane(here.access), _logs(here.access), _client(service_url))
 
     def log(self, *subscriptions: str) -> str:
-        """A new log with these subscriptions."""
+        """Create a log with these subscriptions. Return its name."""
         name = self.plane.backing_topic(self.here.topic, f"0000-ffff-{secrets.randbelow(10**9)}")
         self.plane.create_segment(name, subscriptions)
         return name
 
     def gated(self, subscription: str = "stock", *, messages: int = 10) -> str:
-        """A new log whose gate for the subscription was closed before the messages came."""
+        """Create a log, close its gate for the subscription, then send the messages. Return the name of the log."""
         log = self.log(subscription)
         self.plane.close_gate(log, subscription)
         self.send(log, messages)
@@ -70,44 +70,44 @@ class GatedScene:
         kind: pulsar.ConsumerType = FAILOVER,
         action: pulsar.ConsumerCryptoFailureAction = pulsar.ConsumerCryptoFailureAction.FAIL,
     ) -> pulsar.Consumer:
-        """A consumer as an application makes it."""
-        found = self.client.subscribe(
+        """Return a consumer, created as an application creates it."""
+        consumer = self.client.subscribe(
             log,
             subscription,
             consumer_type=kind,
             initial_position=pulsar.InitialPosition.Earliest,
             crypto_failure_action=action,
         )
-        self.consumers.append(found)
-        return found
+        self.consumers.append(consumer)
+        return consumer
 
     def admin(self, method: str, path: str, **options: Any) -> requests.Response:
-        """A call as Pulsar's own tools make it; `path` comes behind `/admin/v2/`."""
+        """Send a request to the admin API, as Pulsar's own tools do. `path` follows `/admin/v2/`. Raises for an error status."""
         url = f"{self.here.admin_url.split(',')[0]}/admin/v2/{path}"
-        answer = requests.request(method, url, timeout=_PATIENT_SECONDS, **options)
-        answer.raise_for_status()
-        return answer
+        response = requests.request(method, url, timeout=_PATIENT_SECONDS, **options)
+        response.raise_for_status()
+        return response
 
     def load_again(self, log: str) -> None:
-        """Have the broker load the topic again, as after a restart: each dispatch rate begins with a full bucket."""
+        """Make the broker reload the topic, as after a restart: each dispatch rate begins with a full token bucket."""
         self.admin("PUT", f"{path_of(log)}/unload")
 
     def dispatched(self, log: str, subscription: str = "stock") -> int:
-        """Entries that the broker has given to consumers of the subscription since it loaded the topic."""
-        found: Mapping[str, Any] = self.admin("GET", f"{path_of(log)}/stats").json()["subscriptions"]
-        return int(found[subscription]["msgOutCounter"]) if subscription in found else 0
+        """Return the number of entries that the broker has sent to consumers of the subscription since it loaded the topic."""
+        subscriptions: Mapping[str, Any] = self.admin("GET", f"{path_of(log)}/stats").json()["subscriptions"]
+        return int(subscriptions[subscription]["msgOutCounter"]) if subscription in subscriptions else 0
 
     def spends_its_token(self, log: str, subscription: str = "stock") -> None:
-        """Wait until the entry that the rate lets pass after a load was given to a consumer. On a busy broker it is seldom two."""
+        """Wait until a consumer was sent the entry that the rate lets pass after a load. A busy broker rarely sends a second entry."""
         wait_until(
             lambda: self.dispatched(log, subscription) > 0,
             timeout_seconds=_PATIENT_SECONDS,
-            message=f"an entry of {log} for a consumer",
+            message=f"a consumer was sent an entry of {log}",
         )
         assert self.dispatched(log, subscription) <= ENTRIES
 
     def close(self) -> None:
-        """End the consumers and remove the logs."""
+        """Close the consumers, remove the logs and close the connections."""
         self.client.close()
         self.here.remove(self.plane)
         self.logs.close()
@@ -115,32 +115,32 @@ class GatedScene:
 
 
 def received(consumer: pulsar.Consumer) -> list[bytes]:
-    """Messages that wait at the consumer, without waiting for more."""
-    found: list[bytes] = []
+    """Return the payloads that the consumer has buffered, without waiting for more. Nothing is acknowledged."""
+    payloads: list[bytes] = []
     try:
         while True:
-            found.append(consumer.receive(timeout_millis=1).data())
+            payloads.append(consumer.receive(timeout_millis=1).data())
     except pulsar.Timeout:
-        return found
+        return payloads
 
 
 def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
-    """The next messages, acknowledged."""
-    found: list[bytes] = []
+    """Receive and acknowledge the next `count` messages. Return their payloads. Raises pulsar.Timeout."""
+    payloads: list[bytes] = []
     for _ in range(count):
         message = consumer.receive(timeout_millis=int(_PATIENT_SECONDS * 1000))
         consumer.acknowledge(message)
-        found.append(message.data())
-    return found
+        payloads.append(message.data())
+    return payloads
 
 
 def numbers(count: int) -> Sequence[bytes]:
-    """What `GatedScene.send` appends."""
+    """Return the payloads that `GatedScene.send` appends."""
     return [b"%d" % number for number in range(count)]
 
 
 def path_of(log: str) -> str:
-    """The topic's part of an admin call."""
+    """Return the part of an admin path that names the log's topic."""
     return log.replace("://", "/")
 
 

@@ -1,8 +1,8 @@
-"""Embedded logs with gates, for tests of what the controller does with them; no released version of the embedded logs has any.
+"""Embedded logs with fake gates, for tests of the controller. The product's embedded logs have no gates.
 
-Logs, cursors and messages are real. A gate is a row beside the logs, which every process of a test sees and no crash of one removes, and
-nothing is held back: what a gate does is the broker's, and is tested on one. Every call about gates is kept in `acts`, beside the
-calls that terminate logs and move cursors.
+Logs, cursors and messages are real. A gate is a row in the database of the logs, so every process of a test sees the gate, and the gate
+survives the crash of a process. A fake gate holds no message back; the tests on a real broker cover this. `GatedLogs.acts` records
+every call that changes a gate, probes a fence, persists a cursor, terminates a log or moves a cursor.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ _CLOSE = """
 
 
 class GatedLogs(EmbeddedDataPlane):
-    """Gates by log and subscription. Safe for the threads of one keeper."""
+    """Embedded data plane with a fake gate for each log and subscription. Safe for the threads of one gate keeper."""
 
     def __init__(self, url: str, *, call_timeout_seconds: float) -> None:
         super().__init__(url, call_timeout_seconds=call_timeout_seconds)
         self._gate_store = Store(url, application_name="gated-logs")
         self._run("SELECT pg_advisory_xact_lock(8); " + _TABLES)
         self.acts: list[tuple[str, str]] = []
-        """What was done, and to which log, in order."""
+        """The calls in order, each as the name of the action and the log."""
         self.sought: dict[str, int] = {}
-        """The instant to which each log's cursor was moved last."""
+        """Instant in milliseconds to which a log's cursor was moved last, by log."""
         self.unwritten: set[str] = set()
-        """Logs whose cursors the server has not written down."""
+        """Logs whose cursors the fake server has not persisted: `persist_cursor_at_end` returns False for them."""
         self.fences: dict[str, list[FenceState]] = {}
-        """What the next probes of a log find; terminated afterwards."""
+        """Results of the next probes of a fence, by log. Later probes return TERMINATED."""
         self.attached: dict[str, list[ObservedConsumer]] = {}
-        """Consumers of each log, as a broker lists them."""
+        """Consumers that a broker would list, by log."""
         self.before: Callable[[str, str], None] = lambda _act, _log: None
-        """Runs ahead of each act."""
+        """Hook that runs before each recorded call, with the name of the action and the log."""
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         self._gate_store.dispose()
         super().close()
 
     @property
     def gates(self) -> dict[tuple[str, str], GateState]:
-        """The gates that are not open, by log and subscription."""
+        """States of the gates that are not open, by log and subscription."""
         rows = self._run("SELECT log, subscription, state FROM gated_logs.gate")
         return {(log, name): GateState(state) for log, name, state in rows}
 
     def set_gate(self, log: str, subscription: str, state: GateState | None) -> None:
-        """Change a gate behind Cleave's back; None opens it."""
+        """Set the state of a gate without a call of Cleave. None opens the gate."""
         which = {"log": log, "subscription": subscription}
         self._run("DELETE FROM gated_logs.gate WHERE log = :log AND subscription = :subscription", **which)
         if state is not None:
@@ -80,7 +80,7 @@ class GatedLogs(EmbeddedDataPlane):
             )
 
     def open_all_by_hand(self) -> None:
-        """Open every gate behind Cleave's back."""
+        """Open every gate without a call of Cleave."""
         self._run("DELETE FROM gated_logs.gate")
 
     def _run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
@@ -93,22 +93,25 @@ class GatedLogs(EmbeddedDataPlane):
         self.acts.append((act, log))
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """See `ObservesConsumers`."""
+        """Return the consumers in `attached` for each log."""
         return {log: self.attached.get(log, []) for log in backing_topics}
 
     def attach(self, log: str, subscription: str, kind: str, *names: str) -> None:
-        """From now on these consume."""
+        """Make `consumers` list consumers with these names on the log. They replace the log's consumers."""
         self.attached[log] = [ObservedConsumer(subscription, kind, name, name, "broker") for name in names]
 
     def demand_gates(self, topic: str) -> None:
-        """Raise Unsupported for a topic named after what it lacks."""
+        """Raise Unsupported for a topic whose name ends with `-without-policies`."""
         if topic.endswith("-without-policies"):
             raise Unsupported(
-                f"the brokers of {topic} keep no policies of topics; set topicLevelPoliciesEnabled=true"
+                f"topic policies are switched off at the brokers of {topic}; set topicLevelPoliciesEnabled=true"
             )
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
-        """See `GatedDataPlane`."""
+        """Record the gate as closed, with a barrier, and create the subscription. Does not move an existing cursor.
+
+        Raises SegmentNotFound, and DataGone if the log had messages before it had a barrier.
+        """
         self._note("close", backing_topic)
         state = self.segment_state(backing_topic)
         if state is LogState.MISSING:
@@ -123,18 +126,21 @@ class GatedLogs(EmbeddedDataPlane):
         self.create_subscription(backing_topic, subscription)
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
-        """See `GatedDataPlane`."""
+        """Delete the row of the gate."""
         self._note("open", backing_topic)
         self.set_gate(backing_topic, subscription, None)
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
-        """See `GatedDataPlane`."""
+        """Return the recorded state, OPEN if there is no row. None if the log lacks the subscription."""
         if subscription not in self.list_subscriptions(backing_topic):
             return None
         return self.gates.get((backing_topic, subscription), GateState.OPEN)
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """See `GatedDataPlane`. A barrier counts as a message that is left."""
+        """Return True if the log is terminated and drained, its gate is open, and the log is not in `unwritten`.
+
+        A gate that is not open counts as an unacknowledged message, as its barrier would on a broker.
+        """
         self._note("persist", backing_topic)
         left = self.backlog(backing_topic, subscription)
         if left is None:
@@ -144,26 +150,26 @@ class GatedLogs(EmbeddedDataPlane):
         return is_terminated and is_read and backing_topic not in self.unwritten
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """See `GatedDataPlane`."""
+        """Return the next result from `fences`, TERMINATED if there is none."""
         self._note("probe", backing_topic)
-        left = self.fences.get(backing_topic)
-        return left.pop(0) if left else FenceState.TERMINATED
+        results = self.fences.get(backing_topic)
+        return results.pop(0) if results else FenceState.TERMINATED
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate them, and keep that."""
+        """Terminate the logs, and record one call for each log."""
         for log in backing_topics:
             self._note("terminate", log)
         return super().terminate_segments(backing_topics)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor, and keep that."""
+        """Move the cursor, and record the call and the instant."""
         self._note("seek", backing_topic)
         self.sought[backing_topic] = instant_ms
         super().seek(backing_topic, subscription, instant_ms)
 
 
 class GatedBench(Bench):
-    """A bench whose logs have gates, with a gate keeper."""
+    """A bench whose logs have fake gates. The bench also creates gate keepers."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -172,38 +178,41 @@ class GatedBench(Bench):
         self.planes = {self.gated.name: self.gated}
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         self.gated.close()
         super().close()
 
     def stock_topic(self, segments: int = 1, *others: str) -> int:
-        """The topic, with the subscription `billing` for standard consumers, and others for registered ones."""
+        """Create the topic with the subscription `billing` for standard consumers. Return the topic's id.
+
+        `others` are subscriptions for registered consumers.
+        """
         self.topic_with(segments, others)
         self.subscribe("billing")
         return self.topic_id
 
     def subscribe(self, name: str, **options: Any) -> None:
-        """A subscription for standard consumers, created to the end."""
+        """Create a subscription for standard consumers, and finish the operation."""
         wanted = {"consumers": SubscriptionConsumers.STOCK, **options}
         self.finish(create_subscription(self.store, self.topic_name, name, self.request(), **wanted))
 
     def keeper(self, clock: Clock | None = None, **options: Any) -> GateKeeper:
-        """A keeper of every topic that has looked at none yet, so that no pause is waited for."""
+        """Return a new gate keeper of all topics. A new keeper checks every gate in its first round, without a pause."""
         return GateKeeper(self.store, self.planes, lambda: ALL, clock or SystemClock(), **options)
 
     def keep(self) -> int:
-        """One round of a keeper: the number of subscriptions that had shut gates before it."""
+        """Run one round of a new keeper. Return the number of subscriptions that had shut gates before the round."""
         return self.keeper().round()
 
     def read(self, segment_id: int, subscription: str = "billing") -> None:
-        """Acknowledge everything in a segment's log."""
+        """Acknowledge all messages in the segment's log."""
         self.gated.skip_all(self.log_of(segment_id), subscription)
 
     def gate_rows(self, subscription: str = "billing") -> dict[int, str]:
-        """Recorded states by segment."""
+        """Return the recorded states of the subscription's gates, by segment id."""
         statement = "SELECT segment_id, state FROM cleave.gate WHERE subscription = :name ORDER BY 1"
         return dict(self.rows(statement, name=subscription))  # type: ignore[arg-type]
 
     def closed_at_plane(self, subscription: str = "billing") -> set[str]:
-        """Logs that are held back from the subscription."""
+        """Return the logs whose gates for the subscription are not open at the data plane."""
         return {log for log, name in self.gated.gates if name == subscription}

@@ -1,12 +1,14 @@
 """The barrier of a gate: entries in front of a log's messages that no client shows to an application.
 
-Each entry is an empty message, encrypted with a key that nobody has: the private half was never stored. By default a client can then neither
-show nor acknowledge the entry (`ConsumerCryptoFailureAction.FAIL`). Brokers and the admin API tell such an entry by its producer's name and
-its encryption. Cleave's own readers show undecryptable entries to their callers, so they acknowledge a barrier instead.
+Each entry is an empty message, encrypted with a public key whose private key was never stored, so no client can decrypt
+the entry. By default a client neither shows nor acknowledges such an entry (`ConsumerCryptoFailureAction.FAIL`). The
+admin API reports the producer's name and the encryption of an entry; this module recognizes a barrier by both. Cleave's
+own readers recognize a barrier as well, and acknowledge it.
 
-One entry would do if a broker kept to the rate of the gate. A broker (seen with 4.2.4) that has sent an entry counts it with a number that
-another topic's dispatch on the same thread may just have set to 0, and then sends one entry more: in 1 of 300 to 500 loads on a busy broker.
-For a message to pass, that has to happen after each entry of the barrier in turn.
+One entry would suffice if brokers observed the rate of the gate exactly. A busy broker (seen with 4.2.4) exceeds the
+rate in 1 of 300 to 500 loads of a topic: it counts a sent entry with a number that the dispatch of another topic, on the
+same thread, may just have set to 0, and then sends one more entry. A message of an application passes only if this
+happens after each entry of the barrier in turn.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ if TYPE_CHECKING:
     from controller.dataplane.pulsar.binary import Connections
 
 BARRIER = "cleave.barrier"
-"""Name of the barrier's producer, and of the key that the barrier is encrypted with."""
+"""Name of the barrier's producer, and of the key with which the barrier is encrypted."""
 ENTRIES = 8
-"""Entries of a barrier."""
+"""Number of entries of a barrier."""
 MOST_ENTRIES = 4 * ENTRIES
-"""Entries that a barrier may have. Without deduplication a repeated call, or a broker that crashes, may store entries twice."""
+"""Maximum number of entries that count as the barrier. Without deduplication, a repeated call or a crash of the broker may
+store entries twice.
+"""
 _PRODUCER, _ENCRYPTED = "X-Pulsar-producer-name", "X-Pulsar-Is-Encrypted"
 _FIRST_SEQUENCE = 1
-"""Number of the first entry in its producer's sequence. A broker that deduplicates drops another entry of the same number."""
+"""Sequence number of the first entry. A broker that deduplicates drops a second entry with the same number."""
 _PUBLIC_KEY = """-----BEGIN PUBLIC KEY-----
 MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA0ZcVJoIRlRmGTnAXow60
 dpJBgQ/YyiPalXE5Mt4LFkA5WRhMiGxf69tDR8+RlAEL2vIbcYT+yVPmTNKoRvZh
@@ -50,7 +54,7 @@ WwIDAQAB
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Places (ledger, entry) of the first and the last entry, and how many entries there are."""
+    """Places (ledger, entry) of the first and the last entry of a barrier, and the number of entries."""
 
     first: tuple[int, int]
     last: tuple[int, int]
@@ -58,59 +62,69 @@ class Barrier:
 
 
 def is_barrier(message: pulsar.Message) -> bool:
-    """Return True if the message, read without a key for it, is part of a barrier."""
+    """Return True if the message is part of a barrier. The message must have been read without decryption."""
     return bool(message.producer_name() == BARRIER) and message.encryption_context() is not None
 
 
 def barrier_of(
     admin: AdminCalls, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
 ) -> Barrier | None:
-    """Return the barrier that the topic begins with; None if the first entry is not part of one.
+    """Return the barrier that the topic begins with. None if the first entry is not part of a barrier.
 
-    `internal` is the topic's internal statistics. A message is read at most twice: answers bring whole entries.
+    `internal` contains the topic's internal statistics. Each response contains a whole entry. The function therefore reads one
+    entry, then the rest of a barrier, then single entries, so that it usually reads at most one message of an application.
     """
     places = islice(places_forwards(internal), MOST_ENTRIES)
-    found: list[tuple[int, int]] = []
+    entries: list[tuple[int, int]] = []
     for size in chain((1, ENTRIES - 1), repeat(1)):
         wave = list(islice(places, size))
         answers = admin.demand_all([entry_ask(backing_topic, place) for place in wave], deadline)
-        ours = list(takewhile(lambda one: _is_stored_barrier(one[1]), zip(wave, answers, strict=True)))
-        found += [place for place, _ in ours]
+        ours = list(takewhile(lambda read: _is_stored_barrier(read[1]), zip(wave, answers, strict=True)))
+        entries += [place for place, _ in ours]
         if len(ours) < size:
             break
-    return Barrier(found[0], found[-1], len(found)) if found else None
+    return Barrier(entries[0], entries[-1], len(entries)) if entries else None
 
 
 def holds_nothing_else(internal: Mapping[str, Any], barrier: Barrier) -> bool:
-    """Return True if the topic with these internal statistics shows no trace of a message behind the barrier."""
-    marks = [place_told(one["markDeletePosition"]) for one in internal["cursors"].values()]
-    producers = {name for one in internal["cursors"].values() for name in one.get("properties") or ()}
+    """Return True if the internal statistics show no trace of a message of an application behind the barrier."""
+    cursors = internal["cursors"].values()
+    marks = [place_told(cursor["markDeletePosition"]) for cursor in cursors]
+    # The deduplication cursor has a property for each producer.
+    producers = {name for cursor in cursors for name in cursor.get("properties") or ()}
     return (
         place_told(internal["lastConfirmedEntry"]) == barrier.last
         and max(internal["numberOfEntries"], internal["entriesAddedCounter"]) == barrier.entries
-        # A load may move a mark to the beginning of a new ledger.
+        # A load of the topic may move a mark to the beginning of a new ledger, whose entry is -1.
         and all(mark <= barrier.last or mark[1] < 0 for mark in marks)
         and producers <= {BARRIER}
     )
 
 
 def _is_stored_barrier(answer: Answer) -> bool:
+    """Return True if the response to the read of an entry shows an entry of a barrier."""
     return answer.headers.get(_PRODUCER) == BARRIER and answer.headers.get(_ENCRYPTED) == "true"
 
 
 @contextlib.contextmanager
 def unreadably_encrypting() -> Iterator[Mapping[str, Any]]:
-    """Arguments of a producer that encrypts with the key that nobody has. A namespace that requires encryption admits the producer."""
+    """Provide the arguments of a producer whose messages no client can decrypt, for the duration of the block.
+
+    A namespace that requires encryption admits such a producer.
+    """
     import pulsar
 
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as key:  # the library reads a key from a file
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as key:  # the library reads the key from a file
         key.write(_PUBLIC_KEY)
         key.flush()
         yield {"encryption_key": BARRIER, "crypto_key_reader": pulsar.CryptoKeyReader(key.name, "")}
 
 
 def append_barrier(connections: Connections, backing_topic: str, deadline: Deadline) -> None:
-    """Append a barrier to the topic. Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable."""
+    """Append a barrier to the topic, and wait until all its entries are stored.
+
+    Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable.
+    """
     import pulsar
 
     from controller.dataplane.pulsar.binary import mapped, mapped_result
@@ -126,7 +140,7 @@ def append_barrier(connections: Connections, backing_topic: str, deadline: Deadl
                 send_timeout_millis=max(1, int(deadline.left_seconds * 1000)),
                 **encrypting,
             )
-            with contextlib.suppress(pulsar.PulsarException):  # `results` tells
+            with contextlib.suppress(pulsar.PulsarException):  # `results` has the errors
                 for number in range(ENTRIES):
                     producer.send_async(
                         b"", lambda result, _: results.append(result), sequence_id=_FIRST_SEQUENCE + number
@@ -138,6 +152,6 @@ def append_barrier(connections: Connections, backing_topic: str, deadline: Deadl
         connections.close_aside(connections.open(act, deadline, append))
     except pulsar.PulsarException as error:
         raise mapped(error, act) from error
-    failed = [one for one in results if one != pulsar.Result.Ok]
+    failed = [result for result in results if result != pulsar.Result.Ok]
     if failed or len(results) < ENTRIES:
         raise mapped_result(failed[0] if failed else pulsar.Result.Timeout, act)

@@ -1,7 +1,8 @@
-"""Looks whether the clients of a terminated topic can learn that the topic has ended, and heals a topic that stays fenced.
+"""Checks whether clients can learn that a terminated topic has ended, and makes the broker reload a topic that stays fenced.
 
-A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing, and sometimes never lifts the fence.
-Then nobody can subscribe to the topic, and its producers wait. No statistics show the fence, so the probe asks for a producer.
+A broker (seen with 4.2.4) fences a topic that is terminated between the arrival and the storing of a message, and
+sometimes never lifts the fence. No consumer can then subscribe to the topic, and its producers wait. No statistics show
+the fence, so the probe tries to open a producer.
 """
 
 from __future__ import annotations
@@ -17,20 +18,29 @@ from controller.domain.gates import FenceState
 from controller.domain.pulsar_names import full_name
 
 PROBE_SECONDS = 1
-"""Time for a producer. The library repeats the request meanwhile, so a fence that the broker lifts by itself is not seen."""
+"""Maximum seconds for opening a producer. The library repeats the request within this time, so the probe does not report a fence
+that the broker lifts by itself.
+"""
 
 
 class FenceProbe:
-    """Probes topics. `connections` gives up an operation after `PROBE_SECONDS`. Safe to share between threads."""
+    """A probe for fenced topics. Safe to share between threads. Needs `close`.
+
+    The call timeout of `connections` must be `PROBE_SECONDS`. `close` closes the connections.
+    """
 
     def __init__(self, connections: Connections, cursors: Cursors) -> None:
         self._connections, self._cursors = connections, cursors
 
     def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """See `GatedDataPlane.probe_fence`. Raises DataPlaneUnavailable if the broker did not answer otherwise, either."""
+        """Return what the clients of the topic experience. If the broker does not answer a producer in time, reload the topic.
+
+        Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneUnavailable if the broker does not
+        answer admin requests either.
+        """
         act, topic = f"probe {backing_topic}", full_name(backing_topic)
         try:
-            # The answer to a client that asks for a producer must not create a topic that is missing.
+            # A request for a producer may create a missing topic, so the topic is checked first.
             if not self._cursors.is_terminated(backing_topic, deadline):
                 return FenceState.OPEN
             producer = self._connections.open(act, deadline, lambda client: _producer(client, topic))
@@ -39,12 +49,12 @@ class FenceProbe:
         except pulsar.Timeout:
             return self._reload(backing_topic, deadline)
         except pulsar.PulsarException as error:
-            found = mapped(error, act)
-            if isinstance(found, SegmentTerminated):
+            mapped_error = mapped(error, act)
+            if isinstance(mapped_error, SegmentTerminated):
                 return FenceState.TERMINATED
-            if isinstance(found, SegmentNotFound):
+            if isinstance(mapped_error, SegmentNotFound):
                 return FenceState.MISSING
-            raise found from error
+            raise mapped_error from error
         self._connections.close_aside(producer)
         return FenceState.OPEN
 
@@ -53,11 +63,11 @@ class FenceProbe:
         return FenceState.FENCED if is_reloaded else FenceState.OPEN
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections to the brokers."""
         self._connections.close()
 
 
 def _producer(client: pulsar.Client, topic: str) -> pulsar.Producer:
-    """A broker that requires encryption looks at that before it looks for a fence."""
+    """Open a producer that encrypts, because a broker that requires encryption checks this before it checks for a fence."""
     with unreadably_encrypting() as encrypting:
         return client.create_producer(topic, **encrypting)

@@ -1,9 +1,10 @@
-"""Gates on a Pulsar broker: a dispatch rate of the subscription lets one entry pass a load of the topic, and that entry is of the barrier.
+"""Closes and opens gates on a Pulsar broker, by a dispatch rate of the subscription and a barrier in front of the topic's messages.
 
-Two facts keep a gate closed. The rate, one message in 68 years, is a policy of the topic, which a broker from 4.0 on reads before it serves
-the topic. After each load the rate lets one entry pass, and on a busy broker seldom two: entries of the barrier (see `barrier`), which
-stay the first unread entries because no client acknowledges them. This holds for Failover and Exclusive. A Key_Shared dispatcher may pass
-over the barrier.
+The rate is one message in 68 years. It is a policy of the topic, and a broker of version 4.0 or later reads the policy
+before it serves the topic. After each load of the topic the rate still lets one entry pass; on a busy broker rarely
+two. These entries belong to the barrier (module `barrier`). They remain the first unread entries, because no client
+acknowledges them. A gate holds for subscriptions of type Failover and Exclusive. It does not hold for Key_Shared, whose
+dispatcher may skip the barrier.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ _RATE = {
 }
 _NO_POLICIES = frozenset({405})
 _ONGOING = frozenset({409})
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 Place = tuple[int, int]
 
 
 class Gates:
-    """Closes and opens gates. Safe to share between threads; calls for one topic come one at a time."""
+    """Closes and opens gates. Safe to share between threads, but the caller makes the calls for one topic one at a time.
+
+    Needs `close`. Connects to the brokers' binary port at the first use.
+    """
 
     def __init__(self, access: PulsarAccess, admin: AdminCalls, cursors: Cursors) -> None:
         self._access, self._admin, self._cursors = access, admin, cursors
@@ -48,22 +52,27 @@ class Gates:
         self._opened: tuple[Connections, FenceProbe] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """See `GatedDataPlane`."""
-        self._demand_front(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
-        # The rate comes first: a consumer that attaches from here on has the rate, and the topic is loaded again for the others.
+        """Set the rate, ensure that the barrier exists, and put the cursor before the barrier.
+
+        Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with
+        a message of an application. Raises SegmentNotFound, Unsupported.
+        """
+        self._demand_barrier_first(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
+        # The rate is set first, so that it applies to every consumer that connects later. Consumers that are already
+        # connected reconnect when the topic is reloaded below.
         self._set_rate(backing_topic, subscription, deadline)
         self._admin.ask(topic_requests.create_cursor(backing_topic, subscription), deadline)
-        barrier = self._barrier_made(backing_topic, deadline)
+        barrier = self._ensure_barrier(backing_topic, deadline)
         if barrier is not None:
             self._move_before(backing_topic, subscription, barrier, deadline)
             self._skip_for_others(backing_topic, subscription, barrier, deadline)
         if self._is_attached(backing_topic, subscription, deadline):
-            # The dispatcher of a consumer from before the rate has a read without a limit waiting.
-            act = f"have {backing_topic} loaded again"
+            # If a consumer connected before the rate was set, its dispatcher may wait in a read that the rate does not limit.
+            act = f"reload {backing_topic}"
             self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act), deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """See `GatedDataPlane`."""
+        """Acknowledge the barrier for the subscription, then remove the rate. A missing topic or subscription is not an error."""
         try:
             internal = self._cursors.internal(backing_topic, deadline)
         except SegmentNotFound:
@@ -77,7 +86,10 @@ class Gates:
         self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE | _NO_POLICIES), deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
-        """See `GatedDataPlane.gate_state`."""
+        """Return the state of the gate. None if the topic or the subscription does not exist.
+
+        The gate of an empty terminated topic is CLOSED without a barrier, because no message can follow.
+        """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
             cursor = internal["cursors"].get(cursor_name(subscription))
@@ -94,33 +106,36 @@ class Gates:
         return GateState.BREACHED if is_passed else GateState.CLOSED
 
     def skip_barrier(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Have a subscription without a closed gate skip the barrier, if the topic begins with one. Raises SegmentNotFound."""
+        """Acknowledge the barrier for a subscription without a closed gate, if the topic begins with a barrier. Raises SegmentNotFound."""
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is not None and not self._has_rate(backing_topic, subscription, deadline):
             self._skip(backing_topic, subscription, barrier.last, deadline)
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """See `GatedDataPlane`."""
+        """Check whether clients can learn that a terminated topic has ended. Make the broker reload a topic that is fenced."""
         return self._open()[1].probe(backing_topic, deadline)
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections to the brokers."""
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is not None:
-            for one in opened:
-                one.close()
+            for connection in opened:
+                connection.close()
 
     def _open(self) -> tuple[Connections, FenceProbe]:
-        """Connections to append barriers with, and the probe. Only a process that needs them needs the client library."""
+        """Return the connections that append barriers, and the probe. Create both at the first call.
+
+        Raises Unsupported if the Pulsar client library is not installed. `open_gate`, `state` and `skip_barrier` do not need the library.
+        """
         with self._lock:
             if self._opened is None:
-                self._opened = _opened(self._access, self._admin, self._cursors)
+                self._opened = _create_connections(self._access, self._admin, self._cursors)
             return self._opened
 
     def _set_rate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Returns when the broker that serves the topic applies the rate."""
+        """Set the rate, and wait until the broker that serves the topic applies it. Raises Unsupported, DataPlaneTimeout."""
         act = f"set the dispatch rate of {subscription!r} on {backing_topic}"
         ask = Ask("POST", _rate_path(backing_topic, subscription), act, body=_RATE, accept=_NO_POLICIES)
         if self._admin.ask(ask, deadline).status in _NO_POLICIES:
@@ -128,26 +143,29 @@ class Gates:
         _wait(lambda: self._has_rate(backing_topic, subscription, deadline), act, deadline)
 
     def _has_rate(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Whether the broker applies the rate of a closed gate. Raises SegmentNotFound."""
-        found = self._admin.ask(_rate_ask(backing_topic, subscription), deadline)
-        return found.status not in _NO_POLICIES and _is_ours(found.document)
+        """Return True if the broker applies the rate of a closed gate. Raises SegmentNotFound."""
+        answer = self._admin.ask(_rate_ask(backing_topic, subscription), deadline)
+        return answer.status not in _NO_POLICIES and _is_gate_rate(answer.document)
 
-    def _barrier_made(self, backing_topic: str, deadline: Deadline) -> Barrier | None:
-        """Return the barrier, and append one if the topic has no message yet. None if no message can follow."""
+    def _ensure_barrier(self, backing_topic: str, deadline: Deadline) -> Barrier | None:
+        """Return the barrier; append it if the topic has no message of an application. None if the topic is empty and terminated."""
         internal = self._cursors.internal(backing_topic, deadline)
-        barrier = self._demand_front(backing_topic, internal, deadline)
+        barrier = self._demand_barrier_first(backing_topic, internal, deadline)
         if internal.get("state") == "Terminated" or (barrier is not None and barrier.entries >= ENTRIES):
             return barrier
         if barrier is not None and barrier.entries < int(internal["numberOfEntries"]):
-            return barrier  # messages have followed upon a part of it
+            return barrier  # a message follows a part of the barrier, so the rest can no longer be appended
         append_barrier(self._open()[0], backing_topic, deadline)
         internal = self._cursors.internal(backing_topic, deadline)
-        return self._demand_front(backing_topic, internal, deadline)
+        return self._demand_barrier_first(backing_topic, internal, deadline)
 
-    def _demand_front(
+    def _demand_barrier_first(
         self, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
     ) -> Barrier | None:
-        """Return the barrier, None in an empty topic. Raises DataGone if another message comes first."""
+        """Return the barrier that the topic begins with. None if the topic is empty.
+
+        Raises DataGone if the topic begins with another message.
+        """
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is None and next(places_forwards(internal), None) is not None:
             raise DataGone(
@@ -160,28 +178,33 @@ class Gates:
     def _move_before(
         self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
-        """Move a cursor that has passed the barrier, or a part of it, back to the beginning."""
+        """Move the cursor back to the beginning if it has passed the first entry of the barrier."""
         internal = self._cursors.internal(backing_topic, deadline)
-        if _mark_of(internal, subscription) >= barrier.first:
+        if _acknowledged_position(internal, subscription) >= barrier.first:
             self._cursors.move_before(backing_topic, subscription, barrier.first, deadline)
 
     def _skip_for_others(
         self, backing_topic: str, subscription: str, barrier: Barrier, deadline: Deadline
     ) -> None:
-        """Have each other subscription skip the barrier, unless the gate of the subscription is closed."""
+        """Acknowledge the barrier for each other subscription whose gate is not closed."""
         internal = self._cursors.internal(backing_topic, deadline)
         listing = topic_requests.stats(backing_topic, f"list subscriptions of {backing_topic}")
-        found = topic_requests.subscriptions(listing, self._admin.ask(listing, deadline)) or {}
-        before = [
-            name for name in sorted(found) if name != subscription and _mark_of(internal, name) < barrier.last
+        names = topic_requests.subscriptions(listing, self._admin.ask(listing, deadline)) or {}
+        others = [
+            name
+            for name in sorted(names)
+            if name != subscription and _acknowledged_position(internal, name) < barrier.last
         ]
-        rates = self._admin.demand_all([_rate_ask(backing_topic, name) for name in before], deadline)
-        for name, rate in zip(before, rates, strict=True):
-            if not _is_ours(rate.document):
+        rates = self._admin.demand_all([_rate_ask(backing_topic, name) for name in others], deadline)
+        for name, rate in zip(others, rates, strict=True):
+            if not _is_gate_rate(rate.document):
                 self._skip(backing_topic, name, barrier.last, deadline)
 
     def _skip(self, backing_topic: str, subscription: str, last: Place, deadline: Deadline) -> None:
-        """Acknowledge all up to the last entry of a barrier, and return when that is done. A cursor behind it stays where it is."""
+        """Acknowledge all entries up to `last`, the last entry of the barrier, and wait until the cursor has moved.
+
+        A cursor that is already behind `last` does not move. A missing subscription is not an error. Raises DataPlaneTimeout.
+        """
         act = f"skip the barrier of {backing_topic} for {subscription!r}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/expireMessages"
         body = {"ledgerId": last[0], "entryId": last[1], "partitionIndex": -1}
@@ -190,7 +213,7 @@ class Gates:
             internal = self._cursors.internal(backing_topic, deadline)
             if cursor_name(subscription) not in internal["cursors"]:
                 return True
-            if _mark_of(internal, subscription) >= last:
+            if _acknowledged_position(internal, subscription) >= last:
                 return True
             self._admin.ask(
                 Ask("POST", path, act, body=body, accept=topic_requests.GONE | _ONGOING), deadline
@@ -200,14 +223,14 @@ class Gates:
         _wait(is_skipped, act, deadline)
 
     def _is_attached(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        ask = topic_requests.stats(
-            backing_topic, f"look for consumers of {subscription!r} on {backing_topic}"
-        )
-        found = topic_requests.subscriptions(ask, self._admin.ask(ask, deadline)) or {}
-        return bool(found.get(subscription, {}).get("consumers"))
+        ask = topic_requests.stats(backing_topic, f"list consumers of {subscription!r} on {backing_topic}")
+        statistics = topic_requests.subscriptions(ask, self._admin.ask(ask, deadline)) or {}
+        return bool(statistics.get(subscription, {}).get("consumers"))
 
 
-def _opened(access: PulsarAccess, admin: AdminCalls, cursors: Cursors) -> tuple[Connections, FenceProbe]:
+def _create_connections(
+    access: PulsarAccess, admin: AdminCalls, cursors: Cursors
+) -> tuple[Connections, FenceProbe]:
     try:
         from controller.dataplane.pulsar.binary import Connections
         from controller.dataplane.pulsar.fence_probe import PROBE_SECONDS, FenceProbe
@@ -220,10 +243,10 @@ def _opened(access: PulsarAccess, admin: AdminCalls, cursors: Cursors) -> tuple[
 
 
 def no_policies(act: str) -> Unsupported:
-    """The error for brokers without topic policies."""
+    """Return the error for brokers whose topic policies are switched off. `act` names the action that failed."""
     return Unsupported(
-        f"{act}: the brokers keep no policies of topics, which gates need: set topicLevelPoliciesEnabled=true and "
-        "systemTopicEnabled=true in their configuration"
+        f"{act}: gates need topic policies, which are switched off at the brokers; set topicLevelPoliciesEnabled=true and "
+        "systemTopicEnabled=true in the brokers' configuration"
     )
 
 
@@ -232,24 +255,25 @@ def _rate_path(backing_topic: str, subscription: str) -> str:
 
 
 def _rate_ask(backing_topic: str, subscription: str) -> Ask:
-    act = f"look at the dispatch rate of {subscription!r} on {backing_topic}"
+    act = f"read the dispatch rate of {subscription!r} on {backing_topic}"
     return Ask("GET", f"{_rate_path(backing_topic, subscription)}?applied=true", act, accept=_NO_POLICIES)
 
 
-def _is_ours(rate: object) -> bool:
+def _is_gate_rate(rate: object) -> bool:
+    """Return True if a dispatch rate, as the broker reports it, is the rate of a closed gate."""
     return isinstance(rate, Mapping) and {name: rate.get(name) for name in _RATE} == _RATE
 
 
-def _mark_of(internal: Mapping[str, Any], subscription: str) -> Place:
-    """Position up to which the subscription has acknowledged everything. Before every entry if there is no such cursor."""
+def _acknowledged_position(internal: Mapping[str, Any], subscription: str) -> Place:
+    """Return the position up to which the subscription has acknowledged every entry. NOWHERE if there is no such cursor."""
     cursor = internal["cursors"].get(cursor_name(subscription))
     return NOWHERE if cursor is None else place_told(cursor["markDeletePosition"])
 
 
 def _wait(is_done: Callable[[], bool], act: str, deadline: Deadline) -> None:
-    """Ask until it is done. Raises DataPlaneTimeout."""
-    patience = threading.Event()
+    """Call `is_done` until it returns True. Raises DataPlaneTimeout at the deadline."""
+    pause = threading.Event()
     while not is_done():
         if not deadline.left_seconds:
             raise late(act, deadline.seconds)
-        patience.wait(_LOOK_SECONDS)
+        pause.wait(_POLL_SECONDS)

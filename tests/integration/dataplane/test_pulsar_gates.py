@@ -1,7 +1,7 @@
-"""Gates on a real broker hold back messages from consumers of the standard client until they are opened, and from nobody else.
+"""Gates on a real broker hold messages back from standard consumers until the gates are opened. Other subscriptions are not affected.
 
-A broker that loads a topic gives out one entry for each closed gate, of the barrier. So a test waits for that entry, and then no message
-may have come. `tests/chaos/test_gates.py` kills brokers.
+After each load of a topic, a broker sends one entry of the barrier through a closed gate. A test waits for this entry, and then checks
+that no message was delivered. `tests/chaos/test_gates.py` kills brokers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_namespace_that_is_missing_has_no_gates(scene: GatedScene) -> None:
 def test_a_closed_gate_lets_nothing_pass_until_it_is_opened(
     scene: GatedScene, kind: pulsar.ConsumerType
 ) -> None:
-    """The consumer attached before the rate was set; the gate is closed twice and opened twice."""
+    """The consumer connects before the rate is set. The gate is closed twice and opened twice."""
     log = scene.log("stock")
     assert scene.plane.gate_state(log, "stock") is GateState.OPEN
     consumer = scene.consumer(log, kind=kind)
@@ -71,7 +71,7 @@ def test_a_closed_gate_lets_nothing_pass_until_it_is_opened(
 
 
 def test_without_a_barrier_the_rate_lets_a_message_pass_after_each_load(scene: GatedScene) -> None:
-    """What the gate is for: the same steps with the rate alone deliver a message. It counts as a breach."""
+    """The same steps with the rate but without a barrier deliver a message. The gate counts as breached."""
     log = scene.log("stock")
     scene.admin("POST", f"{path_of(log)}/stock/dispatchRate", json=RATE)
     assert scene.plane.gate_state(log, "stock") is GateState.BREACHED
@@ -83,17 +83,20 @@ def test_without_a_barrier_the_rate_lets_a_message_pass_after_each_load(scene: G
 
 
 def test_a_topic_is_loaded_again_for_consumers_that_attached_before_the_rate(scene: GatedScene) -> None:
-    """Their dispatcher may have a read without a limit waiting. A load sets the broker's counter of entries back to 0."""
+    """The dispatcher of such consumers may wait in a read that the rate does not limit.
+
+    A load resets the broker's counter of added entries to 0, so the counter shows the load.
+    """
     log = scene.log("stock")
     scene.consumer(log)
     scene.plane.close_gate(log, "stock")
 
-    found = scene.admin("GET", f"{path_of(log)}/internalStats").json()
-    assert (found["entriesAddedCounter"], found["numberOfEntries"]) == (0, ENTRIES)
+    statistics = scene.admin("GET", f"{path_of(log)}/internalStats").json()
+    assert (statistics["entriesAddedCounter"], statistics["numberOfEntries"]) == (0, ENTRIES)
 
 
 def test_a_gate_is_closed_again_for_a_seek_and_messages_behind_it_come_again(scene: GatedScene) -> None:
-    """First the rate, then the cursor to the beginning, where the barrier is. The log is terminated by then, and was loaded again."""
+    """Closing sets the rate first, then moves the cursor to the beginning, before the barrier. The log was terminated and reloaded."""
     log = scene.gated()
     scene.plane.open_gate(log, "stock")
     consumer = scene.consumer(log)
@@ -122,7 +125,7 @@ def test_a_terminated_log_that_was_loaded_again_can_be_opened(scene: GatedScene)
 
 
 def test_each_subscription_has_a_gate_of_its_own(scene: GatedScene) -> None:
-    """Closing the gate of one again must not open that of another, and all others skip the barrier."""
+    """Closing the gate of one subscription again must not open the gate of another. Subscriptions without a gate skip the barrier."""
     log = scene.log("stock", "other-stock", "cleave")
     for subscription in ("stock", "other-stock", "stock"):
         scene.plane.close_gate(log, subscription)
@@ -144,7 +147,7 @@ def test_each_subscription_has_a_gate_of_its_own(scene: GatedScene) -> None:
 def test_barriers_that_were_stored_twice_are_passed_together(
     scene: GatedScene, *, has_deduplication: bool
 ) -> None:
-    """A broker that deduplicates drops the second one."""
+    """A broker that deduplicates drops the second barrier."""
     log = scene.log("stock")
     path = f"{path_of(log)}/deduplicationEnabled"
     scene.admin("POST", path, json=has_deduplication)
@@ -163,7 +166,7 @@ def test_barriers_that_were_stored_twice_are_passed_together(
 
 
 def test_no_gate_is_closed_behind_a_message(scene: GatedScene) -> None:
-    """And no rate is left behind, which would hold back the messages of a gate that nobody opens."""
+    """No rate remains set either: the rate would hold messages back, and no keeper would open the gate."""
     log = scene.log("stock")
     scene.send(log, 1)
 
@@ -230,13 +233,13 @@ def test_a_cursor_is_stored_once_all_of_a_terminated_log_is_acknowledged(scene: 
 
 
 def stored_positions(scene: GatedScene, log: str) -> int:
-    """How often the broker has stored the cursor since it opened the cursor's ledger."""
-    found = scene.admin("GET", f"{path_of(log)}/internalStats").json()["cursors"]["stock"]
-    return int(found["cursorLedgerLastEntry"])
+    """Return the last entry of the cursor's ledger. The number rises each time the broker stores the cursor."""
+    cursor = scene.admin("GET", f"{path_of(log)}/internalStats").json()["cursors"]["stock"]
+    return int(cursor["cursorLedgerLastEntry"])
 
 
 def test_gates_and_the_probe_work_where_encryption_is_required(pulsar_broker: SharedBroker) -> None:
-    """The barrier is encrypted anyway, and the probe's producer says that it would encrypt."""
+    """The barrier is always encrypted, and the probe opens a producer that encrypts."""
     name = f"gates-encrypted-{secrets.token_hex(4)}"
     with closing(GatedScene.at(pulsar_broker.admin_url, pulsar_broker.service_url, name)) as scene:
         namespace = scene.here.topic.removeprefix("topic://").rpartition("/")[0]
@@ -250,7 +253,7 @@ def test_gates_and_the_probe_work_where_encryption_is_required(pulsar_broker: Sh
 
 
 def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedScene) -> None:
-    """So the log of a split that was given up may be deleted. A load of the topic changes what its statistics say."""
+    """The log of an aborted split may therefore be deleted. The loop reloads the topic, because a load changes its statistics."""
     log, used = scene.log("stock", "cleave"), scene.gated(messages=1)
     scene.plane.close_gate(log, "stock")
     for _ in range(2):
@@ -263,11 +266,14 @@ def test_a_log_with_nothing_but_a_barrier_has_carried_no_message(scene: GatedSce
 
 
 class TestReadersOfCleave:
-    """They have no gate, and a subscription that an application made at the beginning has not skipped the barrier."""
+    """Cleave's readers have no gate, and acknowledge the barrier themselves.
+
+    The subscription was created by an application at the earliest position, so it has not skipped the barrier.
+    """
 
     @pytest.fixture
     def log(self, scene: GatedScene) -> str:
-        """A terminated log of three messages behind a barrier that subscription `cleave` has not skipped."""
+        """A terminated log with a barrier and three messages. The subscription `cleave` has not skipped the barrier."""
         log = scene.gated(messages=3)
         earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
         scene.admin("PUT", f"{path_of(log)}/subscription/cleave", json=earliest)
@@ -285,16 +291,16 @@ class TestReadersOfCleave:
     @pytest.mark.parametrize("bucket", [None, FULL_RANGE])
     def test_a_reader_in_order(self, planes: Planes, log: str, bucket: object) -> None:
         reader = planes.reader(log, "cleave", bucket=bucket)  # type: ignore[arg-type]
-        found = planes.read(reader, 3)
-        assert payloads(found) == numbers(3)
-        reader.acknowledge(found[-1].position)
+        messages = planes.read(reader, 3)
+        assert payloads(messages) == numbers(3)
+        reader.acknowledge(messages[-1].position)
         assert wait_until(reader.is_drained)
 
     def test_a_reader_of_a_queue(self, planes: Planes, log: str) -> None:
         reader = planes.queue(log, "cleave")
-        found = planes.read(reader, 3)
-        assert sorted(payloads(found)) == numbers(3)
-        assert reader.acknowledge([one.position for one in found]) == []
+        messages = planes.read(reader, 3)
+        assert sorted(payloads(messages)) == numbers(3)
+        assert reader.acknowledge([message.position for message in messages]) == []
         assert wait_until(reader.is_drained)
 
     def test_a_reader_at_a_position(self, planes: Planes, log: str) -> None:
@@ -310,8 +316,8 @@ class TestReadersOfCleave:
         scene.plane.open_gate(log, "stock")
         reader, at_position = planes.reader(log, "stock"), planes.reader_at(log, None)
 
-        def ends(look: Callable[[], bool]) -> bool:
-            return not reader.read(1) and not at_position.read(1) and look()
+        def ends(is_finished: Callable[[], bool]) -> bool:
+            return not reader.read(1) and not at_position.read(1) and is_finished()
 
         assert wait_until(lambda: ends(reader.is_drained))
         assert wait_until(lambda: ends(at_position.is_at_end))
@@ -322,7 +328,7 @@ class TestReadersOfCleave:
 
 
 class TestFenceProbe:
-    """Whether clients of a terminated log can learn of its end."""
+    """The probe reports if the clients of a terminated log can learn that the log has ended."""
 
     def test_what_is_found(self, scene: GatedScene) -> None:
         log = scene.log("stock")
@@ -332,21 +338,23 @@ class TestFenceProbe:
         assert scene.plane.probe_fence(f"{log}9") is FenceState.MISSING
 
     def test_a_topic_that_stays_fenced_is_healed(self, scene: GatedScene) -> None:
-        """A broker fences about every second topic that is terminated under three busy producers, and nobody can subscribe to it then."""
+        """No consumer can subscribe to a fenced topic. A broker leaves about every second topic fenced that is terminated while three
+        producers publish.
+        """
         for _ in range(20):
             log = scene.log()
             terminate_while_publishing(scene, log)
             if scene.plane.probe_fence(log) is FenceState.FENCED:
                 break
         else:
-            pytest.fail("no topic stayed fenced; look whether the broker still needs the probe")
+            pytest.fail("no topic stayed fenced; check if the broker still needs the probe")
 
         assert wait_until(lambda: scene.plane.probe_fence(log) is FenceState.TERMINATED)
         scene.consumer(log)
 
 
 def terminate_while_publishing(scene: GatedScene, log: str) -> None:
-    """The producers' client is closed afterwards: the probe is to find the fence without them."""
+    """Terminate the log while three producers publish, then close their client: the probe must detect the fence without producers."""
     publishing = pulsar.Client(
         scene.here.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
     )
@@ -358,9 +366,9 @@ def terminate_while_publishing(scene: GatedScene, log: str) -> None:
     has_ended = threading.Event()
 
     def publish(producer: pulsar.Producer) -> None:
-        with contextlib.suppress(pulsar.PulsarException):  # a producer may learn of the end
+        with contextlib.suppress(pulsar.PulsarException):  # a producer may learn that the log has ended
             while not has_ended.wait(0.001):
-                producer.send_async(b"x" * 100, lambda _result, place: stored.append(place))
+                producer.send_async(b"x" * 100, lambda _result, message_id: stored.append(message_id))
 
     publishers = [threading.Thread(target=publish, args=(producer,)) for producer in producers]
     for publisher in publishers:

@@ -1,4 +1,4 @@
-"""The gate keeper on real rows and logs: what it drains and opens, in which order, and what it leaves to a seek."""
+"""The gate keeper on real rows and embedded logs: which segments it drains, which gates it opens and when, and how it respects a seek."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEALTH = "SELECT gates_shut, gates_overdue, gates_breached FROM inspect.health"
 
 @pytest.fixture
 def bench(database: str) -> Iterator[GatedBench]:
-    """See `GatedBench`."""
+    """A bench whose logs have fake gates."""
     bench = GatedBench(database)
     yield bench
     bench.close()
@@ -118,29 +118,29 @@ def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(
     bench.publish(0)
     bench.reshape(splitting(0))
     bench.read(0)
-    ask, asked = bench.gated.persist_cursor_at_end, list[str]()
+    persist, persisted = bench.gated.persist_cursor_at_end, list[str]()
 
     def answer_from_before_the_seek(log: str, name: str) -> bool:
-        asked.append(log)
-        answer = ask(log, name)
-        if len(asked) == 1:
+        persisted.append(log)
+        is_drained = persist(log, name)
+        if len(persisted) == 1:
             bench.finish(seek_to_the_beginning(bench))
-        return answer
+        return is_drained
 
     monkeypatch.setattr(bench.gated, "persist_cursor_at_end", answer_from_before_the_seek)
     bench.keep()
 
-    assert asked
+    assert persisted
     assert (drained(bench), bench.gate_rows()) == ([], {1: "closed", 2: "closed"})
 
 
 class StoppedClock(SystemClock):
-    """A clock that somebody else moves."""
+    """A clock that stands still until the test changes `seconds`."""
 
     seconds = 0.0
 
     def monotonic_seconds(self) -> float:
-        """The seconds to which it was moved."""
+        """Return `seconds`."""
         return self.seconds
 
 
@@ -258,14 +258,14 @@ def test_a_broker_that_is_away_is_recorded_and_tried_again(bench: GatedBench) ->
     bench.reshape(splitting(0))
     bench.read(0)
 
-    def away(act: str, _log: str) -> None:
+    def fail_openings(act: str, _log: str) -> None:
         if act == "open":
-            raise DataPlaneUnavailable("the broker is away")
+            raise DataPlaneUnavailable("the broker does not answer")
 
-    bench.gated.before = away
+    bench.gated.before = fail_openings
     bench.keep()
     assert bench.rows("SELECT DISTINCT state, last_error FROM cleave.gate") == [
-        ("ready", "the broker is away")
+        ("ready", "the broker does not answer")
     ]
     assert bench.rows(_HEALTH) == [(2, 2, 0)]
     assert {reason for _, reason in bench.rows(_WHY)} >= {"gate being opened: every ancestor is read"}
@@ -319,7 +319,7 @@ def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench)
 
 
 def test_the_reconciler_has_a_gate_that_should_be_closed_closed(bench: GatedBench) -> None:
-    """Such as after a restore of the database, which does not know that the gate was open, or that the parent was read."""
+    """A restored database may lack the record that the gate was open, or that the parent was read."""
     bench.stock_topic()
     bench.publish(0)
     bench.reshape(splitting(0))
@@ -387,4 +387,4 @@ def seek_to_the_beginning(bench: GatedBench) -> Intent:
 
 
 def kinds_of(bench: GatedBench, *, dry_run: bool = False) -> set[FindingKind]:
-    return {one.kind for one in reconcile(bench.store, bench.planes, bench.topic_id, dry_run=dry_run)}
+    return {finding.kind for finding in reconcile(bench.store, bench.planes, bench.topic_id, dry_run=dry_run)}
