@@ -1,8 +1,8 @@
 -- Gates: a gate holds the messages of a segment back from one subscription of standard consumers until the segment's ancestors are
 -- drained (ADR 0024).
 --
--- A row states what the data plane must show. A gate is shut in every state except `open`. The runner writes the row of a child before
--- the segment is ACTIVE: it writes the row after it has closed the gate, and the segment becomes ACTIVE at the commit.
+-- A row states what the data plane must show. A gate is shut in every state except `open`. The runner of a
+-- reshape closes the gate of each child and then writes the row. The child becomes ACTIVE later, at the commit.
 
 CREATE TABLE cleave.gate (
     topic_id      bigint      NOT NULL,
@@ -25,9 +25,9 @@ CREATE INDEX gate_of_segment ON cleave.gate (topic_id, segment_id);
 COMMENT ON TABLE cleave.gate IS
     'One row per gate, for a segment and a subscription of standard consumers: the state that the data plane must show.';
 COMMENT ON COLUMN cleave.gate.state IS
-    'closed: the messages of the segment are held back; ready: every ancestor is drained, and the gate is being opened; open: messages are delivered.';
+    'closed: the messages of the segment are held back until every ancestor is drained; ready: every ancestor is drained, and the gate is being opened; open: messages are delivered.';
 COMMENT ON COLUMN cleave.gate.closed_at IS 'Time at which the gate was last closed.';
-COMMENT ON COLUMN cleave.gate.ready_at IS 'Time at which the gate became ready; NULL while the gate is closed.';
+COMMENT ON COLUMN cleave.gate.ready_at IS 'Time at which the gate became ready, after every ancestor was recorded as drained; NULL while the gate is closed.';
 COMMENT ON COLUMN cleave.gate.opened_at IS 'Time at which the gate was recorded as open, after the data plane had opened the gate; NULL while the gate is shut.';
 COMMENT ON COLUMN cleave.gate.opening_until IS 'Time until which a call that opens the gate may be in progress; a seek waits until this time. -infinity before the first call, and once the gate is open.';
 COMMENT ON COLUMN cleave.gate.breached_at IS
