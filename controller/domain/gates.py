@@ -26,18 +26,6 @@ class GateState(StrEnum):
     A gate is also BREACHED briefly while it is closed for the first time, and while it is opened.
     """
 
-    @property
-    def reason(self) -> str:
-        """Clause that explains the state, to follow "the gate is {state}: "."""
-        return _REASONS[self]
-
-
-_REASONS = {
-    GateState.CLOSED: "the subscription receives no messages of the segment",
-    GateState.OPEN: "the subscription receives the messages of the segment",
-    GateState.BREACHED: "a consumer has acknowledged the barrier; set the consumers' crypto failure action to FAIL",
-}
-
 
 class FenceState(StrEnum):
     """Result of a probe of a terminated log."""

@@ -7,7 +7,7 @@ subscriptions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from controller.dataplane.adoptable import TopicDescription
@@ -27,18 +27,7 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
     TopicNotFound, InvalidInput.
     """
     name, deadline = full_name(name), admin.deadline()
-    if not name.startswith("persistent://"):
-        raise InvalidInput(
-            f"{name} is not persistent: its messages are lost with its broker; create a persistent topic"
-        )
-    whole, _, number = name.rpartition("-partition-")
-    if whole and number.isdecimal() and _partitions(admin, whole, deadline) > int(number):
-        raise InvalidInput(
-            f"{name} is a partition of {whole}, whose producers would then be refused; adopt {whole} with all its partitions"
-        )
-    count = _partitions(admin, name, deadline)
-    if count > _MANY:
-        raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
+    count = _demand_adoptable(admin, name, deadline)
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
     looking = [topic_requests.internal_stats(log) for log in logs]
     answers = admin.demand_all(
@@ -62,24 +51,8 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
             for log, ask, answer in zip(logs, looking, internal, strict=True)
             if topic_requests.state(ask, answer) is LogState.TERMINATED
         ),
-        producers=tuple(
-            sorted(
-                {
-                    client
-                    for log, stats_of_log in statistics.items()
-                    for client in _producers(log, stats_of_log)
-                }
-            )
-        ),
-        consumers=tuple(
-            sorted(
-                {
-                    client
-                    for log, stats_of_log in statistics.items()
-                    for client in _consumers(log, stats_of_log)
-                }
-            )
-        ),
+        producers=_clients(statistics, _producers),
+        consumers=_clients(statistics, _consumers),
         subscriptions={
             subscription: is_queue
             for stats_of_log in statistics.values()
@@ -88,11 +61,35 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
     )
 
 
+def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
+    """Return the number of partitions, 0 without any. Raises InvalidInput for a topic that Cleave does not adopt."""
+    if not name.startswith("persistent://"):
+        raise InvalidInput(
+            f"{name} is not persistent: its messages are lost with its broker; create a persistent topic"
+        )
+    whole, _, number = name.rpartition("-partition-")
+    if whole and number.isdecimal() and _partitions(admin, whole, deadline) > int(number):
+        raise InvalidInput(
+            f"{name} is a partition of {whole}, whose producers would then be refused; adopt {whole} with all its partitions"
+        )
+    count = _partitions(admin, name, deadline)
+    if count > _MANY:
+        raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
+    return count
+
+
 def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
     """Return the number of the topic's partitions; 0 if it is not partitioned."""
     ask = Ask("GET", f"{topic_path(name)}/partitions", f"partitions of {name}", accept=topic_requests.GONE)
     answer = admin.ask(ask, deadline)
     return 0 if answer.status in topic_requests.GONE else int((answer.document or {}).get("partitions", 0))
+
+
+def _clients(
+    statistics: Mapping[str, Mapping[str, Any]], clients_of: Callable[[str, Mapping[str, Any]], Iterator[str]]
+) -> tuple[str, ...]:
+    """Return the clients of all logs, sorted, each once."""
+    return tuple(sorted({client for log, stats in statistics.items() for client in clients_of(log, stats)}))
 
 
 def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:

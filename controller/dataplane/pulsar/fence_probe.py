@@ -38,23 +38,24 @@ class FenceProbe:
         Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneUnavailable if the broker does not
         answer admin requests either.
         """
-        act, topic = f"probe {backing_topic}", full_name(backing_topic)
         try:
             # A request for a producer may create a missing topic, so the topic is checked first.
             if not self._cursors.is_terminated(backing_topic, deadline):
                 return FenceState.OPEN
-            producer = self._connections.open(act, deadline, lambda client: _producer(client, topic))
+            return self._open_producer(backing_topic, deadline)
         except SegmentNotFound:
             return FenceState.MISSING
+        except SegmentTerminated:
+            return FenceState.TERMINATED
+
+    def _open_producer(self, backing_topic: str, deadline: Deadline) -> FenceState:
+        act, topic = f"probe {backing_topic}", full_name(backing_topic)
+        try:
+            producer = self._connections.open(act, deadline, lambda client: _producer(client, topic))
         except pulsar.Timeout:
             return self._reload(backing_topic, deadline)
         except pulsar.PulsarException as error:
-            mapped_error = mapped(error, act)
-            if isinstance(mapped_error, SegmentTerminated):
-                return FenceState.TERMINATED
-            if isinstance(mapped_error, SegmentNotFound):
-                return FenceState.MISSING
-            raise mapped_error from error
+            raise mapped(error, act) from error
         self._connections.close_aside(producer)
         return FenceState.OPEN
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from controller import telemetry
@@ -277,36 +278,37 @@ class PulsarDataPlane(OneProcess):
         return set_wise.describe(self._admin, backing_topics)
 
     def demand_gates(self, topic: str) -> None:
-        """See `GatedDataPlane`. The role has to be an admin of the tenant, the brokers 4.0 or later."""
+        """Raise Unsupported if a demand of `namespaces.GATE_DEMANDS` is not met, or no binary address is set."""
         demand_gates(self._access, self._admin, namespace_of(segment_topic(topic, "")))
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
-        """See `GatedDataPlane`. The controller asks `demand_gates` before; here a broker without policies of topics is refused."""
+        """Close the gate. Raises Unsupported for brokers without topic policies; `demand_gates` checks the other conditions beforehand."""
         self._gates.close_gate(backing_topic, subscription, self._admin.deadline())
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
-        """See `GatedDataPlane`. A consumer that waits gets the first message within a second: the broker looks that often."""
+        """Open the gate. A waiting consumer receives the first message within a second, the interval at which brokers check rates."""
         self._gates.open_gate(backing_topic, subscription, self._admin.deadline())
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
-        """See `GatedDataPlane`."""
+        """Return the state of the gate; None if there is no such log or subscription."""
         return self._gates.state(backing_topic, subscription, self._admin.deadline())
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """See `GatedDataPlane`. The broker disconnects the consumers of the topic, which attach again and have nothing to read."""
+        """Persist the cursor if it is at the end. The broker disconnects the consumers of the topic, which reconnect and read nothing."""
         return self._cursors.write_down_end(backing_topic, subscription, self._admin.deadline())
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """See `GatedDataPlane`. It takes the right to produce and, where a topic is fenced, an administrator's."""
+        """Probe a terminated log. Needs the right to produce, and an administrator's rights for a fenced topic."""
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 
     def close(self) -> None:
         """Close the connections."""
-        self._gates.close()
-        if self._key_samples is not None:
-            self._key_samples.close()
-        self._load.close()
-        self._admin.close()
+        with ExitStack() as closing:  # closes all of them even if one raises
+            closing.callback(self._admin.close)
+            closing.callback(self._load.close)
+            if self._key_samples is not None:
+                closing.callback(self._key_samples.close)
+            closing.callback(self._gates.close)
 
     def _subscriptions(
         self, backing_topic: str, act: str, deadline: Deadline, query: str = ""

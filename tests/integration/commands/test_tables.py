@@ -107,7 +107,11 @@ def keys_of(document: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(document, dict):
         for key, value in document.items():
             yield key, value
-            if key not in ("properties", "parameters", "situation", "decisions", "refusals", "policy"):
+            are_named_parameters = key == "parameters" and isinstance(value, dict)
+            if (
+                key not in ("properties", "situation", "decisions", "refusals", "policy")
+                and not are_named_parameters
+            ):
                 yield from keys_of(value)
 
 
