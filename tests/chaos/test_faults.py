@@ -35,7 +35,7 @@ def check_fault_at_each_call(
         bench = new_bench()
         scenario.prepare(bench)
         operation_id = scenario.intend(bench, "asked")
-        plane = FaultyDataPlane(bench.plane, PlannedFault(fault, number=number))
+        plane = FaultyDataPlane(bench.runner_plane, PlannedFault(fault, number=number))
         bench.drive(operation_id, bench.context(planes={"embedded": plane.as_data_plane()}))
         row = settle_and_check(bench, scenario, operation_id, away_seconds=0.0)
         assert row["ended"] == "done"
@@ -73,7 +73,7 @@ def test_a_data_plane_away_past_the_deadline_aborts_before_the_fence_and_is_wait
         bench = new_bench()
         scenario.prepare(bench)
         operation_id = scenario.intend(bench, "asked")
-        plane = FaultyDataPlane(bench.plane)
+        plane = FaultyDataPlane(bench.runner_plane)
         away_from = number
 
         def refuse(call: str, called: int, away_from: int = away_from) -> None:

@@ -96,7 +96,7 @@ def test_a_failing_call_is_settled_by_looking(
         number += 1
         bench = new_scalable_bench()
         operation_id = begin(bench, scenario)
-        plane = FaultyDataPlane(bench.planes[bench.plane.name], PlannedFault(fault, number=number))
+        plane = FaultyDataPlane(bench.runner_plane, PlannedFault(fault, number=number))
         bench.drive(operation_id, bench.context(planes={bench.plane.name: plane.as_data_plane()}))
         row = settle_and_check(bench, scenario, operation_id)
         assert row["ended"] == ended_as(scenario, Path.FORWARD)

@@ -49,8 +49,12 @@ class Bench:
         self.url, self.pulsar = url, pulsar
         self.store = Store(url, application_name="bench")
         self._ground = bench_plane(url, pulsar)
-        self.plane, self.logs = self._ground.plane, self._ground.logs
-        self.planes: Mapping[str, DataPlane] = {self.plane.name: self._ground.of_runners}
+        self.plane, self.runner_plane, self.logs = (
+            self._ground.plane,
+            self._ground.of_runners,
+            self._ground.logs,
+        )
+        self.planes: Mapping[str, DataPlane] = {self.plane.name: self.runner_plane}
         self.topic_name = pulsar.topic if pulsar else TOPIC
         self.lease_seconds = self._ground.lease_seconds
         self._keys = itertools.count()
@@ -63,7 +67,7 @@ class Bench:
     @property
     def call_timeout_seconds(self) -> float:
         """The longest call of a runner."""
-        return self._ground.of_runners.call_timeout_seconds
+        return self.runner_plane.call_timeout_seconds
 
     def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
         """A manual request, with a fresh key unless one is given."""

@@ -1,7 +1,7 @@
-"""What a bench stands on: the embedded logs of its own database, or a topic of its own on a real broker.
+"""Data planes of a bench: the embedded logs of its own database, or a topic of its own on a real broker.
 
-On a broker operations run with short calls and claims, since whoever takes over waits for both to run out; what a
-test itself asks and does is given more time, so that a busy machine fails no look.
+Operations run with short timeouts and claims, because a runner that takes over waits until both have expired. The calls of the test itself
+have a long timeout, so that they succeed on a busy machine.
 """
 
 from __future__ import annotations
@@ -101,8 +101,13 @@ class BenchPlane:
 def bench_plane(url: str, pulsar: OnPulsar | None) -> BenchPlane:
     """The logs in the database at `url`, or those of the broker."""
     if pulsar is None:
-        plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
-        return BenchPlane(plane, plane, EmbeddedLogClient(url), LEASE_SECONDS, 30.0)
+        return BenchPlane(
+            EmbeddedDataPlane(url, call_timeout_seconds=_PATIENT_SECONDS),
+            EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS),
+            EmbeddedLogClient(url),
+            LEASE_SECONDS,
+            30.0,
+        )
     adapter = PulsarScalableDataPlane if pulsar.keeps_layout else PulsarDataPlane
     return BenchPlane(
         adapter(pulsar.access, call_timeout_seconds=_PATIENT_SECONDS),

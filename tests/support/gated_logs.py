@@ -174,7 +174,7 @@ class GatedBench(Bench):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.gated = GatedLogs(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
-        self.plane = self.gated
+        self.plane = self.runner_plane = self.gated
         self.planes = {self.gated.name: self.gated}
 
     def close(self) -> None:

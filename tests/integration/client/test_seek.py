@@ -292,7 +292,7 @@ def test_while_a_log_is_out_of_reach_nothing_is_moved_and_it_can_be_given_up(
             raise DataPlaneUnavailable("out of reach", 0.0)
         return backlog(backing_topic, subscription)
 
-    monkeypatch.setattr(bench.plane, "backlog", away)
+    monkeypatch.setattr(bench.runner_plane, "backlog", away)
     operation_id = intend(bench, EARLIEST, release_seconds=0.0).operation.operation_id
     bench.run_once(operation_id)
 

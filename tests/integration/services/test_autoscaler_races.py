@@ -108,7 +108,7 @@ def test_a_decision_that_cannot_become_an_intent_leaves_no_ledger_row(
 ) -> None:
     bench.topic_with(1)
     report(bench, {0: HOT})
-    monkeypatch.setattr(bench.plane, "backing_topic", lambda _topic, _descriptor: bench.log_of(0))
+    monkeypatch.setattr(bench.runner_plane, "backing_topic", lambda _topic, _descriptor: bench.log_of(0))
 
     result = run(bench, LOAD)
 

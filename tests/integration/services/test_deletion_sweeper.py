@@ -91,7 +91,7 @@ def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(
     """An act that says it was done is looked at: here a call held up makes the log anew in between."""
     logs = an_aborted_split(bench)
     monkeypatch.setattr(deletion_sweeper, "PARALLEL_DELETES", 1)
-    plane, made = FaultyDataPlane(bench.plane), list[int]()
+    plane, made = FaultyDataPlane(bench.runner_plane), list[int]()
 
     def make_it_again(call: str, number: int) -> None:
         if call == "segment_state" and not made:  # after the deletion of the first log
@@ -131,7 +131,7 @@ def test_what_a_deletion_left_behind_goes_at_the_second_look(
 
 def test_a_deletion_that_fails_is_tried_again_later(bench: Bench) -> None:
     logs = an_aborted_split(bench)
-    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED, "delete_segment"))
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED, "delete_segment"))
 
     swept = sweep(bench.store, {"embedded": plane.as_data_plane()})
 
@@ -146,7 +146,7 @@ def test_a_deletion_that_fails_is_tried_again_later(bench: Bench) -> None:
 
 def test_a_deletion_whose_answer_was_lost_is_found_done(bench: Bench) -> None:
     logs = an_aborted_split(bench)
-    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.LOST_ANSWER, "delete_segment", times=2))
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.LOST_ANSWER, "delete_segment", times=2))
 
     assert sorted(sweep(bench.store, {"embedded": plane.as_data_plane()}).failed) == logs
     make_due(bench)

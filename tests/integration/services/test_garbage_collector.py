@@ -160,7 +160,7 @@ def test_a_log_that_is_out_of_sight_for_a_moment_keeps_its_segment(bench: Bench)
     bench.topic_with()
     bench.publish(0)
     bench.reshape(splitting(0))
-    log, plane = bench.log_of(0), FaultyDataPlane(bench.plane)
+    log, plane = bench.log_of(0), FaultyDataPlane(bench.runner_plane)
     bench.plane.delete_segment(log)
 
     def be_back(call: str, _number: int) -> None:
@@ -227,7 +227,7 @@ def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(be
     bench.publish(0)
     bench.reshape(splitting(0))
     drain(bench, 0)
-    plane, looks = FaultyDataPlane(bench.plane), []
+    plane, looks = FaultyDataPlane(bench.runner_plane), []
 
     def seek_back(call: str, _number: int) -> None:
         if call == "describe_logs":
@@ -288,7 +288,7 @@ def test_what_readers_have_marked_is_never_taken_back(bench: Bench) -> None:
     drain(bench, 0)
     with bench.store.transaction() as tx:
         drains.mark_drained(tx, bench.topic_id, "billing", [0])
-    plane, looks = FaultyDataPlane(bench.plane), []
+    plane, looks = FaultyDataPlane(bench.runner_plane), []
 
     def seek_back(call: str, _number: int) -> None:
         if call == "describe_logs":
@@ -313,7 +313,7 @@ def test_a_seek_takes_back_what_was_marked_before_the_collector_looked(bench: Be
     drain(bench, 0)
     with bench.store.transaction() as tx:
         drains.mark_drained(tx, bench.topic_id, "billing", [0])
-    plane, seeks = FaultyDataPlane(bench.plane), []
+    plane, seeks = FaultyDataPlane(bench.runner_plane), []
 
     def seek_back(call: str, _number: int) -> None:
         if call == "describe_logs" and not seeks:
@@ -367,7 +367,7 @@ def test_asking_twice_collects_once(bench: Bench) -> None:
 def test_a_data_plane_that_does_not_answer_keeps_its_segments(bench: Bench) -> None:
     bench.topic_with()
     bench.reshape(splitting(0))
-    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED))
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED))
 
     report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
 

@@ -307,7 +307,7 @@ def test_a_claim_is_over_when_no_call_of_its_can_be_under_way(bench: Bench) -> N
 def test_a_topic_is_held_until_the_fence_that_stopped_half_way_is_complete(bench: Bench) -> None:
     bench.topic_with(segments=2)
     lost_logs(bench, WHOLE, 0, 1, messages=0)
-    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED, "terminate_segments"))
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED, "terminate_segments"))
 
     with pytest.raises(DataPlaneUnavailable):
         reconcile(bench.store, {"embedded": plane.as_data_plane()}, bench.topic_id)

@@ -99,7 +99,7 @@ def test_several_acts_of_one_decision_stand_or_fall_together(
         named.append(descriptor)
         return naming(topic, descriptor) if len(named) == 1 else bench.log_of(0)
 
-    monkeypatch.setattr(bench.plane, "backing_topic", second_is_taken)
+    monkeypatch.setattr(bench.runner_plane, "backing_topic", second_is_taken)
 
     result = run(bench, {Lane.CONSUMER})
 

@@ -160,7 +160,7 @@ def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) 
     landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
     with pytest.raises(
         InvalidInput,
-        match=rf"liar counts {4_096 * (2**40 - 1)} messages to {TOPIC}, and {PRODUCER_MESSAGES} is",
+        match=rf"liar counts {4_096 * (2**40 - 1)} messages to {TOPIC}, more than the {PRODUCER_MESSAGES} of one producer",
     ):
         landing.add(TOPIC, "liar", [(number, 1, 2**40 - 1) for number in range(4_096)])
     landing.add(TOPIC, "liar", [(40_000, 1, PRODUCER_MESSAGES)])

@@ -237,7 +237,7 @@ def test_one_log_that_does_not_answer_holds_up_no_other(bench: Bench) -> None:
     adaptive(bench, 2)
     send(bench, spread(500))
     report(bench, {0: HOT, 1: HOT})
-    faulty = FaultyDataPlane(bench.plane, PlannedFault(Fault.LOST_ANSWER, "sample_keys", 1))
+    faulty = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.LOST_ANSWER, "sample_keys", 1))
     looker = sampler(bench, plane=faulty.as_data_plane())
 
     assert looker.round() == SampleRound(sketched=1, failed=1)
@@ -256,7 +256,7 @@ def test_an_answer_that_nobody_foresaw_holds_up_no_other_either(
     def look(backing_topic: str, *, most: int) -> KeySample:
         return real(backing_topic, most=most if backing_topic != crooked else "many")
 
-    monkeypatch.setattr(bench.plane, "sample_keys", look)
+    monkeypatch.setattr(bench.runner_plane, "sample_keys", look)
 
     assert sampler(bench).round() == SampleRound(sketched=1, failed=1)
     assert set(sketched(bench)) == {1}

@@ -61,7 +61,7 @@ def test_one_that_has_to_give_up_before_its_announcement_keeps_its_parent_open(
     bench: Bench, meanwhile: str
 ) -> None:
     late, other = splits_of(bench, 2)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
     planes = {"embedded": plane.as_data_plane()}
 
     run_with(bench, "set-fencing:before", lambda: bench.execute(meanwhile, id=late), planes=planes)
@@ -76,7 +76,7 @@ def test_one_that_has_to_give_up_before_its_announcement_keeps_its_parent_open(
 def test_one_whose_claim_is_lost_at_its_announcement_closes_nothing(bench: Bench) -> None:
     """Whoever took over is asleep: what is done to the logs would be done by the one that lost the claim."""
     lost, other = splits_of(bench, 2)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
     planes = {"embedded": plane.as_data_plane()}
     take_over = "UPDATE cleave.operation SET claimed_by = 'another', claim_term = claim_term + 1 WHERE operation_id = :id"
 
@@ -93,7 +93,7 @@ def test_one_whose_claim_is_lost_at_its_announcement_closes_nothing(bench: Bench
 def test_a_call_that_one_of_them_spoils_is_made_for_the_others(bench: Bench) -> None:
     ids = splits_of(bench, 4)
     spoilt = {child.backing_topic for child in bench.operation(ids[1]).children}
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     def refuse(_call: str, number: int) -> None:
         name, arguments = plane.log[number - 1]
@@ -121,7 +121,7 @@ def test_parents_deleted_by_hand_are_put_back_one_after_the_other_in_one_run(ben
 def test_a_parent_that_goes_while_it_is_put_back_is_not_taken_for_closed(bench: Bench) -> None:
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    plane, seen = FaultyDataPlane(bench.plane), list[str]()
+    plane, seen = FaultyDataPlane(bench.runner_plane), list[str]()
 
     def delete(call: str, _number: int) -> None:
         if call == "terminate_segments" and len(seen) < 2:  # closed with the others, and by itself
@@ -140,7 +140,7 @@ def test_behind_the_fence_an_error_for_good_is_one_attempt_that_failed(bench: Be
     """There is nothing to give up, so it is not asked for."""
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     def refuse(call: str, _number: int) -> None:
         if call == "terminate_segments":
@@ -292,7 +292,7 @@ def test_claims_count_from_before_the_question_and_a_slow_renewal_is_made_again(
 
     monkeypatch.setattr(claims, "claim", claim_slowly)
     monkeypatch.setattr(claims, "renew", renew_slowly_at_first)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
     plane.before_call = lambda _call, _number: at_calls.append(len(renewals))
 
     outcome = bench.run_once(
@@ -323,7 +323,7 @@ def test_each_of_many_calls_is_made_under_claims_that_outlive_it(
         clock.seconds += LONG_LEASE_SECONDS / 2 - CALL_TIMEOUT_SECONDS / 4
 
     monkeypatch.setattr(claims, "renew", renew)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
     plane.before_call = call_slowly
     context = bench.context(
         planes={"embedded": plane.as_data_plane()}, clock=clock, lease_seconds=LONG_LEASE_SECONDS
@@ -353,7 +353,7 @@ def test_a_renewal_between_two_calls_that_was_slow_keeps_the_second_from_being_m
         clock.seconds += LONG_LEASE_SECONDS - CALL_TIMEOUT_SECONDS / 2 if number == 1 else 0.0
 
     monkeypatch.setattr(claims, "renew", renew_slowly_at_first)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
     plane.before_call = call_slowly
     context = bench.context(
         planes={"embedded": plane.as_data_plane()}, clock=clock, lease_seconds=LONG_LEASE_SECONDS
@@ -370,7 +370,8 @@ def test_the_longest_call_of_any_plane_counts(bench: Bench) -> None:
     slow = EmbeddedDataPlane(bench.url, call_timeout_seconds=CALL_TIMEOUT_SECONDS * 1.5)
 
     assert (
-        bench.context(planes={"a": bench.plane, "b": slow}).call_timeout_seconds == slow.call_timeout_seconds
+        bench.context(planes={"a": bench.runner_plane, "b": slow}).call_timeout_seconds
+        == slow.call_timeout_seconds
     )
     assert (
         bench.context(planes={"b": slow, "a": bench.plane}).call_timeout_seconds == slow.call_timeout_seconds

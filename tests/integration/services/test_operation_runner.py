@@ -36,7 +36,7 @@ def journal(bench: Bench, operation_id: int) -> list[str]:
 
 def faulty(bench: Bench, *faults: PlannedFault) -> FaultyDataPlane:
     """The bench's data plane with faults."""
-    return FaultyDataPlane(bench.plane, *faults)
+    return FaultyDataPlane(bench.runner_plane, *faults)
 
 
 class HurryingClock(SystemClock):

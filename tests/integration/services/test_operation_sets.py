@@ -75,7 +75,7 @@ def finish(bench: Bench, operation_ids: list[int]) -> list[OperationState]:
 
 def test_any_number_costs_three_calls_and_each_keeps_its_journal(bench: Bench) -> None:
     operation_ids = two_splits(bench)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     assert run_due(bench.context(planes={"embedded": plane.as_data_plane()}), limit=8) == 2
 
@@ -197,7 +197,7 @@ def test_who_lost_the_claim_records_nothing_more(bench: Bench, at: str) -> None:
 @pytest.mark.parametrize("call", ["create_successors", "terminate_segments", "subscriptions_of"])
 def test_a_call_that_fails_is_repeated_for_each(bench: Bench, call: str, fault: Fault) -> None:
     operation_ids = two_splits(bench)
-    plane = FaultyDataPlane(bench.plane, PlannedFault(fault, call=call))
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(fault, call=call))
     context = bench.context(planes={"embedded": plane.as_data_plane()})
 
     run_due(context, limit=8)
@@ -210,7 +210,7 @@ def test_a_call_that_fails_is_repeated_for_each(bench: Bench, call: str, fault: 
 
 def test_claims_that_run_short_are_renewed_for_all_before_a_call(bench: Bench) -> None:
     operation_ids = two_splits(bench)
-    plane, lasting = FaultyDataPlane(bench.plane), list[bool]()
+    plane, lasting = FaultyDataPlane(bench.runner_plane), list[bool]()
     plane.before_call = lambda _call, _number: lasting.append(
         bench.scalar(
             "SELECT bool_and(claim_expires_at > clock_timestamp() + make_interval(secs => :call))"
@@ -235,7 +235,7 @@ def test_one_whose_claim_is_lost_at_the_renewal_leaves_and_the_others_go_on(benc
     take = """UPDATE cleave.operation SET claimed_by = 'another', claim_term = claim_term + 1, claim_expires_at = clock_timestamp()
                WHERE operation_id = :id"""
     clock = LateClock(at_first=bench.lease_seconds, then=lambda: bench.execute(take, id=operation_ids[0]))
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     run_due(bench.context(planes={"embedded": plane.as_data_plane()}, clock=clock), limit=8)
 
@@ -248,7 +248,7 @@ def test_one_whose_claim_is_lost_at_the_renewal_leaves_and_the_others_go_on(benc
 
 def test_a_portion_of_cursors_has_a_call_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     operation_ids = two_splits(bench)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
     monkeypatch.setattr(log_steps, "MOST_CURSORS", 1)  # each has two children with one subscription
 
     run_due(bench.context(planes={"embedded": plane.as_data_plane()}), limit=8)

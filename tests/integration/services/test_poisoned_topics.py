@@ -206,7 +206,7 @@ def test_the_operations_of_the_healthy_are_done(
             raise ArithmeticError("a bug")
         return create(successors)
 
-    monkeypatch.setattr(bench.plane, "create_successors", trouble)
+    monkeypatch.setattr(bench.runner_plane, "create_successors", trouble)
     operations = {name: _split(bench, name).operation.operation_id for name in (POISONED, TOPIC)}
     run_due(bench.context(), limit=10)
 
@@ -276,7 +276,7 @@ def test_the_counters_of_the_healthy_are_landed(bench: Bench, poisoned: int, tmp
             name: replace(one, msg_in=2**64) if name == odd else one for name, one in sample(logs).items()
         }
 
-    bench.plane.sample = odd_sample  # type: ignore[method-assign]
+    bench.runner_plane.sample = odd_sample  # type: ignore[method-assign]
     collector = LoadCollector(
         bench.store,
         bench.planes,

@@ -89,7 +89,7 @@ def test_children_that_were_given_up_stay_for_the_message_in_one_of_them(bench: 
 
 
 def test_a_message_that_comes_before_the_log_is_closed_keeps_the_log(bench: Bench) -> None:
-    logs, plane = an_aborted_split(bench), FaultyDataPlane(bench.plane)
+    logs, plane = an_aborted_split(bench), FaultyDataPlane(bench.runner_plane)
 
     def append(call: str, number: int) -> None:
         if call == "terminate_segment":

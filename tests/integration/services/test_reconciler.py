@@ -224,7 +224,7 @@ def test_children_made_after_the_listing_are_no_orphans(bench: Bench) -> None:
     """And a reshape that commits while the reconciler looks leaves it nothing to judge."""
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     def reshape_meanwhile(call: str, _number: int) -> None:
         if call == "describe_logs":
@@ -240,7 +240,7 @@ def test_children_made_after_the_listing_are_no_orphans(bench: Bench) -> None:
 def test_a_reshape_made_and_done_while_the_reconciler_looks_leaves_it_nothing_to_judge(bench: Bench) -> None:
     """When its first books were read nobody was at work on the segment, and then its log was found terminated."""
     bench.topic_with()
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     def reshape_meanwhile(call: str, _number: int) -> None:
         if call == "describe_logs":
@@ -368,7 +368,7 @@ def logs_of(bench: Bench, topic_id: int) -> list[str]:
 
 def test_topics_that_are_as_recorded_are_looked_at_together(bench: Bench) -> None:
     with_others(bench, 3)
-    plane = FaultyDataPlane(bench.plane)
+    plane = FaultyDataPlane(bench.runner_plane)
 
     assert reconcile_topics(bench.store, {"embedded": plane.as_data_plane()}) == ([], None)
 

@@ -70,7 +70,7 @@ def begun(bench: Bench, scenario: Scenario) -> int:
 
 def refusing(bench: Bench, call: str | None, error: CleaveError) -> tuple[FaultyDataPlane, RunnerContext]:
     """A runner to whom that call is refused each time."""
-    plane = FaultyDataPlane(bench.planes[bench.plane.name])
+    plane = FaultyDataPlane(bench.runner_plane)
 
     def refuse(name: str, _number: int) -> None:
         if name == call:

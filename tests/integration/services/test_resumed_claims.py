@@ -199,7 +199,7 @@ def test_no_thread_takes_what_another_thread_of_the_runner_has_in_hand(bench: Be
     """The record of its claim is lost while it waits for a broker, so that the row names nobody."""
     bench.topic_with()
     bench.intend(splitting(0))
-    plane, beside = FaultyDataPlane(bench.plane), list[int]()
+    plane, beside = FaultyDataPlane(bench.runner_plane), list[int]()
     forget = "UPDATE cleave.operation SET claimed_by = NULL, claim_expires_at = NULL, claim_term = 0 WHERE finished_at IS NULL"
     context = bench.context(planes={"embedded": plane.as_data_plane()}, lease_seconds=HOUR)
 
@@ -217,7 +217,7 @@ def test_no_thread_takes_what_another_thread_of_the_runner_has_in_hand(bench: Be
 def test_a_call_that_may_be_under_way_is_waited_for_though_its_record_is_lost(bench: Bench) -> None:
     bench.topic_with()
     operation_id = bench.intend(splitting(0)).operation.operation_id
-    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.LOST_ANSWER, "create_successors"))
+    plane = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.LOST_ANSWER, "create_successors"))
     context = bench.context(planes={"embedded": plane.as_data_plane()}, lease_seconds=HOUR)
     assert run_operation(context, operation_id) is Outcome.DEFERRED
     claim = """UPDATE cleave.operation SET claimed_by = :who, claim_expires_at = clock_timestamp() + interval '1 hour',
@@ -235,7 +235,7 @@ def test_a_late_call_is_known_though_the_error_of_another_call_is_raised(bench: 
     """Calls are made side by side, and one error is raised of several."""
     bench.topic_with(segments=2, subscriptions=())
     plane = FaultyDataPlane(
-        bench.plane,
+        bench.runner_plane,
         PlannedFault(Fault.REFUSED, "create_subscription"),
         PlannedFault(Fault.LOST_ANSWER, "create_subscription"),
     )

@@ -37,7 +37,7 @@ def clock() -> HandClock:
 @pytest.fixture
 def plane(bench: Bench) -> FaultyDataPlane:
     """The bench's plane; it counts calls."""
-    return FaultyDataPlane(bench.plane)
+    return FaultyDataPlane(bench.runner_plane)
 
 
 @pytest.fixture

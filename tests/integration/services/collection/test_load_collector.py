@@ -179,7 +179,7 @@ def test_a_data_plane_that_does_not_answer_holds_up_no_other(
     away = topic_on(bench, "away")
     before = ticks("partial")
     planes = dict(bench.planes) | {
-        "away": FaultyDataPlane(bench.plane, PlannedFault(fault, "sample")).as_data_plane()
+        "away": FaultyDataPlane(bench.runner_plane, PlannedFault(fault, "sample")).as_data_plane()
     }
     tick = collector(bench, tmp_path, planes).tick()
     assert (tick.watched, tick.sampled, tick.failed_planes) == (2, 1, ("away",))
@@ -199,7 +199,7 @@ def test_what_was_said_before_a_failure_lands_and_the_failure_is_told(
 ) -> None:
     monkeypatch.setattr(load_collector, "CALL_SEGMENTS", 1)
     bench.topic_with(segments=3)
-    faulty = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED, number=2)).as_data_plane()
+    faulty = FaultyDataPlane(bench.runner_plane, PlannedFault(Fault.REFUSED, number=2)).as_data_plane()
     tick = collector(bench, tmp_path, {"embedded": faulty}).tick()
     assert (tick.watched, tick.sampled, tick.failed_planes) == (3, 1, ("embedded",))
     assert len(landed(tmp_path, tick)) == 1

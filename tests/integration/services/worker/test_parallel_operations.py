@@ -39,7 +39,7 @@ class Gate:
 
 @pytest.mark.parametrize("wanted", [1, 3])
 def test_a_worker_runs_that_many_operations_at_once(bench: Bench, wanted: int) -> None:
-    gate, plane = Gate(wanted), FaultyDataPlane(bench.plane)
+    gate, plane = Gate(wanted), FaultyDataPlane(bench.runner_plane)
     plane.before_call = gate.pass_through
     settings = Settings(database_url=bench.url, worker_parallel_operations=wanted)  # type: ignore[arg-type]
     with closing(Application(settings, bench.store)) as app:
