@@ -207,9 +207,24 @@ def test_secrets_that_exist_are_never_replaced(fresh: Path) -> None:
             "p@ss",
             "CLEAVE_APP_PASSWORD contains a character other than letters and digits",
         ),
+        *(
+            (name, "p@ss", f"{name} contains a character other than letters and digits")
+            for name in (
+                *("AIRFLOW_DB_PASSWORD", "CLEAVE_OWNER_PASSWORD", "CLEAVE_LOAD_PASSWORD"),
+                *("CLEAVE_READER_PASSWORD", "CLEAVE_APPLICATION_PASSWORD"),
+            )
+        ),
         ("AIRFLOW_FERNET_KEY", "short", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
+        ("AIRFLOW_FERNET_KEY", "c2hvcnQ=", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
+        ("AIRFLOW_FERNET_KEY", "", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
         ("AIRFLOW_FERNET_KEY", "ä", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
         ("AIRFLOW_JWT_SECRET", "short", "AIRFLOW_JWT_SECRET has 5 characters; Airflow needs at least 64"),
+        (
+            "AIRFLOW_API_SECRET_KEY",
+            "short",
+            "AIRFLOW_API_SECRET_KEY has 5 characters; Airflow needs at least 64",
+        ),
+        ("CLEAVE_API_SECRET", "", "CLEAVE_API_SECRET has 0 characters; give at least 32"),
         ("CLEAVE_API_SECRET", "short", "CLEAVE_API_SECRET has 5 characters; give at least 32"),
     ],
 )
@@ -223,6 +238,26 @@ def test_a_bad_secret_is_one_line_before_anything_starts(
     assert refused.returncode == 2
     [line] = refused.stderr.splitlines()
     assert sentence in line
+
+
+def test_secrets_are_checked_with_all_that_the_check_reads_before_a_service_starts() -> None:
+    check = (ROOT / "docker" / "check-env.sh").read_text()
+    read = set(re.findall(r"\b(?:AIRFLOW|CLEAVE)_[A-Z_]+\b", check))
+
+    assert SERVICES["cleave-check"]["command"] == ["docker/check-env.sh"]
+    assert set(SERVICES["cleave-check"]["environment"]) == read
+
+    def waits_for(name: str) -> set[str]:
+        needed = set(SERVICES[name].get("depends_on", {}))
+        return needed.union(*(waits_for(one) for one in needed))
+
+    with_secrets = {
+        name
+        for name, service in SERVICES.items()
+        if read & set(re.findall(r"\$\{(\w+)", str(service.get("environment", {}))))
+    } - {"cleave-check"}
+    assert len(with_secrets) >= 6
+    assert {name for name in with_secrets if "cleave-check" not in waits_for(name)} == set()
 
 
 def test_the_page_leaves_the_quickstart_its_topic() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, Metric
+from sqlalchemy import make_url
 
 from controller.commands.metrics_server import serve_metrics
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import InvalidInput
+from tests.support.relay import Relay
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -66,3 +70,55 @@ def test_a_port_that_is_taken_is_named(port: int) -> None:
     ):
         serve_metrics("127.0.0.1", port, CollectorRegistry())
     release_port(port)
+
+
+def test_a_process_is_unhealthy_while_its_database_does_not_answer(
+    port: int, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check gives up long before other statements do, and before a probe loses patience."""
+    url = make_url(database)
+    with Relay(url.host or "127.0.0.1", url.port or 5432) as relay:
+        through = url.set(host="127.0.0.1", port=relay.port).render_as_string(hide_password=False)
+        monkeypatch.setenv("CLEAVE_DATABASE_URL", through)
+        serve_metrics("127.0.0.1", port, CollectorRegistry())
+        assert get(port, "/health") == (200, "ok\n")
+
+        relay.stall()
+        assert (get(port, "/health")[0], get(port, "/live")) == (503, (200, "ok\n"))
+
+        relay.resume()
+        assert get(port, "/health") == (200, "ok\n")
+
+
+class Slow:
+    """Metrics that are not collected until they may be."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_end = threading.Event(), threading.Event()
+
+    def describe(self) -> list[Metric]:
+        """None, so that registering collects nothing."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Waits."""
+        self.is_asked.set()
+        self.may_end.wait()
+        yield from ()
+
+
+def test_a_slow_scrape_does_not_delay_a_health_check(
+    port: int, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
+    slow, registry = Slow(), CollectorRegistry()
+    registry.register(slow)
+    serve_metrics("127.0.0.1", port, registry)
+    scrape = threading.Thread(target=get, args=(port, "/metrics"))
+    scrape.start()
+    try:
+        assert slow.is_asked.wait(20)
+        assert (get(port, "/live"), get(port, "/health")) == ((200, "ok\n"), (200, "ok\n"))
+    finally:
+        slow.may_end.set()
+        scrape.join()

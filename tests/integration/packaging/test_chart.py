@@ -308,6 +308,11 @@ def test_the_page_installs_with_the_secrets_that_it_creates(tmp_path: Path) -> N
         (["--set", "worker.collect=false"], "enable collector"),
         (["--set", "worker.fleetMetrics=false"], "enable metrics"),
         (["--set", "settings.CLEAVE_API_SECRET=plain"], "extraEnv"),
+        (["--set", "settings.CLEAVE_AIRFLOW_PASSWORD=plain"], "extraEnv"),
+        (["--set", "settings.CLEAVE_TOKEN=plain"], "extraEnv"),
+        (["--set", "settings.CLEAVE_DATABASE_URL=plain"], "extraEnv"),
+        (["--set", "settings.CLEAVE_OWNER_URL=plain"], "extraEnv"),
+        (["--set", "settings.CLEAVE_LOADER_URL=plain"], "extraEnv"),
     ],
 )
 def test_values_that_leave_a_part_out_or_a_secret_in_the_open_are_refused(

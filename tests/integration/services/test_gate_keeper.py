@@ -134,6 +134,31 @@ def test_what_was_asked_before_a_seek_marks_and_opens_nothing_after_it(
     assert (drained(bench), bench.gate_rows()) == ([], {1: "closed", 2: "closed"})
 
 
+@pytest.mark.parametrize("is_over", [False, True], ids=["begun", "over"])
+@pytest.mark.parametrize("point", ["drain:before", "ready:before"])
+def test_a_seek_between_a_plan_and_its_act_is_noticed_by_the_act(
+    bench: GatedBench, point: str, *, is_over: bool
+) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.read(0)
+    intents: list[Intent] = []
+
+    def seek_once(reached: str) -> None:
+        if reached == point and not intents:
+            intents.append(seek_to_the_beginning(bench))
+            if is_over:
+                bench.finish(intents[0])
+
+    bench.keeper(checkpoint=seek_once).round()
+
+    assert intents
+    assert bench.gate_rows() == {1: "closed", 2: "closed"}
+    assert "open" not in {act for act, _ in bench.gated.acts}
+    assert drained(bench) == ([0] if (point, is_over) == ("ready:before", False) else [])
+
+
 class StoppedClock(SystemClock):
     """A clock that stands still until the test changes `seconds`."""
 
@@ -283,6 +308,21 @@ def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> 
 
     bench.keep()
 
+    assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
+
+
+def test_a_gate_that_a_call_may_still_be_opening_is_not_closed_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.execute("UPDATE cleave.gate SET opening_until = now() + interval '1 hour' WHERE segment_id = 1")
+    bench.gated.open_all_by_hand()
+
+    bench.keep()
+    assert bench.closed_at_plane() == {bench.log_of(2)}
+
+    bench.execute("UPDATE cleave.gate SET opening_until = now()")
+    bench.keep()
     assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
 
 

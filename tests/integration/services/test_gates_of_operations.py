@@ -9,7 +9,7 @@ import pytest
 from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.decision import Lane
-from controller.domain.errors import Conflict, DataPlaneUnavailable, Unsupported
+from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLive, Unsupported
 from controller.domain.gates import FenceState
 from controller.domain.operation import Operation, OperationState
 from controller.domain.seek_target import EARLIEST, SeekTarget
@@ -332,6 +332,47 @@ def test_the_field_stays_while_standard_consumers_are_attached(bench: GatedBench
     set_consumers(bench, STOCK)  # as it is
 
 
+def test_consumers_of_another_subscription_do_not_keep_the_field_as_it_is(bench: GatedBench) -> None:
+    bench.topic_with(1, ("billing", "audit"))
+    bench.gated.attach(bench.log_of(0), "audit", "Failover", "a")
+    set_consumers(bench, STOCK)
+    assert bench.scalar(_CONSUMERS) == "stock"
+
+
+def test_the_field_stays_while_a_bucket_has_an_owner(bench: GatedBench) -> None:
+    """The owner may still read, although it is no longer registered."""
+    bench.topic_with(1)
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)"
+        " VALUES (:id, 'billing', 0, 0, 16383, 'c1', 1)",
+        id=bench.topic_id,
+    )
+    with pytest.raises(Conflict, match="c1 read subscription billing"):
+        set_consumers(bench, STOCK)
+    assert bench.scalar(_CONSUMERS) == "cleave"
+
+
+def test_the_field_stays_while_a_seek_is_in_progress(bench: GatedBench) -> None:
+    bench.topic_with(1)
+    intent = topic_admin.seek_subscription(
+        bench.store, bench.topic_name, "billing", EARLIEST, bench.request(), release_seconds=0.0
+    )
+    with pytest.raises(Conflict, match=f"seek {intent.operation.operation_id} of subscription billing"):
+        set_consumers(bench, STOCK)
+
+    bench.finish(intent)
+    set_consumers(bench, STOCK)
+    assert bench.scalar(_CONSUMERS) == "stock"
+
+
+def test_the_field_stays_while_the_topic_is_deleted(bench: GatedBench) -> None:
+    bench.topic_with(1)
+    topic_admin.delete_topic(bench.store, bench.topic_name, bench.request())
+    with pytest.raises(TopicNotLive):
+        set_consumers(bench, STOCK)
+    assert bench.scalar(_CONSUMERS) == "cleave"
+
+
 def test_key_shared_is_refused_with_the_reason_and_reported_where_it_comes_later(bench: GatedBench) -> None:
     bench.topic_with(1, ())
     bench.gated.attach(bench.log_of(0), "billing", "Key_Shared", "a")
@@ -392,6 +433,19 @@ def test_the_field_finds_the_gates_again_that_a_restored_database_has_forgotten(
     bench.read(0)
     bench.keep()
     assert bench.gate_rows() == {1: "open", 2: "open"}
+
+
+def test_one_closed_gate_does_not_replace_another(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.execute("DELETE FROM cleave.gate")
+    bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
+    bench.gated.set_gate(bench.log_of(1), "billing", None)
+
+    with pytest.raises(Conflict, match=r"sealed segment\(s\) 0 .* have no gates"):
+        set_consumers(bench, STOCK)
+    assert bench.gate_rows() == {}
 
 
 @pytest.mark.parametrize("kind", [SubscriptionKind.QUEUE, SubscriptionKind.CHECKPOINT])

@@ -66,6 +66,19 @@ def test_resigning_ends_this_very_term_and_no_other(driver: StoreDriver) -> None
     assert driver.do(leases.still_held, [fresh])
 
 
+def test_a_term_that_a_fail_over_gave_to_another_holder_is_no_longer_the_first_ones(
+    driver: StoreDriver,
+) -> None:
+    lease = driver.do(leases.acquire, "shard/0", "a", LONG)
+    assert lease is not None
+    driver.sql("UPDATE cleave.lease SET holder = 'b'")
+
+    assert driver.do(leases.renew, lease, LONG) is None
+    assert not driver.do(leases.still_held, [lease])
+    driver.do(leases.resign, lease)
+    assert [one.holder for one in driver.do(leases.live_leases, "shard/")] == ["b"]
+
+
 def test_a_holder_goes_on_with_its_own_lease_but_takes_an_expired_one_anew(driver: StoreDriver) -> None:
     terms = [
         driver.do(leases.renew_or_acquire, "worker/a", "a", ttl_seconds)

@@ -219,3 +219,28 @@ def test_a_plane_that_reads_pages_is_asked_for_all_samples_at_once(
     ).tick()
 
     assert calls == [3]
+
+
+def test_a_watch_without_the_turn_asks_no_data_plane(
+    bench: Bench, plane: SeeingPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.topic_with()
+    turns: list[bool] = []
+    asked: list[Sequence[str]] = []
+
+    def has_turn() -> bool:
+        turns.append(False)
+        if len(turns) == 3:
+            watch.stop()
+        return False
+
+    def consumers(logs: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
+        asked.append(logs)
+        watch.stop()
+        return {}
+
+    monkeypatch.setattr(plane, "consumers", consumers)
+    watch = watching(bench, interval_seconds=0.05, has_turn=has_turn)
+    watch.run()
+
+    assert (len(turns), asked) == (3, [])

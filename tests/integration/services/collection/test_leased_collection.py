@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
 
 from controller import telemetry
 from controller.bootstrap import Application, build_collection
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.domain.observed_consumers import ObservedConsumer
+from controller.services.collection.consumer_watch import ConsumerWatch
+from controller.services.collection.lease import CollectionLease
+from controller.services.collection.leased_collection import LeasedCollection
+from controller.services.collection.load_collector import LoadCollector
 from controller.settings import Settings
 from controller.store import leases
-from tests.support.bench import Bench
+from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
 from tests.support.waiting import wait_until
 
 
@@ -105,3 +113,90 @@ def live(bench: Bench) -> int:
     """Number of leases of collections in force."""
     with bench.store.transaction() as tx:
         return len(leases.live_leases(tx, "collector/"))
+
+
+class SeeingPlane(EmbeddedDataPlane):
+    """The embedded logs, which keep what they were asked for."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
+        self.asked: list[tuple[str, ...]] = []
+
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
+        """None."""
+        self.asked.append(tuple(backing_topics))
+        return {}
+
+
+def test_a_process_without_the_lease_asks_for_no_consumers_and_lands_no_samples(
+    app: Application, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane = SeeingPlane(bench.url)
+    app.__dict__["planes"] = {"embedded": plane}
+    with bench.store.transaction() as tx:
+        assert leases.acquire(tx, "collector/embedded/", "other", ttl_seconds=3600.0) is not None
+    take, turns = CollectionLease.take, list[bool]()
+
+    def counted(lease: CollectionLease) -> bool:
+        turns.append(take(lease))
+        return turns[-1]
+
+    monkeypatch.setattr(CollectionLease, "take", counted)
+    with collecting(app, "waiting"):
+        wait_until(lambda: len(turns) >= 3, message="the process asks for its turn three times")
+
+    assert not any(turns)
+    assert (plane.asked, samples_by_reader(app)) == ([], {})
+    assert holder(bench) == "other"
+
+
+class FailingCollector:
+    """A collector that ends with an error."""
+
+    name = "c1"
+
+    def run(self) -> None:
+        """Raise."""
+        raise ZeroDivisionError
+
+
+class Watch:
+    """A watch that runs until it is stopped."""
+
+    sees_anything = True
+
+    def __init__(self) -> None:
+        self._stopping, self.has_ended = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        if self._stopping.wait(20):
+            self.has_ended.set()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopping.set()
+
+
+class Resigned:
+    """A lease that keeps whether the watch had ended when it was resigned."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, self.resigned_after_the_watch = watch, list[bool]()
+
+    def resign(self) -> None:
+        """As `CollectionLease.resign`."""
+        self.resigned_after_the_watch.append(self._watch.has_ended.is_set())
+
+
+def test_a_collection_that_fails_ends_its_watch_and_then_resigns_the_lease() -> None:
+    watch = Watch()
+    lease = Resigned(watch)
+    collection = LeasedCollection(
+        cast(LoadCollector, FailingCollector()), cast(ConsumerWatch, watch), cast(CollectionLease, lease)
+    )
+
+    with pytest.raises(ZeroDivisionError):
+        collection.run()
+
+    assert lease.resigned_after_the_watch == [True]

@@ -360,6 +360,26 @@ def test_it_ticks_until_it_is_stopped_and_outlives_a_storage_that_is_away(
     assert bench.rows("SELECT name FROM cleave.load_reader") == []
 
 
+def test_a_collector_that_loses_the_turn_takes_no_sample_and_is_no_reader(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """The next collector's samples must not be compared with those of this one's last turn."""
+    bench.topic_with()
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def takes_turn() -> bool:
+        seen.append(bench.rows("SELECT name FROM cleave.load_reader"))
+        if len(seen) == 3:
+            one.stop()
+        return len(seen) == 1
+
+    one = collector(bench, tmp_path, takes_turn=takes_turn)
+    one.run()
+
+    assert seen == [[], [("c1",)], []]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_an_interval_is_longer_than_nothing(bench: Bench, tmp_path: Path, seconds: float) -> None:
     with pytest.raises(InvalidInput, match="must be longer than 0 s, not"):

@@ -1,0 +1,168 @@
+"""What closing a gate refuses, and what it leaves undone then. Gates on a real broker: `tests/integration/dataplane/test_pulsar_gates.py`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from controller.dataplane.pulsar import gates as gates_module
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.gates import Gates
+from controller.domain.errors import DataGone, DataPlaneTimeout, SegmentNotFound, Unsupported
+from controller.domain.gates import GateState
+
+LOG = "persistent://acme/shop/orders-segment-0000-ffff-1"
+
+
+class Broker:
+    """One topic, as a broker's admin API tells of it."""
+
+    call_timeout_seconds = 30.0
+
+    def __init__(self) -> None:
+        self.messages = 0
+        """Messages of applications that are stored; none of them is a barrier."""
+        self.rate: object = None
+        self.has_policies = True
+        self.applies_rates = True
+        self.is_there = True
+        self.changes: list[str] = []
+        """Last words of the paths of requests that change something."""
+
+    def ask(self, ask: Ask, _deadline: Deadline) -> Answer:
+        """As `AdminCalls.ask`."""
+        if ask.method != "GET":
+            self.changes.append(ask.path.rpartition("/")[2])
+        if "dispatchRate" not in ask.path:
+            return answer({"subscriptions": {}})
+        if not self.has_policies:
+            return answer(None, status=405)
+        if ask.method == "POST" and self.applies_rates:
+            self.rate = ask.body
+        return answer(self.rate)
+
+    def demand_all(self, asks: Sequence[Ask], _deadline: Deadline) -> list[Answer]:
+        """As `AdminCalls.demand_all`, of stored messages."""
+        return [answer("payload") for _ in asks]
+
+    def internal(self, _backing_topic: str, _deadline: Deadline) -> dict[str, Any]:
+        """As `Cursors.internal`."""
+        if not self.is_there:
+            raise SegmentNotFound("no topic")
+        return {
+            "ledgers": [{"ledgerId": 7, "entries": 0}],
+            "lastConfirmedEntry": f"7:{self.messages - 1}",
+            "numberOfEntries": self.messages,
+            "cursors": {},
+        }
+
+
+def answer(document: object, *, status: int = 200) -> Answer:
+    return Answer(status, document, "broker:8080", {})
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def gates(broker: Broker) -> Gates:
+    """Gates at the broker."""
+    access = PulsarAccess(admin_url="http://broker:8080", service_url="pulsar://broker:6650")
+    return Gates(access, cast(AdminCalls, broker), cast(Cursors, broker))
+
+
+def test_brokers_without_policies_are_refused_with_the_settings_that_they_need(
+    broker: Broker, gates: Gates
+) -> None:
+    broker.has_policies = False
+
+    with pytest.raises(Unsupported, match=r"topicLevelPoliciesEnabled=true and systemTopicEnabled=true"):
+        gates.close_gate(LOG, "stock", Deadline(30.0))
+
+    assert broker.changes == ["dispatchRate"], "no cursor was made, whose messages nothing would hold back"
+
+
+def test_a_rate_that_the_broker_does_not_apply_in_time_closes_nothing(broker: Broker, gates: Gates) -> None:
+    broker.applies_rates = False
+
+    with pytest.raises(DataPlaneTimeout, match=r"set the dispatch rate of 'stock'"):
+        gates.close_gate(LOG, "stock", Deadline(0.0))
+
+    assert broker.changes == ["dispatchRate"]
+
+
+def test_a_gate_behind_a_message_is_refused_before_its_rate_is_set(broker: Broker, gates: Gates) -> None:
+    """A rate would hold back the messages of a gate that nobody opens."""
+    broker.messages = 1
+
+    with pytest.raises(DataGone, match=r"begins with a message of an application"):
+        gates.close_gate(LOG, "stock", Deadline(30.0))
+
+    assert (broker.changes, broker.rate) == ([], None)
+
+
+def test_a_message_that_comes_before_the_barrier_is_noticed(
+    broker: Broker, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_rate = broker.ask
+
+    def ask(ask: Ask, deadline: Deadline) -> Answer:
+        broker.messages = 1
+        return set_rate(ask, deadline)
+
+    monkeypatch.setattr(broker, "ask", ask)
+    monkeypatch.setattr(
+        gates_module, "append_barrier", lambda *_: pytest.fail("a barrier is of no use there")
+    )
+    monkeypatch.setattr(gates_module, "_opened", lambda *_: (None, None))
+
+    with pytest.raises(DataGone, match=r"begins with a message of an application"):
+        gates.close_gate(LOG, "stock", Deadline(30.0))
+
+
+def test_a_message_that_overtakes_the_barrier_is_noticed(
+    broker: Broker, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(*_: object) -> None:
+        broker.messages = 1
+
+    monkeypatch.setattr(gates_module, "append_barrier", append)
+    monkeypatch.setattr(gates_module, "_opened", lambda *_: (None, None))
+
+    with pytest.raises(DataGone, match=r"begins with a message of an application"):
+        gates.close_gate(LOG, "stock", Deadline(30.0))
+
+
+def test_a_missing_client_library_is_named(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "controller.dataplane.pulsar.binary", None)
+
+    with pytest.raises(Unsupported, match="pip install pulsar-client"):
+        gates.close_gate(LOG, "stock", Deadline(30.0))
+
+
+def test_a_missing_log_has_no_gate(broker: Broker, gates: Gates) -> None:
+    broker.is_there = False
+
+    with pytest.raises(SegmentNotFound):
+        gates.close_gate(LOG, "stock", Deadline(30.0))
+    gates.open_gate(LOG, "stock", Deadline(30.0))
+    assert gates.state(LOG, "stock", Deadline(30.0)) is None
+    assert broker.changes == []
+
+
+def test_a_broker_without_policies_has_every_gate_open(
+    broker: Broker, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.has_policies = False
+    seen = broker.internal(LOG, Deadline(30.0)) | {"cursors": {"stock": {"markDeletePosition": "7:-1"}}}
+    monkeypatch.setattr(broker, "internal", lambda *_: seen)
+
+    gates.open_gate(LOG, "stock", Deadline(30.0))
+    assert gates.state(LOG, "stock", Deadline(30.0)) is GateState.OPEN
