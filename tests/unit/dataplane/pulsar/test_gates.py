@@ -121,7 +121,7 @@ def test_a_message_that_comes_before_the_barrier_is_noticed(
     monkeypatch.setattr(
         gates_module, "append_barrier", lambda *_: pytest.fail("a barrier is of no use there")
     )
-    monkeypatch.setattr(gates_module, "_opened", lambda *_: (None, None))
+    monkeypatch.setattr(gates_module, "_create_connections", lambda *_: (None, None))
 
     with pytest.raises(DataGone, match=r"begins with a message of an application"):
         gates.close_gate(LOG, "stock", Deadline(30.0))
@@ -134,7 +134,7 @@ def test_a_message_that_overtakes_the_barrier_is_noticed(
         broker.messages = 1
 
     monkeypatch.setattr(gates_module, "append_barrier", append)
-    monkeypatch.setattr(gates_module, "_opened", lambda *_: (None, None))
+    monkeypatch.setattr(gates_module, "_create_connections", lambda *_: (None, None))
 
     with pytest.raises(DataGone, match=r"begins with a message of an application"):
         gates.close_gate(LOG, "stock", Deadline(30.0))
