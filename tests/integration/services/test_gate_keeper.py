@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.clock import SystemClock
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.gates import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
@@ -16,6 +15,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.topics import drains
 from tests.support.gated_logs import GatedBench
+from tests.support.manual_clock import ManualClock
 
 _DRAINED = "SELECT segment_id FROM cleave.segment_drain WHERE subscription = 'billing' ORDER BY 1"
 _VIEW = "SELECT segment_id, gate, waits_for, overdue_since IS NOT NULL FROM inspect.gates ORDER BY 1"
@@ -159,22 +159,12 @@ def test_a_seek_between_a_plan_and_its_act_is_noticed_by_the_act(
     assert drained(bench) == ([0] if (point, is_over) == ("ready:before", False) else [])
 
 
-class StoppedClock(SystemClock):
-    """A clock that stands still until the test changes `seconds`."""
-
-    seconds = 0.0
-
-    def monotonic_seconds(self) -> float:
-        """Return `seconds`."""
-        return self.seconds
-
-
 def test_no_opening_begins_that_could_last_until_a_seek_closes_the_gate_again(bench: GatedBench) -> None:
     bench.stock_topic()
     bench.publish(0)
     bench.reshape(splitting(0))
     bench.read(0)
-    clock = StoppedClock()
+    clock = ManualClock()
 
     def pause(point: str) -> None:
         if point == "ready:after":

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, LostRace, Terminal
@@ -21,6 +20,7 @@ from tests.integration.services.test_operation_sets import run_with, splits_of, 
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
 from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS
 from tests.support.faulty_data_plane import FaultyDataPlane
+from tests.support.manual_clock import ManualClock
 
 _S = OperationState
 PASS_DEADLINE = """
@@ -32,17 +32,6 @@ DELETE = """
 """
 LONG_LEASE_SECONDS = 30.0
 """Of tests that set the clock: for them the database's must not run out."""
-
-
-class SetClock(SystemClock):
-    """Stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def monotonic_seconds(self) -> float:
-        """What it was set to."""
-        return self.seconds
 
 
 def parents_of(bench: Bench, operation_id: int) -> tuple[str, ...]:
@@ -278,7 +267,7 @@ def test_claims_count_from_before_the_question_and_a_slow_renewal_is_made_again(
 ) -> None:
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
-    clock, renewals, at_calls = SetClock(), list[int](), list[int]()
+    clock, renewals, at_calls = ManualClock(), list[int](), list[int]()
     claiming, renewing = claims.claim, claims.renew
 
     def claim_slowly(*arguments: Any, **named: Any) -> Any:
@@ -311,7 +300,7 @@ def test_each_of_many_calls_is_made_under_claims_that_outlive_it(
 ) -> None:
     two_splits(bench)
     monkeypatch.setattr(log_steps, "MOST_CURSORS", 1)  # a call for each child
-    clock, renewing, outlived = SetClock(), claims.renew, list[bool]()
+    clock, renewing, outlived = ManualClock(), claims.renew, list[bool]()
     until = [clock.seconds + LONG_LEASE_SECONDS]
 
     def renew(*arguments: Any, **named: Any) -> Any:
@@ -340,7 +329,7 @@ def test_a_renewal_between_two_calls_that_was_slow_keeps_the_second_from_being_m
 ) -> None:
     two_splits(bench)
     monkeypatch.setattr(log_steps, "MOST_CURSORS", 1)  # a call for each child
-    clock, renewing, outlived = SetClock(), claims.renew, list[bool]()
+    clock, renewing, outlived = ManualClock(), claims.renew, list[bool]()
     until = [clock.seconds + LONG_LEASE_SECONDS]
 
     def renew_slowly_at_first(*arguments: Any, **named: Any) -> Any:
@@ -374,7 +363,8 @@ def test_the_longest_call_of_any_plane_counts(bench: Bench) -> None:
         == slow.call_timeout_seconds
     )
     assert (
-        bench.context(planes={"b": slow, "a": bench.plane}).call_timeout_seconds == slow.call_timeout_seconds
+        bench.context(planes={"b": slow, "a": bench.runner_plane}).call_timeout_seconds
+        == slow.call_timeout_seconds
     )
     slow.close()
 

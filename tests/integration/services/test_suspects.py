@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.errors import TopicNotFound
 from controller.domain.operation import OperationKind
@@ -12,16 +11,7 @@ from controller.services.reconciler import Suspects, suspects
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
-
-
-class HandClock(SystemClock):
-    """Monotonic time that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def monotonic_seconds(self) -> float:
-        return self.seconds
+from tests.support.manual_clock import ManualClock
 
 
 def calls(plane: FaultyDataPlane) -> list[str]:
@@ -30,8 +20,8 @@ def calls(plane: FaultyDataPlane) -> list[str]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -41,7 +31,7 @@ def plane(bench: Bench) -> FaultyDataPlane:
 
 
 @pytest.fixture
-def reported(bench: Bench, plane: FaultyDataPlane, clock: HandClock) -> Suspects:
+def reported(bench: Bench, plane: FaultyDataPlane, clock: ManualClock) -> Suspects:
     bench.topic_with(segments=2)
     return Suspects(bench.store, {bench.plane.name: plane.as_data_plane()}, clock)
 
@@ -96,7 +86,7 @@ def test_what_an_operation_is_about_is_left_to_its_runner(
 
 
 def test_a_topic_is_looked_at_seldom_however_often_it_is_reported(
-    bench: Bench, reported: Suspects, plane: FaultyDataPlane, clock: HandClock
+    bench: Bench, reported: Suspects, plane: FaultyDataPlane, clock: ManualClock
 ) -> None:
     for _ in range(50):
         reported.report(TOPIC, 0)

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from controller.clock import SystemClock
 from controller.domain.errors import StoreUnavailable
 from controller.services.collection.lease import CollectionLease
 from controller.store import leases
 from tests.support.bench import Bench
+from tests.support.manual_clock import ManualClock
 
 TTL_SECONDS = 3600.0
-
-
-@dataclass
-class HandClock(SystemClock):
-    """A clock that stands still until the test moves it."""
-
-    seconds: float = 1_000.0
-
-    def monotonic_seconds(self) -> float:
-        """What the test says."""
-        return self.seconds
 
 
 def lease(bench: Bench, holder: str, incarnation: str | None = None, **options: Any) -> CollectionLease:
@@ -33,7 +21,7 @@ def lease(bench: Bench, holder: str, incarnation: str | None = None, **options: 
         "prefix": "",
         "data_planes": ["embedded"],
         "ttl_seconds": TTL_SECONDS,
-        "clock": HandClock(),
+        "clock": ManualClock(),
     }
     return CollectionLease(bench.store, holder, incarnation, **(known | options))
 
@@ -91,7 +79,7 @@ def test_processes_compete_for_the_same_topics_and_data_planes_only(bench: Bench
 def test_the_turn_is_counted_from_the_question_and_ends_by_the_own_clock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     mine = lease(bench, "mine", clock=clock)
     ask = leases.renew_or_acquire
 
