@@ -22,7 +22,7 @@ from controller.domain.approvals import (
     Approval,
     ApprovalState,
     Subject,
-    demand_move,
+    demand_transition,
     kind_of,
     parts_of,
     size_of,
@@ -213,7 +213,7 @@ def move(
 
     Raises InvariantViolated for a transition that does not exist.
     """
-    demand_move(row.state, state)
+    demand_transition(row.state, state)
     values = {
         "approval_id": row.approval_id,
         "seen": row.state.value,

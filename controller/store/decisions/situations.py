@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
 from controller.clock import to_ms
-from controller.domain.approvals import asks
+from controller.domain.approvals import requires_approvals
 from controller.domain.decision import is_for_consumers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import Retryable
@@ -274,7 +274,7 @@ def load_situations(
     sketches = _grouped(tx, anywhere, _SKETCHES)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
     layouts = load_layouts(tx, whole) if whole else {}
-    asking = [topic_id for topic_id, policy in policies.items() if asks(policy)]
+    asking = [topic_id for topic_id, policy in policies.items() if requires_approvals(policy)]
     answers = approvals.last_words(tx, asking) if asking else {}
     return {
         row.topic_id: EvaluationInput(

@@ -136,7 +136,7 @@ def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[Buck
 def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, generation: int) -> int:
     """Write the changes. Return the generation, which is raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
     # Ended rows are deleted first, because a granted bucket may begin at the same hash as an ended one.
-    for statement, buckets in ((_END, changes.ended), (_KEEP, changes.kept)):
+    for statement, buckets in ((_END, changes.ended), (_KEEP, changes.withdrawn_requests)):
         if buckets:
             tx.execute(text(statement), [_row(key, bucket) for bucket in sorted(buckets)])
     if changes.granted:
@@ -155,10 +155,10 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, gener
             ],
         )
         tx.execute(text(_TALLY), {**key.parameters, "granted": len(changes.granted)})
-    if changes.asked:
+    if changes.release_requests:
         tx.execute(
             text(_ASK),
-            [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.asked.items())],
+            [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.release_requests.items())],
         )
     return generation
 
