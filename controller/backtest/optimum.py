@@ -38,7 +38,7 @@ def lower_bound(
     """Return the least cost in segment-hours for each topic of `loads[topic, step]` (or of one topic's `[step]`),
     in capacities.
 
-    The number of segments n, from `least_segments` to `most_segments`, may be chosen anew at every step; before the
+    The number of segments n, from `least_segments` to `most_segments`, may change at every step; before the
     first step it is `first`, which may exceed `most_segments`. A step costs its length times (n + `prices.excess` ·
     load above n); each segment added or removed costs `prices.change_seconds`. The cost of the sealed width is not
     included, because it does not follow from the numbers of segments. Since the cost of changes is convex, the best

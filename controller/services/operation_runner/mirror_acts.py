@@ -177,7 +177,9 @@ class MirrorActs:
             raise Unsupported(
                 f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
             )
-        return have_children_taken_over(layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges])
+        return have_children_taken_over(
+            layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges]
+        )
 
     def _read(self) -> Detail:
         return {"layout": self._layout().to_metadata()}

@@ -158,7 +158,10 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, gener
     if changes.release_requests:
         tx.execute(
             text(_ASK),
-            [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.release_requests.items())],
+            [
+                {**_row(key, bucket), "consumer": name}
+                for bucket, name in sorted(changes.release_requests.items())
+            ],
         )
     return generation
 
