@@ -185,7 +185,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
     """Write the intent to attach the topic, and wait for the operation. A dry run also reads the active segments
-    from the broker. Raises the errors of `topic_admin.attach_topic`.
+    from the broker. Raises the errors of `topic_admin.attach_topic`, and in a dry run those of the data plane.
     """
     intent = topic_admin.attach_topic(
         context.store,

@@ -132,6 +132,10 @@ def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
 
 
 def _change(context: Context, level: str, parameters: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
+    """Change the parameters of the level and return the level before and after. `replace`: True to remove its other
+    parameters. A dry run writes nothing and locks nothing; it evaluates the topics of the level on a snapshot.
+    """
+
     def merged(before: Document) -> Document:
         return {**({} if replace else before), **parameters}
 

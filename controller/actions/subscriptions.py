@@ -264,9 +264,12 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
-    """Write the intent to move the subscription, and wait for the operation. A dry run also lists the first
-    `MOST_CURSORS` cursors that would move. Raises InvalidInput for an invalid target, and the errors of
-    `topic_admin.seek_subscription`.
+    """Write the intent to move the subscription, and wait for the operation. Without `release_seconds`, consumers
+    have the grace period of the settings. A dry run also reads the first `MOST_CURSORS` cursors that would move
+    from the data plane.
+
+    Raises InvalidInput for an invalid target, the errors of `topic_admin.seek_subscription`, and in a dry run those
+    of `topic_admin.what_a_seek_moves`.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:

@@ -167,9 +167,11 @@ class LoadMemory:
         tick: int,
         tick_seconds: float,
     ) -> _Memory | None:
-        """Return the memory that the segment takes over from its parents, up to the tick before. None if a parent
-        has no memory, none recent enough, or none before this tick. The strikes increase by one if the segment
-        measures nearly all of the load of a split; otherwise they are 0.
+        """Return the memory that the segment takes over from its parents: their loads, multiplied by the parts that
+        the segment has of them (see the module), as far back as all parents remember, up to the tick before.
+
+        None if a parent has no memory, none recent enough, or none before this tick. The strikes are those of the
+        parent plus one if the segment measures nearly all of the load of a split; otherwise they are 0.
         """
         memories = [self.known[parent] for parent in origin.parent_ids if parent in self.known]
         if len(memories) < len(origin.parent_ids):

@@ -97,7 +97,9 @@ def demand_name(kind: str, name: str) -> str:
 
 
 def demand_namespace(text: str) -> str:
-    """Return `tenant/namespace` unchanged. Raises InvalidInput unless the text has two parts that are names."""
+    """Return `tenant/namespace` unchanged. Raises InvalidInput for another form, more than `MOST_TOPIC_BYTES` bytes
+    of UTF-8, or a part that is not a name as in `demand_name`.
+    """
     parts = text.split("/")
     if len(parts) != 2:
         raise InvalidInput(f"{shown(text)} is not a namespace; write tenant/namespace")
@@ -108,8 +110,8 @@ def demand_namespace(text: str) -> str:
 
 
 def demand_topic(text: str) -> str:
-    """Return `topic://tenant/namespace/name` unchanged. Raises InvalidInput for another form, or if a part is not a
-    name.
+    """Return `topic://tenant/namespace/name` unchanged. Raises InvalidInput for another form, more than
+    `MOST_TOPIC_BYTES` bytes of UTF-8, or a part that is not a name as in `demand_name`.
     """
     if not text:
         raise InvalidInput("the topic is empty; give it a name")

@@ -314,7 +314,9 @@ def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
 
 
 def validate(policy: AutoScalePolicy) -> None:
-    """Raise InvalidPolicy, which names each invalid parameter, its value and the rule that it violates."""
+    """Raise InvalidPolicy, which names each invalid parameter, its value and the rule that it violates, unless the
+    policy is valid.
+    """
     broken_rules = violations(policy)
     if broken_rules:
         raise InvalidPolicy(f"Invalid auto split/merge configuration: {'; '.join(map(str, broken_rules))}")

@@ -61,8 +61,9 @@ def read_parameters(
 
 
 def misfit(value: object, kind: type) -> str | None:
-    """Return what to give instead of a value that a parameter of this kind cannot hold; None if the value fits. Never
-    raises.
+    """Return what to give instead of a value that a parameter of this kind cannot hold, such as an integer beyond
+    the range of floats; None if the value fits. A whole number fits a float, and an integral float fits an int.
+    Never raises.
     """
     if kind in (bool, str):
         return None if isinstance(value, kind) else _EXPECTED[kind]

@@ -80,8 +80,8 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Raise InvalidLayoutChange unless the ids are unused, different and at most `MOST`, and the bucket boundaries
-    ascend.
+    """Raise InvalidLayoutChange unless the ids are unused (as in `validate`), different and at most `MOST`, and the
+    bucket boundaries ascend within 1..65535.
     """
     child_ids = [plan.segment_id for plan in children]
     if max(child_ids) > MOST:
@@ -114,7 +114,8 @@ def plan_split(
 
     A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal
     width, which do not follow the parent's boundaries; None: `max(1, N // k)`, as in Pulsar for k = 2. Raises
-    SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash and invalid cut points.
+    SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list of cut points,
+    and cut points that do not ascend within the range.
     """
     parent = _active(layout, segment_id)
     _demand_divisible(parent, 2)
@@ -204,8 +205,9 @@ def plan_recut(
     the segments are joined into one.
 
     Each child gets `buckets` entry buckets; None: the parents' buckets divided equally, at least 1 and at most
-    `max_buckets` per child. Raises SegmentNotFound, or InvalidLayoutChange for sealed or separated segments and for
-    cut points that leave the ranges unchanged.
+    `max_buckets` per child. Raises SegmentNotFound, or InvalidLayoutChange for segments that are sealed, repeated
+    or not adjacent, for cut points that do not ascend within the union, and for cut points that leave the ranges
+    unchanged.
     """
     parents = _active_parents(layout, parent_ids)
     union = _union(parents)

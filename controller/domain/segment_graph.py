@@ -162,8 +162,9 @@ class SegmentGraph:
 
     @cached_property
     def _merges(self) -> Mapping[int, frozenset[int]]:
-        """The merges among each segment and its ancestors, or at least `COUNTED_MERGES` of them. One pass in the order
-        of ids suffices, because a parent's id is lower than its children's.
+        """The merges among each segment and its ancestors, by the segment's id; at least `COUNTED_MERGES` of them
+        if there are more. One pass in the order of ids suffices, because a parent's id is lower than its
+        children's.
         """
         merges_of: dict[int, frozenset[int]] = {}
         for segment_id in sorted(self.segments):
@@ -175,9 +176,9 @@ class SegmentGraph:
         return merges_of
 
     def check_invariants(self) -> None:
-        """Raise InvariantViolated, which names the violated invariant and its values, unless the ACTIVE ranges tile
-        the ring, parents and children list each other and overlap, and ids, epochs, bucket boundaries and merge
-        depths are consistent.
+        """Raise InvariantViolated, which names the first violated invariant and its values, unless the ACTIVE
+        ranges tile the ring, parents and children list each other and overlap, and ids, epochs, bucket boundaries
+        and merge depths are consistent. A layout without segments, that of a deleted topic, passes.
         """
         self._check_tiling()
         children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}

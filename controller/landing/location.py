@@ -99,8 +99,8 @@ class Location:
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
         """Yield a stream that becomes the file at `path` if the block ends without error, replacing an earlier
-        file; otherwise nothing is written. Until then the data is in a hidden draft in the same directory, which is
-        created if necessary.
+        file. After an error, which is raised, nothing is written. Until the end the data is in a hidden draft in
+        the same directory, which is created if necessary.
         """
         directory, _, name = path.rpartition("/")
         draft = self._absolute(f"{directory}/.{name}.{token_hex(4)}")

@@ -40,8 +40,8 @@ class LandedFile:
 
 
 def tick_path(tick_ms: int, collector: str) -> str:
-    """Return the path of a collector's tick. Raises InvalidInput for a collector name that cannot be part of a file
-    name.
+    """Return the path of a collector's tick in the area. Raises InvalidInput for a collector name that cannot be
+    part of a file name, or is longer than 100 characters.
     """
     if not _COLLECTOR.fullmatch(collector):
         raise InvalidInput(

@@ -23,7 +23,8 @@ def write_keys(keys: Sequence[Any]) -> str:
 
 
 def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
-    """Return the keys of the last row of the previous page, with their kinds: str, int, datetime, or a tuple of int.
+    """Return the keys of the last row of the previous page, with their kinds: str, int, datetime, or a tuple of
+    int. `page` is a text of `write_keys`.
 
     Raises InvalidInput for a text that is not a page of such a list.
     """

@@ -272,10 +272,10 @@ def all_questions() -> tuple[Question, ...]:
 def read_page(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int, page: str | None = None
 ) -> Page:
-    """Return one page of rows, at most `limit`, after the row that `page` names (None: from the first). If the
-    first page is empty, raise NotFound with the question's `missing` message, or let `explain_no_rows` raise an
-    error.
+    """Return one page of rows, at most `limit`, after the row that `page` names (None: from the first).
 
+    If the first page is empty, raise NotFound with the question's `missing` message if all fields in the message
+    are given; otherwise call the question's `explain_no_rows`, which may raise an error, and return an empty page.
     Raises TopicNotFound for the request's topic, and InvalidInput for an invalid page or an empty span.
     """
     values = request.model_dump(exclude_none=True)

@@ -14,7 +14,9 @@ from controller.domain.policy import AutoScalePolicy
 
 
 def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return a rule with as many segments as the peak of the series needs, from the first tick on."""
+    """Return a rule with as many segments as the peak of the series needs, from the first tick on; at least 1 and
+    at most the policy's `max_segments`.
+    """
     policy = policy or AutoScalePolicy()
     peak = float(series.load(policy.thresholds.split.rates).max())
     segments = max(1, min(math.ceil(peak), policy.max_segments))

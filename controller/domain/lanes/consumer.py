@@ -17,11 +17,12 @@ from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return a split of the busiest segment, a batch of rebuckets, or nothing. Nothing is returned while there are
-    no more consumers than segments, with those of running reshapes and held actions.
+    """Return a split of the busiest segment, a batch of rebuckets, or nothing. Nothing is returned, and nothing
+    refused, while there are no more consumers than segments, with those of running reshapes and of held splits.
 
-    If more consumers need segments, the context gets a refusal that says why no action was taken, and a refusal of
-    each busier segment that cannot be split.
+    At the limit of segments, or if the busiest segment is slow and buckets suffice, segments are rebucketed if
+    consumers can share them; otherwise the busiest segment is split, below the limit. If no action is taken, a
+    refusal of the topic or of the segment says why. Each busier segment that cannot be split is refused.
     """
     if context.consumers <= context.segments_net + context.held_places:
         return ()
@@ -81,12 +82,13 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
 
 
 def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
-    """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids.
-    `reason` is the reason of the actions. If no rebucket is possible, refuse the topic; refuse each busy segment.
+    """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids;
+    `reason` is their reason. The share is the number of consumers per segment, rounded up to a power of two, at
+    most `most_places`. A busy segment is refused instead.
 
-    Buckets are missing if the segments together serve fewer consumers than there are. The share per segment decides
-    how many buckets each segment should have, as in Pulsar. So in an uneven layout only some segments may get more
-    buckets.
+    Return nothing and refuse the topic if the buckets suffice for the consumers, if no segment may have more
+    buckets, or during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether they
+    suffice, so in an uneven layout only some segments may get more buckets.
     """
     consumers = context.consumers
     buckets = sum(min(segment.bucket_count, context.most_readers) for segment in context.active)

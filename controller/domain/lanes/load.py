@@ -25,7 +25,8 @@ class _Hot(NamedTuple):
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split of the hottest segment that can be split; refuse every other hot segment.
+    """Return a split of the hottest segment that can be split; refuse every other hot segment. If segments have no
+    load record, refuse the topic with their number, and still split.
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be
     split is refused for this reason. A segment that these actions split has no refusal.
@@ -60,8 +61,8 @@ def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) ->
 
 
 def _hot(context: EvaluationContext) -> list[_Hot]:
-    """Return the segments with a score above 1, by range. Refuse the topic, with the number of segments that have
-    no load record yet, if there are any.
+    """Return the segments with a score above 1, by range. A rate that was never measured does not count. Refuse the
+    topic, with the number of segments that have no load record yet, if there are any.
     """
     msg_in, byte_in, msg_out, byte_out = context.thresholds.split.rates
     hot = []

@@ -18,8 +18,8 @@ _LANE = Lane.MERGE
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the merge of the coldest pair that may merge; refuse every other cold pair, and each cold segment
-    without a cold neighbour.
+    """Return the merge of the coldest pair that may merge; refuse every other cold pair. Unless the topic has its
+    minimum number of segments, refuse each cold segment without a cold neighbour as well.
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is merged, and each pair that may merge is
     refused for this reason.

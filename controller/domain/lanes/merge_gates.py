@@ -164,8 +164,8 @@ class MergeGates:
         return any(2 * merge > split for merge, split in pairs)
 
     def _would_split_for_load(self, i: int) -> bool:
-        """Refuse the pair if the sum of the rates of its sides exceeds a split threshold. A pair with an unknown
-        load passes.
+        """Refuse the pair if the sum of the rates of its sides exceeds a split threshold; the first such metric is
+        reported. A pair of which a side has no load record passes.
         """
         left, right = self._context.records[i : i + 2]
         if left is None or right is None:
@@ -200,7 +200,8 @@ class MergeGates:
 
     def _would_idle_consumer(self, i: int) -> bool:
         """Refuse the pair if the merge would leave fewer places than consumers that have a place; consumers that
-        are already idle do not count.
+        are already idle do not count. The merged segment has the buckets of both sides, up to the policy's limit;
+        if buckets cannot be shared, it has one place.
         """
         context = self._context
         if self._counts_buckets:

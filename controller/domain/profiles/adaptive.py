@@ -310,8 +310,13 @@ class _Planner:
         return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Return the cuts of the run, at most `most_parts` - 1 of them; of equal width unless all members have a
-        key histogram. If the key histograms show that a cut would have no effect, refuse the run and return None.
+        """Return the cuts of the run. Without a key histogram for all members, they make the planned number of
+        parts of equal width. With histograms they make the fewest parts that carry the load at the target, which
+        may be more or fewer. `most_parts`: maximum number of parts; None: the planned number, with histograms the
+        data plane's maximum.
+
+        If the key histograms show that a cut would not relieve a segment, or that a scale-in would not make fewer
+        parts, refuse the run and return None.
         """
         union = self._union(run)
         parts = min(run.parts, union.width, most_parts or run.parts)
