@@ -41,7 +41,7 @@ class DatabaseAddress:
 
     @classmethod
     def of(cls, url: str | URL | DatabaseAddress) -> DatabaseAddress:
-        """Read any `postgresql`, `postgres` or `postgresql+driver` URL.
+        """Read any `postgresql`, `postgres` or `postgresql+driver` URL. A DatabaseAddress is returned as it is.
 
         Raises InvalidInput for other URLs. The message quotes no part that may belong to a password.
         """

@@ -50,14 +50,16 @@ class Adoption:
 def intend_adopt(
     tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
 ) -> Intent:
-    """Write the intent of the adoption. Segment ids are reserved for the old topics first, then for the created segments.
+    """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for
+    the old topics first, then for the created segments.
 
-    Raises TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime.
+    Raises TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime, and Conflict if the request key was
+    used for another request.
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         first_id = topics.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
         first = SegmentLayout.initial(
             adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
@@ -81,13 +83,16 @@ def intend_adopt(
     return once(
         tx,
         request,
-        act,
+        write_intent,
         lambda first: first.topic_name == adoption.name and first.kind is OperationKind.ADOPT,
     )
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """Write the old topics as sealed segments, and the created segments as their children. Called by the commit."""
+    """Write the old topics as sealed segments, and the created segments as their children.
+
+    `at` is the time of the commit, which calls this function.
+    """
     first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
     old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))
     sealed = {"created_epoch": FOUND_EPOCH, "sealed_epoch": FIRST_EPOCH, "created_at": at, "sealed_at": at}
