@@ -19,7 +19,7 @@ from typing import Any
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.metadata import read as metadata_of
 from controller.dataplane.embedded.names import no_cursor
-from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
+from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange
@@ -91,7 +91,8 @@ class EmbeddedReader(OneProcess):
         present.
 
         The result is also empty if none of the next `MAX_SCANNED` messages belongs to this bucket. Then this
-        method calls `on_arrival`, and the next read continues behind those messages.
+        method calls `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for
+        a limit below 1.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -110,7 +111,7 @@ class EmbeddedReader(OneProcess):
         messages.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        others.
+        others. Raises InvalidInput for a position that was not read, and the errors of `LogReader`.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -188,7 +189,10 @@ class EmbeddedReader(OneProcess):
         return [message(position(at), *row) for at, *row, _ in message_rows]
 
     def _read_state(self) -> tuple[bool, bool]:
-        """Return whether the log is terminated, and whether all parts are acknowledged to its end."""
+        """Return two values:
+
+        True if the log is terminated, and True if all parts are acknowledged to its end.
+        """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_LOOK, self._held)
             row: tuple[bool, bool] | None = cursor.fetchone()
@@ -199,7 +203,7 @@ class EmbeddedReader(OneProcess):
     def _demand_history(self, place: Place) -> None:
         """Raise LogShortened if the log lacks the message before the place."""
         log_id, subscription, _ = self._held
-        demand_there(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
+        demand_present(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
         """Return the error that names the new owners of the cursor, or the reason why the cursor is gone."""

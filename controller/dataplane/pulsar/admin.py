@@ -108,11 +108,18 @@ class AdminCalls:
         return Deadline(self.call_timeout_seconds if seconds is None else seconds)
 
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Return the response. Raises CleaveError as `errors` maps it."""
+        """Send the request in another thread, and return the response.
+
+        Raises DataPlaneTimeout at the deadline, and the errors to which `errors` maps refusals and network
+        failures.
+        """
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Send several requests at a time. Return responses or errors, in order."""
+        """Send the requests at the same time, up to `PARALLEL_REQUESTS`.
+
+        Return responses or errors, in order; raises nothing.
+        """
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
         for ask, future in zip(asks, running, strict=True):
@@ -123,8 +130,9 @@ class AdminCalls:
         return results
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Send several requests at a time. Raises the first error when all requests have ended or their time
-        is over.
+        """Send the requests at the same time, and return the responses, in order.
+
+        Raises the first error when all requests have ended or their time is over.
         """
         answers = []
         for result in self.ask_all(asks, deadline):
@@ -146,8 +154,10 @@ class AdminCalls:
             raise late(ask.act, deadline.seconds) from None
 
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Try one broker after the other while brokers are out of reach, and retry once if a kept connection
-        was dead.
+        """Send the request to the broker that responded last.
+
+        Try the next one while brokers are unreachable, and try at least twice, because a kept connection may
+        be dead.
         """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
@@ -163,7 +173,9 @@ class AdminCalls:
         raise AssertionError("the last attempt returns or raises")
 
     def _follow(self, ask: Ask, url: str, deadline: Deadline) -> Answer:
-        """Return the response of the broker to which the request is redirected."""
+        """Return the response of the broker to which the request is redirected, after at most `MAX_REDIRECTS`
+        redirects.
+        """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
             if not deadline.left_seconds:
@@ -184,6 +196,11 @@ class AdminCalls:
         raise refusal(ask.act, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
+        """Return the response.
+
+        Raises the error of a refusal whose status is not accepted, UnknownAddress for a 404 without a reason,
+        DataPlaneTimeout at the deadline, and DataPlaneUnavailable for a body that is too long or no JSON.
+        """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
             body += chunk

@@ -83,8 +83,13 @@ class BatchSender:
         """Number of messages of the batch in doubt that the broker has reported as stored."""
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """Return the number of messages, from the front, that are stored, as `LogClient.append` defines."""
-        shared = self._entry_marks(messages)
+        """Return the number of messages, from the front, that are stored, as `LogClient.append` defines. A
+        batch that is known to be stored is not sent again.
+
+        Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
+        of the batch are stored. Waits for another append of this sender.
+        """
+        entry_marks = self._entry_marks(messages)
         with self._lock:
             if sequence <= self._stored:
                 return len(messages)
@@ -92,7 +97,7 @@ class BatchSender:
             def send() -> int:
                 producer = self._opened(deadline)
                 return self._outcome(
-                    producer, self._send(producer, messages, shared, sequence), sequence, deadline
+                    producer, self._send(producer, messages, entry_marks, sequence), sequence, deadline
                 )
 
             return self._conclude(send, messages, sequence, deadline)
@@ -100,8 +105,13 @@ class BatchSender:
     def begin(
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
-        """Send the messages if that is possible at once, as `EagerLogClient.begin_append` defines."""
-        shared = self._entry_marks(messages)
+        """Send the messages and return a function that waits for the result, as `EagerLogClient.begin_append`
+        defines. Return None, and send nothing, if another append is in progress, if no connected producer is
+        open, or if the batch is stored already.
+
+        Other appends wait until the returned function has ended.
+        """
+        entry_marks = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
             return None
         producer = self._producer
@@ -109,7 +119,7 @@ class BatchSender:
             self._lock.release()
             return None
         try:
-            results = self._send(producer, messages, shared, sequence)
+            results = self._send(producer, messages, entry_marks, sequence)
         except BaseException:
             self._lock.release()
             raise
@@ -125,7 +135,7 @@ class BatchSender:
         return answer
 
     def open(self, deadline: Deadline) -> None:
-        """Open the producer, so that the first append need not wait for it. Raises as `append`."""
+        """Open the producer, so that the first append need not wait for it. Raises the errors of `append`."""
         with self._lock:
             self._opened(deadline)
 
@@ -139,6 +149,11 @@ class BatchSender:
         sequence: int,
         deadline: Deadline,
     ) -> int:
+        """Return the result of `outcome`.
+
+        If the topic is terminated, close the producer and return the number of messages that are stored;
+        raise the error if there are none.
+        """
         try:
             stored = outcome()
         except SegmentTerminated:
@@ -156,7 +171,8 @@ class BatchSender:
             self._drop_producer()
 
     def end(self, within_seconds: float) -> None:
-        """Send nothing more, because the process is ending.
+        """Send nothing more, because the process is ending: wait up to `within_seconds` for the append in
+        progress, and keep the lock forever.
 
         A thread that the process does not wait for then ends while it waits for this lock. Inside the
         library, the end of the thread would kill the process.
@@ -200,7 +216,7 @@ class BatchSender:
         self,
         producer: pulsar.Producer,
         messages: Sequence[OutgoingMessage],
-        shared: EntryMarks | None,
+        entry_marks: EntryMarks | None,
         sequence: int,
     ) -> _Results:
         """Pass the messages to the library, which sends them at once, and does not combine them with later
@@ -212,12 +228,14 @@ class BatchSender:
         is_one = _is_one_entry(messages)
         results = _Results(len(messages), together=is_one)
         numbers = count(_first_sequence_id(sequence))
-        carried = chain([shared], repeat(None)) if is_one else repeat(shared)
+        marks_of_messages = chain([entry_marks], repeat(None)) if is_one else repeat(entry_marks)
         answers = chain(repeat(None, len(messages) - 1), [results]) if is_one else repeat(results)
         send = producer._producer.send_async
         try:
-            for message, number, carries, answer in zip(messages, numbers, carried, answers, strict=False):
-                send(outgoing(message, number, carries), answer)
+            for message, number, message_marks, answer in zip(
+                messages, numbers, marks_of_messages, answers, strict=False
+            ):
+                send(outgoing(message, number, message_marks), answer)
         except pulsar.PulsarException as error:
             results(error, None)
         producer._producer.flush_async(_ignore)  # its result says less than the messages' results
@@ -253,8 +271,11 @@ class BatchSender:
     def _await(
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
-        """Wait for the results. Return an error if the topic is terminated meanwhile: the library would keep
-        trying to connect, so this method checks that itself.
+        """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
+        connection and the topic is terminated; otherwise None.
+
+        The library would keep trying to connect to a terminated topic, so this method checks the topic
+        itself.
         """
         look_seconds = FIRST_LOOK_SECONDS
         while not results.complete.wait(min(look_seconds, deadline.left_seconds)):
@@ -272,9 +293,9 @@ class BatchSender:
 
     def _is_terminated(self, deadline: Deadline) -> bool:
         """Return True if the topic is known to be terminated, which is unknown while no broker responds."""
-        soon = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
+        check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
-            return self._end.is_terminated(soon)
+            return self._end.is_terminated(check_deadline)
         except DataPlaneUnavailable:
             return False
 

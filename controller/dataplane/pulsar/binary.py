@@ -111,16 +111,20 @@ class Connections:
         self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
     def open(self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
-        """Return the object that `build` opens on the shared client. Errors of the library are raised
-        unmapped.
+        """Return the object that `build` opens on the shared client.
+
+        Raises DataPlaneTimeout at the deadline, after which an object that opens later is closed. Errors of
+        the library are raised unmapped.
         """
         return self._bounded(act, deadline, lambda: build(self._shared_client()))
 
     def open_alone(
         self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
     ) -> tuple[pulsar.Client, Opened]:
-        """Return the object that `build` opens on a separate client, and that client. The caller closes both
-        with `close_aside`. Errors of the library are raised unmapped.
+        """Return the object that `build` opens on a separate client, and that client.
+
+        The caller closes both with `close_aside`. Raises DataPlaneTimeout at the deadline, after which
+        objects that open later are closed. Errors of the library are raised unmapped.
         """
 
         def connect() -> tuple[pulsar.Client, Opened]:
@@ -134,7 +138,10 @@ class Connections:
         return self._bounded(act, deadline, connect)
 
     def close_aside(self, *opened: Closable) -> None:
-        """Close the objects in a background thread, one after the other."""
+        """Close the objects in a background thread, one after the other.
+
+        Does nothing after `close`, which closes the objects with their clients.
+        """
         with contextlib.suppress(RuntimeError):  # this object was closed, and the objects with it
             self._threads.submit(_close, *opened)
 
@@ -158,8 +165,9 @@ class Connections:
             _close(client)
 
     def end(self) -> None:
-        """End the library's threads, and open nothing more, because the process is ending. Works in any state
-        of this object.
+        """Close all clients, each in its own thread, and wait.
+
+        Open nothing more, because the process is ending. Works in any state of this object.
         """
         self._has_ended = True
         closing = [threading.Thread(target=_close, args=(client,)) for client in list(self._clients)]

@@ -23,15 +23,18 @@ _MANY = 10_000
 
 
 def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
-    """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default). Raises
-    TopicNotFound, InvalidInput.
+    """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default), with two
+    requests per partition.
+
+    Raises TopicNotFound, and InvalidInput for a topic that is not persistent, is a single partition, or has
+    too many partitions.
     """
     name, deadline = full_name(name), admin.deadline()
     count = _demand_adoptable(admin, name, deadline)
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
-    looking = [topic_requests.internal_stats(log) for log in logs]
+    internal_requests = [topic_requests.internal_stats(log) for log in logs]
     answers = admin.demand_all(
-        [*(topic_requests.stats(log, f"check {log}") for log in logs), *looking], deadline
+        [*(topic_requests.stats(log, f"check {log}") for log in logs), *internal_requests], deadline
     )
     stats, internal = answers[: len(logs)], answers[len(logs) :]
     missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in topic_requests.GONE]
@@ -48,7 +51,7 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
         missing=tuple(missing),
         terminated=tuple(
             log
-            for log, ask, answer in zip(logs, looking, internal, strict=True)
+            for log, ask, answer in zip(logs, internal_requests, internal, strict=True)
             if topic_requests.state(ask, answer) is LogState.TERMINATED
         ),
         producers=_clients(statistics, _producers),

@@ -308,14 +308,17 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
-    """Raise Unsupported if topics of the namespace cannot have gates."""
+    """Raise Unsupported, with the unmet demand, if topics of the namespace cannot have gates.
+
+    Raises NotFound if the namespace does not exist.
+    """
     if access.service_url is None:
         raise Unsupported(
             f"gates of {namespace} need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
         )
-    seen = _read_brokers(admin, namespace_path(namespace), admin.deadline())
+    brokers = _read_brokers(admin, namespace_path(namespace), admin.deadline())
     for demand in GATE_DEMANDS:
-        if not demand.is_met(seen):
+        if not demand.is_met(brokers):
             raise Unsupported(
                 f"namespace {namespace} cannot have gates (not so: {demand.name}): {demand.why}"
             )
@@ -329,14 +332,15 @@ class Namespaces:
         self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
-        """Return the unmet demands. With `fix`, correct and mark those that Cleave may correct.
+        """Return the unmet demands. With `fix`, change the settings that Cleave may change, and mark their
+        demands with `set_now`.
 
         Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
         mapped.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
-        seen = _read(self._admin, path, deadline, encrypts=self._encrypts)
-        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(seen)]
+        settings = _read(self._admin, path, deadline, encrypts=self._encrypts)
+        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(settings)]
         if not fix:
             return tuple(unmet)
         return tuple(self._set(path, demand, deadline) for demand in unmet)

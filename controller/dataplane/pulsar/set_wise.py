@@ -20,8 +20,11 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
-    """Create the topics, and return the state of each after the call, by name. The predecessors'
-    subscriptions are read while the topics are created.
+    """Create the topics, and return the state of each after the call, by name: with its own subscriptions and
+    those of its predecessors, except the excepted ones.
+
+    The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
+    done before remains.
     """
     deadline = admin.deadline()
     creation_requests = [
@@ -73,8 +76,9 @@ def _subscriptions_for(
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """Terminate the topics, and return the last position of each that exists, by name. After an error other
-    topics may be terminated.
+    """Terminate the topics, and return the last position of each that exists, by name.
+
+    Raises the first error other than SegmentNotFound; the other topics may then be terminated.
     """
     closing = [topic_requests.terminate(name) for name in backing_topics]
     answers = admin.ask_all(closing, admin.deadline())

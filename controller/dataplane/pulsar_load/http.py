@@ -114,7 +114,9 @@ class Answer:
 
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
-    """Return the JSON at `url` by `deadline`. Raises DataPlaneTimeout and DataPlaneUnavailable."""
+    """Return the JSON at `url`, no document for a 404, or the target of a redirect, by `deadline`
+    (`time.monotonic` seconds). Raises DataPlaneTimeout and DataPlaneUnavailable.
+    """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline):
         if response.status_code == 200:

@@ -95,8 +95,11 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines. Raises Unsupported for
-        other entry buckets on 5.0.0-M1, which has no such request.
+        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines.
+
+        Raises Unsupported for other kinds, and for other entry buckets on 5.0.0-M1, which has no such
+        request; Conflict if the engine will always refuse; DataPlaneTimeout if the connection broke and the
+        reshape may be in progress.
         """
         ids = "/".join(map(str, parent_ids))
         query = f"?bucketCount={bucket_count}" if kind is ReshapeKind.REBUCKET else ""
@@ -121,8 +124,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _engine_error(act, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
-        """Look up the log of each ACTIVE segment. A lookup distinguishes a log that is not loaded from a
-        missing log.
+        """Return the epoch and the ACTIVE segments whose logs are missing.
+
+        A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound.
         """
         stats = self._stats(topic)
         active = {
@@ -208,7 +212,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create a stream subscription of the whole topic: the only kind of cursor that the topic's segments
-        have.
+        have. An existing one is success. Raises SegmentNotFound if the topic is missing.
         """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
@@ -233,7 +237,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         )
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the subscriptions of the topic. Empty if the topic is missing."""
+        """Return the subscriptions of the topic, sorted. Empty if the topic is missing."""
         try:
             return sorted(self.topic_subscriptions(topic_of(backing_topic)[0]))
         except TopicNotFound:
@@ -270,8 +274,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the broker's own count of each topic's stream consumers, with the first requested log of the
-        topic.
+        """Return the broker's own count of each topic's stream consumers, as generated names, with the first
+        requested log of the topic. The topic's other logs, and the logs of a missing topic, have none.
         """
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
@@ -329,7 +333,10 @@ def _engine_error(act: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
 
 
 def _says_missing(act: str, answer: Answer) -> bool:
-    """Return True if the lookup says that there is no such topic."""
+    """Return True if the lookup says that there is no such topic.
+
+    Raises DataPlaneUnavailable for a 404 with another reason.
+    """
     if answer.status not in _GONE:
         return False
     reason = str(answer.document.get("reason")) if isinstance(answer.document, Mapping) else ""
