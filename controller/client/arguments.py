@@ -42,7 +42,10 @@ class _Bound(NamedTuple):
     is_open: bool = False
 
     def advice(self, value: Any) -> str | None:
-        """Return the hint about valid values. None if the value is within the bound, or is not a number."""
+        """Return the hint about valid values if the value is outside the bound.
+
+        None if the value is within the bound, or is not a number.
+        """
         if not isinstance(value, int | float):
             return None
         if value < self.least or (self.is_open and value == self.least):
@@ -134,6 +137,7 @@ class _Arguments:
                 raise InvalidInput(f"{self._call}: {self._reason(name, value)}")
 
     def _resolved(self) -> dict[str, Accepts]:
+        """Resolve the annotations, keep the checks, and return the check of each argument by name."""
         parameters = [*signature(self._act).parameters.values()][int(self._has_self) :]
         in_order = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._hints = get_type_hints(self._act)
@@ -179,8 +183,10 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
     """
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         origin, item_hints = get_origin(option), get_args(option)
-        is_held = isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple
-        if not is_held or not isinstance(value, origin) or isinstance(value, str | bytes):
+        has_items = (
+            isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple
+        )
+        if not has_items or not isinstance(value, origin) or isinstance(value, str | bytes):
             continue
         is_mapping = issubclass(origin, Mapping)
         for key in value if is_mapping else ():
@@ -241,9 +247,11 @@ def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
     def accepts(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes):
             return False
-        parts: Sequence[Any] = [value.keys(), value.values()] if isinstance(value, Mapping) else [value]
+        item_groups: Sequence[Any] = [value.keys(), value.values()] if isinstance(value, Mapping) else [value]
         return all(
-            is_accepted(item) for is_accepted, part in zip(checks, parts, strict=False) for item in part
+            is_accepted(item)
+            for is_accepted, item_group in zip(checks, item_groups, strict=False)
+            for item in item_group
         )
 
     return accepts

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import closed
+from controller.client.closing import closed_error
 from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 
@@ -76,8 +76,10 @@ class AsyncClient(OneProcess, Generic[Client]):
         await self.close()
 
     async def call(self, act: Callable[[Client], Result]) -> Result:
-        """Call `act` with the synchronous client, in its thread, and return the result. Gives access to
-        everything else that the client can do.
+        """Call `act` with the synchronous client, in its thread, and return the result.
+
+        Gives access to everything else that the client can do. Raises InvalidInput before `async with` and
+        after `close`.
         """
         return await self._in_thread(lambda: act(self._opened()))
 
@@ -109,7 +111,7 @@ class AsyncClient(OneProcess, Generic[Client]):
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
         if self._closing is not None:
-            raise closed(type(self).__name__)
+            raise closed_error(type(self).__name__)
         return await asyncio.wrap_future(self._thread.submit(act))
 
 
@@ -129,7 +131,7 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         """Return the next item, waiting up to `timeout_seconds`, or without end if None. Return None if there
         is none.
 
-        Raises the errors of the synchronous `receive`.
+        Raises the errors of the synchronous `receive`, and InvalidInput after `close`.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:

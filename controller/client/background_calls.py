@@ -34,7 +34,11 @@ class BackgroundCalls:
         self._is_begun = self._is_closed = self._is_over = False
 
     def submit(self, call: Call) -> bool:
-        """Queue the call, and return True. Return False after `close`. An exception of the call is logged."""
+        """Queue the call, and return True.
+
+        Return False, and drop the call, after `close`. The first call starts the threads. An exception of the
+        call is logged.
+        """
         with self._lock:
             if self._is_closed:
                 return False

@@ -69,14 +69,17 @@ class Checkpoint:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, kept: bytes) -> Self:
-        """Return the checkpoint of bytes that `to_bytes` returned. Raises InvalidInput for others, and for those of a newer version."""
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return the checkpoint of bytes that `to_bytes` returned.
+
+        Raises InvalidInput for others, for damaged ones, and for those of a newer version.
+        """
         try:
-            document = json.loads(kept, object_pairs_hook=_without_repeats)
+            document = json.loads(data, object_pairs_hook=_without_repeats)
             version = whole(document["cleave_checkpoint"], "version")
         except (ValueError, KeyError, TypeError, RecursionError, InvalidInput):
             raise InvalidInput(
-                f"{shown(kept)} is not a checkpoint; give the bytes that `Checkpoint.to_bytes` returned"
+                f"{shown(data)} is not a checkpoint; give the bytes that `Checkpoint.to_bytes` returned"
             ) from None
         if version not in (VERSION, OF_A_MEMBER):
             raise InvalidInput(
@@ -105,13 +108,13 @@ class Checkpoint:
 
 
 @checked
-def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
+def merged(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
     """Return the position of a group whose members have stored these checkpoints, one or more.
 
     A segment that any member has read to its end is done. Any other segment is where its latest owner left it. A checkpoint without
     generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics.
     """
-    values = list(kept)
+    values = list(checkpoints)
     newest = max(values, key=lambda value: value.epoch)
     if any(value.topic_id != newest.topic_id for value in values):
         raise InvalidInput("checkpoints of different topics; give those of one group")
@@ -120,9 +123,9 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     positions: dict[int, Position | None] = {}
     for value in values:
         for segment_id, position in value.positions.items():
-            place = value.generations.get(segment_id, 0), position or ()
-            if segment_id not in done and place >= latest.get(segment_id, place):
-                latest[segment_id], positions[segment_id] = place, position
+            owner_and_position = value.generations.get(segment_id, 0), position or ()
+            if segment_id not in done and owner_and_position >= latest.get(segment_id, owner_and_position):
+                latest[segment_id], positions[segment_id] = owner_and_position, position
     generations = {i: generation for i, (generation, _) in latest.items() if generation}
     return Checkpoint(newest.topic_id, newest.topic, newest.epoch, positions, done, generations)
 

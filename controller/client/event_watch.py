@@ -48,7 +48,7 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch. Idempotent."""
+        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent."""
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()

@@ -23,8 +23,8 @@ class Broker:
         self.answers = list(left)
         self.asked = 0
 
-    def left(self, *_: object, **__: object) -> int | None:
-        """As `Cursors.left`."""
+    def unread_entries(self, *_: object, **__: object) -> int | None:
+        """As `Cursors.unread_entries`."""
         self.asked += 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
