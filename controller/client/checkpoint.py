@@ -69,17 +69,17 @@ class Checkpoint:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
+    def from_bytes(cls, kept: bytes) -> Self:
         """Return the checkpoint of bytes that `to_bytes` returned.
 
         Raises InvalidInput for others, for damaged ones, and for those of a newer version.
         """
         try:
-            document = json.loads(data, object_pairs_hook=_without_repeats)
+            document = json.loads(kept, object_pairs_hook=_without_repeats)
             version = whole(document["cleave_checkpoint"], "version")
         except (ValueError, KeyError, TypeError, RecursionError, InvalidInput):
             raise InvalidInput(
-                f"{shown(data)} is not a checkpoint; give the bytes that `Checkpoint.to_bytes` returned"
+                f"{shown(kept)} is not a checkpoint; give the bytes that `Checkpoint.to_bytes` returned"
             ) from None
         if version not in (VERSION, OF_A_MEMBER):
             raise InvalidInput(
@@ -108,13 +108,13 @@ class Checkpoint:
 
 
 @checked
-def merged(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
+def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     """Return the position of a group whose members have stored these checkpoints, one or more.
 
     A segment that any member has read to its end is done. Any other segment is where its latest owner left it. A checkpoint without
     generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics.
     """
-    values = list(checkpoints)
+    values = list(kept)
     newest = max(values, key=lambda value: value.epoch)
     if any(value.topic_id != newest.topic_id for value in values):
         raise InvalidInput("checkpoints of different topics; give those of one group")
