@@ -109,10 +109,10 @@ class AsyncClient(OneProcess, Generic[Client]):
         if self._client is not None:
             close(self._client)
 
-    async def _in_thread(self, act: Callable[[], Result]) -> Result:
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
         if self._closing is not None:
             raise closed_error(type(self).__name__)
-        return await asyncio.wrap_future(self._thread.submit(act))
+        return await asyncio.wrap_future(self._thread.submit(function))
 
 
 @checks_arguments

@@ -125,9 +125,9 @@ class Attachment(ReaderSlot[LogReader]):
         self.setback = None
         self._reason_and_since = WAITS_FOR_RECEIVE, boot_seconds()
 
-    def open(self, act: Callable[[], LogReader]) -> None:
+    def open(self, open_reader: Callable[[], LogReader]) -> None:
         """Open the reader like `ReaderSlot.open`, then call `on_opened`."""
-        super().open(act)
+        super().open(open_reader)
         self.since(self.reason)
         self._on_opened()
 
@@ -260,8 +260,8 @@ class Attachments:
     def open_due(self) -> None:
         """Begin to open the readers that are due, in background threads."""
         for attachment in self._by_identity.values():
-            act = partial(attachment.take, self._logs, self._subscription, self._owner, self._claim)
-            self._threads.open(attachment, act)
+            open_reader = partial(attachment.take, self._logs, self._subscription, self._owner, self._claim)
+            self._threads.open(attachment, open_reader)
 
     def ask(self, attachment: Attachment, question: Callable[[], Any]) -> None:
         """Run `question` in a background thread; `ReaderSlot.take_result` returns the result."""
@@ -387,10 +387,10 @@ class Attachments:
             self._suspects.report(segment_id)
 
 
-def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:
-    """Call `act` for each attachment. An error does not keep the others from their call; the last error is
+def settle_each(attachments: Sequence[Attachment], settle: Callable[[Attachment], None]) -> None:
+    """Call `settle` for each attachment. An error does not keep the others from their call; the last error is
     raised at the end.
     """
     with ExitStack() as stack:
         for attachment in reversed(attachments):
-            stack.callback(act, attachment)
+            stack.callback(settle, attachment)

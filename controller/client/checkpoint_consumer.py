@@ -292,13 +292,13 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         """Return the ancestors that are not read to their ends. An unknown ancestor was pruned long ago, and
         counts as done.
         """
-        seen: set[int] = set()
-        unseen = set(self._parents.get(segment_id, ()))
-        while unseen:
-            ancestor = unseen.pop()
-            seen.add(ancestor)
-            unseen |= self._parents.get(ancestor, frozenset()) - seen
-        return sorted(seen & self._positions.keys())
+        checked: set[int] = set()
+        unchecked = set(self._parents.get(segment_id, ()))
+        while unchecked:
+            ancestor = unchecked.pop()
+            checked.add(ancestor)
+            unchecked |= self._parents.get(ancestor, frozenset()) - checked
+        return sorted(checked & self._positions.keys())
 
     # Reading.
 

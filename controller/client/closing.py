@@ -138,15 +138,15 @@ def close_and_deregister(
         )
 
 
-def _finishes_within(act: Callable[[], None], seconds: float) -> bool:
-    """Run `act` in a background thread that the process waits for, and return True if it ended within
-    `seconds`. Raises the error of `act` if `act` ended in time.
+def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
+    """Run `function` in a background thread that the process waits for, and return True if it ended within
+    `seconds`. Raises the error of `function` if `function` ended in time.
     """
     ended, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:
         try:
-            act()
+            function()
         except BaseException as error:  # noqa: BLE001 - the waiting thread raises the error
             errors.append(error)
         finally:
@@ -159,21 +159,21 @@ def _finishes_within(act: Callable[[], None], seconds: float) -> bool:
     return is_ended
 
 
-def _run_despite_interruptions(act: Callable[[], None], seconds: float) -> None:
-    """Run `act` in a background thread, and wait for it up to `seconds`, even if this thread is interrupted;
-    the interruption is raised afterwards. Errors of `act` are logged. The process does not wait for the
+def _run_despite_interruptions(function: Callable[[], None], seconds: float) -> None:
+    """Run `function` in a background thread, and wait for it up to `seconds`, even if this thread is interrupted;
+    the interruption is raised afterwards. Errors of `function` are logged. The process does not wait for the
     thread.
     """
     ended, until = threading.Event(), time.monotonic() + seconds
     first_run = threading.Lock()
 
     def run() -> None:
-        # if the first start was interrupted, a second thread was started; only one runs `act`
+        # if the first start was interrupted, a second thread was started; only one runs `function`
         if not first_run.acquire(blocking=False):
             return
         try:
-            act()
-        except Exception:  # noqa: BLE001 - no thread waits for `act` once its time is over
+            function()
+        except Exception:  # noqa: BLE001 - no thread waits for `function` once its time is over
             _log.exception("deregistration failed")
         finally:
             ended.set()

@@ -135,9 +135,9 @@ class _HistoryFile(ClosesOnExit):
         )
 
     def _append(self, lines: str) -> None:
-        rest = memoryview(lines.encode(errors="backslashreplace"))
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        unwritten = memoryview(lines.encode(errors="backslashreplace"))
+        while unwritten:
+            unwritten = unwritten[os.write(self._descriptor, unwritten) :]
 
 
 class ProducerHistory(_HistoryFile):

@@ -272,16 +272,16 @@ class _Seeks:
         if event is Event.SEEKING:
             self._open.append(at)
         else:
-            self._finished += [(begun, at) for begun in self._open]
+            self._finished += [(begun_at, at) for begun_at in self._open]
             self._open = []
 
     def can_undo(self, acknowledged_at: int, at: int) -> bool:
         """Return True if a message that was acknowledged at `acknowledged_at` may be delivered again
         at `at`.
         """
-        return any(begun <= at and acknowledged_at <= ended for begun, ended in self._finished) or any(
-            begun <= at for begun in self._open
-        )
+        return any(
+            begun_at <= at and acknowledged_at <= ended_at for begun_at, ended_at in self._finished
+        ) or any(begun_at <= at for begun_at in self._open)
 
 
 class _Messages(NamedTuple):
@@ -304,11 +304,11 @@ def _shared(values: array[int], kind: pa.DataType) -> pa.Array:
 
 def _values(column: pa.ChunkedArray) -> memoryview:
     """Return the numbers of a column without nulls."""
-    whole = column.combine_chunks()
-    code = _CODES[whole.type.bit_width]
-    buffer = whole.buffers()[1]
+    combined = column.combine_chunks()
+    code = _CODES[combined.type.bit_width]
+    buffer = combined.buffers()[1]
     values = memoryview(buffer).cast("B").cast(code) if buffer is not None else memoryview(array(code))
-    return values[whole.offset : whole.offset + len(whole)]
+    return values[combined.offset : combined.offset + len(combined)]
 
 
 def _changes(column: pa.ChunkedArray) -> pa.Array:
@@ -319,9 +319,9 @@ def _changes(column: pa.ChunkedArray) -> pa.Array:
     import pyarrow as pa
     from pyarrow import compute
 
-    whole = column.combine_chunks()
-    first = pa.array([True] if len(whole) else [], pa.bool_())
-    return pa.concat_arrays([first, compute.not_equal(whole[1:], whole[: max(len(whole) - 1, 0)])])
+    combined = column.combine_chunks()
+    first = pa.array([True] if len(combined) else [], pa.bool_())
+    return pa.concat_arrays([first, compute.not_equal(combined[1:], combined[: max(len(combined) - 1, 0)])])
 
 
 def _count(begins: pa.Array) -> pa.Array:
@@ -506,10 +506,10 @@ class _Judge:
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
         """End the processing of the message. After a failure its successor may not begin."""
-        begun = self._key.working.get(owner)
-        if begun is not None:
-            begun.discard(message)
-            if not begun:
+        messages_in_progress = self._key.working.get(owner)
+        if messages_in_progress is not None:
+            messages_in_progress.discard(message)
+            if not messages_in_progress:
                 del self._key.working[owner]
 
     def _on_acknowledged(self, message: int, _owner: int, at: int) -> None:

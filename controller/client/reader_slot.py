@@ -92,20 +92,20 @@ class ReaderSlot(Generic[Reader]):
                 self._unused.clear()
             return is_due
 
-    def open(self, act: Callable[[], Reader]) -> None:
-        """Open the log with `act`, and wake the consumer.
+    def open(self, open_reader: Callable[[], Reader]) -> None:
+        """Open the log with `open_reader`, and wake the consumer.
 
-        Runs in a background thread, after `begin_opening`. An error of `act` is recorded (`fail`). If the
+        Runs in a background thread, after `begin_opening`. An error of `open_reader` is recorded (`fail`). If the
         slot was closed meanwhile, the opened reader is closed.
         """
         if not self.is_closed:  # the slot may be closed while it waits for a thread
-            self._open(act)
+            self._open(open_reader)
         self.mark_unused()
         self.notify()
 
-    def _open(self, act: Callable[[], Reader]) -> None:
+    def _open(self, open_reader: Callable[[], Reader]) -> None:
         try:
-            reader = act()
+            reader = open_reader()
         except CleaveError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - an exception of a library, which the thread pool would swallow

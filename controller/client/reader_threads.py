@@ -30,12 +30,12 @@ class _Threads:
         self._running: set[threading.Thread] = set()
         self._is_closed = False
 
-    def run(self, act: Callable[[], None]) -> bool:
-        """Run `act` soon in a thread, and return True. Return False after `close`. `act` must not raise."""
+    def run(self, function: Callable[[], None]) -> bool:
+        """Run `function` soon in a thread, and return True. Return False after `close`. `function` must not raise."""
         with self._lock:
             if self._is_closed:
                 return False
-            self._waiting.append(act)
+            self._waiting.append(function)
             if len(self._running) < MOST_AT_ONCE:
                 thread = threading.Thread(target=self._run, name=self._name)
                 self._running.add(thread)
@@ -58,8 +58,8 @@ class _Threads:
                 if not self._waiting:
                     self._running.discard(threading.current_thread())
                     return
-                act = self._waiting.popleft()
-            act()
+                function = self._waiting.popleft()
+            function()
 
 
 class ReaderThreads:
@@ -82,9 +82,9 @@ class ReaderThreads:
         with self._lock:
             return self._leaving.get(place)
 
-    def open(self, slot: ReaderSlot[Reader], act: Callable[[], Reader]) -> None:
+    def open(self, slot: ReaderSlot[Reader], open_reader: Callable[[], Reader]) -> None:
         """Open the slot in a background thread if it is due."""
-        if slot.begin_opening() and not self._opening.run(partial(slot.open, act)):
+        if slot.begin_opening() and not self._opening.run(partial(slot.open, open_reader)):
             slot.mark_unused()
 
     def ask(self, slot: ReaderSlot[Reader], question: Callable[[], Any]) -> None:

@@ -83,11 +83,11 @@ def _shares(connection: psycopg2.extensions.connection, other: psycopg2.extensio
     in turn, two statements of one connection get two sessions.
     """
     other.autocommit = True
-    ours, theirs = set[int](), set[int]()
+    own_processes, other_processes = set[int](), set[int]()
     for _ in range(_ROUNDS):
-        ours |= {_process(connection), _process(connection)}
-        theirs.add(_process(other))
-        if len(ours) > 1 or len(theirs) > 1 or ours & theirs:
+        own_processes |= {_process(connection), _process(connection)}
+        other_processes.add(_process(other))
+        if len(own_processes) > 1 or len(other_processes) > 1 or own_processes & other_processes:
             return True
     return False
 

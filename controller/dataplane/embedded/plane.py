@@ -137,15 +137,15 @@ class EmbeddedDataPlane:
 
         A later delete, of any log, removes messages that are left. A missing log is success.
         """
-        act = f"delete {backing_topic}"
+        purpose = f"delete {backing_topic}"
         deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
-        with self._calls.transaction(act) as cursor:
+        with self._calls.transaction(purpose) as cursor:
             cursor.execute("DELETE FROM embedded.log WHERE name = %s RETURNING log_id", (backing_topic,))
             for (log_id,) in cursor.fetchall():
                 cursor.execute("INSERT INTO embedded.dropped_log (log_id) VALUES (%s)", (log_id,))
                 _notify(cursor, log_id)
         while time.monotonic() < deadline:
-            with self._calls.transaction(act) as cursor:
+            with self._calls.transaction(purpose) as cursor:
                 if not _sweep_chunk(cursor):
                     return
 
@@ -350,12 +350,12 @@ class EmbeddedDataPlane:
 
         The next call continues where this one had to stop.
         """
-        act, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
+        purpose, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0
         while time.monotonic() < deadline:
-            last, log_ids = self._trimmable(act, retention_seconds)
+            last, log_ids = self._trimmable(purpose, retention_seconds)
             for log_id in log_ids:
-                while (trimmed := self._trim_chunk(act, log_id, retention_seconds)) > 0:
+                while (trimmed := self._trim_chunk(purpose, log_id, retention_seconds)) > 0:
                     messages += trimmed
                     if time.monotonic() > deadline:
                         self._trimmed_to = log_id - 1
@@ -369,17 +369,17 @@ class EmbeddedDataPlane:
         """Close the connections."""
         self._calls.close()
 
-    def _row(self, act: str, statement: str, *values: object) -> tuple[Any, ...] | None:
-        with self._calls.statement(act) as cursor:
+    def _row(self, purpose: str, statement: str, *values: object) -> tuple[Any, ...] | None:
+        with self._calls.statement(purpose) as cursor:
             cursor.execute(statement, values)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
-    def _trimmable(self, act: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
+    def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
         """Return the last log that was checked, None if all have been, and the checked logs with messages to
         trim.
         """
-        with self._calls.statement(act) as cursor:
+        with self._calls.statement(purpose) as cursor:
             cursor.execute(
                 "SELECT last, found FROM embedded.trimmable(%s, clock_timestamp() - %s * interval '1 s', %s)",
                 (self._trimmed_to, retention_seconds, _LOGS_PER_CHECK),
@@ -387,9 +387,9 @@ class EmbeddedDataPlane:
             ((last, log_ids),) = cursor.fetchall()
             return last, log_ids or ()
 
-    def _trim_chunk(self, act: str, log_id: int, retention_seconds: float) -> int:
+    def _trim_chunk(self, purpose: str, log_id: int, retention_seconds: float) -> int:
         """Delete up to `TRIM_CHUNK` messages of the log, and return their number."""
-        with self._calls.statement(act) as cursor:
+        with self._calls.statement(purpose) as cursor:
             cursor.execute(
                 "SELECT embedded.trim_log(%s, clock_timestamp() - %s * interval '1 s', %s)",
                 (log_id, retention_seconds, TRIM_CHUNK),

@@ -54,14 +54,14 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `act` names the action in errors. Statuses in `accept` are results, not errors.
+    """One request. `purpose` names the action in errors. Statuses in `accept` are results, not errors.
 
     A `path` that begins with a slash is complete; any other path follows `/admin/v2/`.
     """
 
     method: str
     path: str
-    act: str
+    purpose: str
     body: object = None
     accept: Collection[int] = ()
     is_text: bool = False
@@ -151,7 +151,7 @@ class AdminCalls:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:
             future.cancel()
-            raise late(ask.act, deadline.seconds) from None
+            raise late(ask.purpose, deadline.seconds) from None
 
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
         """Send the request to the broker that responded last.
@@ -166,7 +166,7 @@ class AdminCalls:
                 path = ask.path if ask.path.startswith("/") else f"/admin/v2/{ask.path}"
                 return self._follow(ask, f"{self._bases[base]}{path}", deadline)
             except requests.RequestException as error:
-                mapped = network_failure(error, ask.act, self._bases[base], deadline.seconds)
+                mapped = network_failure(error, ask.purpose, self._bases[base], deadline.seconds)
                 if attempt == tries or not _may_not_have_arrived(error) or not deadline.left_seconds:
                     raise mapped from error
                 self._base = (base + 1) % len(self._bases)
@@ -179,7 +179,7 @@ class AdminCalls:
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
             if not deadline.left_seconds:
-                raise late(ask.act, deadline.seconds)
+                raise late(ask.purpose, deadline.seconds)
             with self._session.request(
                 ask.method,
                 url,
@@ -193,7 +193,7 @@ class AdminCalls:
                 if location is None:
                     return self._read(ask, response, deadline)
             url = self._checked_redirect(ask, url, location)
-        raise refusal(ask.act, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
+        raise refusal(ask.purpose, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
         """Return the response.
@@ -205,21 +205,23 @@ class AdminCalls:
         for chunk in response.iter_content(_CHUNK_BYTES):
             body += chunk
             if not deadline.left_seconds:
-                raise late(ask.act, deadline.seconds)
+                raise late(ask.purpose, deadline.seconds)
             if len(body) > MAX_ANSWER_BYTES:
-                raise half_answer(ask.act, response.status_code, f"longer than {MAX_ANSWER_BYTES} bytes")
+                raise half_answer(ask.purpose, response.status_code, f"longer than {MAX_ANSWER_BYTES} bytes")
         status, text = response.status_code, body.decode(errors="replace").strip()
         document = text if ask.is_text and status < 300 else _parse(text)
         is_refusal = status >= 300
         if is_refusal and status == 404 and not (isinstance(document, Mapping) and "reason" in document):
             # A proxy or another program may answer 404 to every request. If that counted as a broker's
             # response, logs would count as missing.
-            raise unknown_address(ask.act, status, text[:80] or "empty")
+            raise unknown_address(ask.purpose, status, text[:80] or "empty")
         if is_refusal and status not in ask.accept:
             reason = str(document.get("reason")) if isinstance(document, Mapping) else text
-            raise refusal(ask.act, status, reason.strip(), retry_after=response.headers.get("Retry-After"))
+            raise refusal(
+                ask.purpose, status, reason.strip(), retry_after=response.headers.get("Retry-After")
+            )
         if document is _NO_JSON and not is_refusal:
-            raise half_answer(ask.act, status, f"not JSON: {text[:80]}")
+            raise half_answer(ask.purpose, status, f"not JSON: {text[:80]}")
         broker = urlsplit(response.url).netloc
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())
 
@@ -231,10 +233,10 @@ class AdminCalls:
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
         target = urljoin(url, location)
         if urlsplit(target).scheme not in ("http", "https"):
-            raise half_answer(ask.act, 307, f"redirected to {target[:80]}")
+            raise half_answer(ask.purpose, 307, f"redirected to {target[:80]}")
         if self._access.has_credentials and url.startswith("https://") and target.startswith("http://"):
             raise Terminal(
-                f"{ask.act}: {url} redirects to {target} without TLS, which would show the token; "
+                f"{ask.purpose}: {url} redirects to {target} without TLS, which would show the token; "
                 "give the brokers an https web address"
             )
         return target

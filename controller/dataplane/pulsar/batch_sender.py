@@ -72,7 +72,7 @@ class BatchSender:
         self._bucket = bucket
         if bucket is not None:
             self._name = f"{producer}/{bucket}"
-        self._act = f"append to {backing_topic}"
+        self._purpose = f"append to {backing_topic}"
         self._lock = threading.Lock()
         self._producer: pulsar.Producer | None = None
         self._stored = -1  # the last sequence whose batch is known to be stored whole
@@ -193,10 +193,10 @@ class BatchSender:
                 self._behind = end
             try:
                 self._producer = self._connections.open(
-                    self._act, deadline, lambda client: self._build(client, deadline)
+                    self._purpose, deadline, lambda client: self._build(client, deadline)
                 )
             except pulsar.PulsarException as error:
-                raise mapped(error, self._act) from error
+                raise mapped(error, self._purpose) from error
         return self._producer
 
     def _build(self, client: pulsar.Client, deadline: Deadline) -> pulsar.Producer:
@@ -254,7 +254,7 @@ class BatchSender:
         except CleaveError:
             self._in_doubt, self._answered = sequence, 0
             raise
-        stored, failure = results.outcome(self._act)
+        stored, failure = results.outcome(self._purpose)
         if failure is None:
             # A repeated message that the broker recognized has no position. The topic's end is then behind
             # it.
@@ -285,7 +285,7 @@ class BatchSender:
                 continue
             if self._is_terminated(deadline):
                 return SegmentTerminated(
-                    f"{self._act}: the topic was terminated during the append; look up the layout again",
+                    f"{self._purpose}: the topic was terminated during the append; look up the layout again",
                     delay_seconds=0.0,
                 )
             look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
@@ -352,19 +352,21 @@ class _Results:
         if self._together or len(self.results) >= self._expected:
             self.complete.set()
 
-    def outcome(self, act: str) -> tuple[int, CleaveError | None]:
+    def outcome(self, purpose: str) -> tuple[int, CleaveError | None]:
         """Return the number of messages, from the front, that are stored, and the error of the next
         message.
         """
         stored = 0
         for result, message_id in list(self.results):
             if isinstance(result, Exception):
-                return stored, mapped(result, act)
+                return stored, mapped(result, purpose)
             if result != pulsar.Result.Ok:
-                return stored, mapped_result(result, act)
+                return stored, mapped_result(result, purpose)
             stored += self._expected if self._together else 1
             if message_id is not None and message_id.ledger_id() >= 0:  # a repeated message has no position
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:
-            return stored, DataPlaneTimeout(f"{act}: {stored} of {self._expected} messages answered in time")
+            return stored, DataPlaneTimeout(
+                f"{purpose}: {stored} of {self._expected} messages answered in time"
+            )
         return stored, None

@@ -39,14 +39,14 @@ class BucketFilter:
         self._read_marks(run)
         if self._marked is not None and _mark(run.messages[-1]) in (None, self._marked):
             return ([run], []) if belongs(self._bucket, self._marked) else ([], [run])
-        are_ours = [self._is_ours(message) for message in run.messages]
-        if all(are_ours):
+        are_own = [self._is_ours(message) for message in run.messages]
+        if all(are_own):
             return [run], []
-        ours: list[Run] = []
-        others: list[Run] = []
-        for message_run, is_ours in zip(run.singly(), are_ours, strict=True):
-            (ours if is_ours else others).append(message_run)
-        return ours, others
+        own_runs: list[Run] = []
+        foreign_runs: list[Run] = []
+        for message_run, is_own in zip(run.singly(), are_own, strict=True):
+            (own_runs if is_own else foreign_runs).append(message_run)
+        return own_runs, foreign_runs
 
     def _read_marks(self, run: Run) -> None:
         """Remember the marks of the run's entry.

@@ -58,10 +58,10 @@ class BucketReader(PulsarReader):
             self._wait_until_gone(deadline)
 
     def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
-        ours, others = self._filter.sort(run)
-        for foreign_run in others:
+        own_runs, foreign_runs = self._filter.sort(run)
+        for foreign_run in foreign_runs:
             self._hold_back(foreign_run)
-        return ours
+        return own_runs
 
     def _put_in_place(self, run: Run) -> bool:
         """Insert a run among those that are not delivered, and mark its entry as acknowledged in parts.
@@ -98,15 +98,15 @@ class BucketReader(PulsarReader):
         in_parts = self._in_parts
         if not is_at_end and not ends_its_entry(last.last_id):
             in_parts = in_parts | {last.entry}
-        whole: Entry | None = None
+        settled_entry: Entry | None = None
         for run in settled:
-            if run.entry == whole:
+            if run.entry == settled_entry:
                 continue
             if run.entry in in_parts or not run.is_batched:
                 for message in run.messages:
                     consumer.acknowledge(message.message_id())
             else:
-                whole = run.entry
+                settled_entry = run.entry
                 consumer.acknowledge(pulsar.MessageId(run.last_id.partition(), *run.entry, -1))
 
     def _following(self) -> Position | None:

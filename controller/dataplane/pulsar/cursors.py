@@ -133,17 +133,17 @@ class Cursors:
         batch acknowledged in part, and those acknowledged behind the first unacknowledged message.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
-        act = f"take over {subscription!r} on {backing_topic}"
+        purpose = f"take over {subscription!r} on {backing_topic}"
         self._move_behind(
-            backing_topic, subscription, place_told(cursor["markDeletePosition"]), act, deadline
+            backing_topic, subscription, place_told(cursor["markDeletePosition"]), purpose, deadline
         )
 
     def move_before(
         self, backing_topic: str, subscription: str, place: tuple[int, int], deadline: Deadline
     ) -> None:
         """Move the subscription so that the entry at the place is the next. Disconnects all holders."""
-        act = f"move {subscription!r} on {backing_topic}"
-        self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), act, deadline)
+        purpose = f"move {subscription!r} on {backing_topic}"
+        self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), purpose, deadline)
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
         """Move the subscription to the first entry published at the instant or later, and disconnect all
@@ -156,12 +156,12 @@ class Cursors:
         """
         if self._is_closed_and_empty(backing_topic, deadline):
             return
-        act = f"seek {subscription!r} on {backing_topic}"
+        purpose = f"seek {subscription!r} on {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
-        answer = self._admin.ask(Ask("POST", path, act, accept=FAILED), deadline)
+        answer = self._admin.ask(Ask("POST", path, purpose, accept=FAILED), deadline)
         if answer.status in FAILED:  # the broker may be unable to locate the instant
             place = self.place_before(backing_topic, instant_ms, deadline)
-            self._move_behind(backing_topic, subscription, place, act, deadline)
+            self._move_behind(backing_topic, subscription, place, purpose, deadline)
 
     def persist_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Make the broker store the cursor of a subscription that has acknowledged all of a terminated topic,
@@ -182,12 +182,12 @@ class Cursors:
         return is_closed_and_empty(self.internal(backing_topic, deadline))
 
     def _move_behind(
-        self, backing_topic: str, subscription: str, place: tuple[int, int], act: str, deadline: Deadline
+        self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline
     ) -> None:
         """Move the subscription to the entry after the place, which disconnects all holders."""
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
         following = {"ledgerId": place[0], "entryId": place[1] + 1, "partitionIndex": -1, "batchIndex": -1}
-        self._admin.ask(Ask("POST", path, act, body=following), deadline)
+        self._admin.ask(Ask("POST", path, purpose, body=following), deadline)
 
     def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Return True if the topic is terminated and the subscription has acknowledged all of it.
@@ -236,8 +236,8 @@ class Cursors:
         """
         if not self.is_terminated(backing_topic, deadline):
             return False
-        act = f"reload {backing_topic}"
-        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act, accept=_GONE), deadline)
+        purpose = f"reload {backing_topic}"
+        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", purpose, accept=_GONE), deadline)
         return True
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
@@ -288,8 +288,8 @@ class Cursors:
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
         path = f"{topic_path(backing_topic)}/messageid/{max(0, instant_ms)}"
-        act = f"locate an instant in {backing_topic}"
-        answer = self._admin.ask(Ask("GET", path, act, accept=_GONE), deadline)
+        purpose = f"locate an instant in {backing_topic}"
+        answer = self._admin.ask(Ask("GET", path, purpose, accept=_GONE), deadline)
         if answer.status not in _GONE:
             ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
             if ledger >= 0:
@@ -331,14 +331,16 @@ class Cursors:
         return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
-        act = f"check {backing_topic}"
+        purpose = f"check {backing_topic}"
         answer = self._admin.ask(
-            Ask("GET", f"{topic_path(backing_topic)}/{what}", act, accept=_GONE), deadline
+            Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=_GONE), deadline
         )
         if answer.status in _GONE:
             raise _missing(backing_topic)
         if not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(f"{act}: the broker's response lacks the requested data; try again")
+            raise DataPlaneUnavailable(
+                f"{purpose}: the broker's response lacks the requested data; try again"
+            )
         return answer.document
 
 

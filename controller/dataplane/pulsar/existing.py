@@ -70,10 +70,10 @@ def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
         raise InvalidInput(
             f"{name} is not persistent: its messages are lost with its broker; create a persistent topic"
         )
-    whole, _, number = name.rpartition("-partition-")
-    if whole and number.isdecimal() and _partitions(admin, whole, deadline) > int(number):
+    parent_topic, _, number = name.rpartition("-partition-")
+    if parent_topic and number.isdecimal() and _partitions(admin, parent_topic, deadline) > int(number):
         raise InvalidInput(
-            f"{name} is a partition of {whole}, whose producers would then be refused; adopt {whole} with all its partitions"
+            f"{name} is a partition of {parent_topic}, whose producers would then be refused; adopt {parent_topic} with all its partitions"
         )
     count = _partitions(admin, name, deadline)
     if count > _MANY:

@@ -112,7 +112,7 @@ class KeySamples:
                 f"no topic {topic}; it was deleted or never created: look up the layout again"
             )
         if not isinstance(answer.document, Mapping):
-            raise topic_requests.unreadable(ask.act, answer.document)
+            raise topic_requests.unreadable(ask.purpose, answer.document)
         return answer.document
 
 

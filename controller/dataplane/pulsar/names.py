@@ -105,21 +105,25 @@ def _split(name: str) -> re.Match[str]:
     return match
 
 
-def _check_entity(kind: str, text: str, whole: str) -> None:
+def _check_entity(kind: str, text: str, full_text: str) -> None:
     if NAME_PART.fullmatch(text) is None or text in (".", ".."):
         raise InvalidInput(
-            f"{kind} {text!r} of {shown(whole)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
+            f"{kind} {text!r} of {shown(full_text)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
         )
 
 
-def _check(kind: str, text: str, whole: str) -> None:
-    odd = _CONTROL.search(text)
-    if odd is not None:
-        raise InvalidInput(f"{kind} {shown(whole)} contains the control character {odd[0]!r}; remove it")
+def _check(kind: str, text: str, full_text: str) -> None:
+    control_character = _CONTROL.search(text)
+    if control_character is not None:
+        raise InvalidInput(
+            f"{kind} {shown(full_text)} contains the control character {control_character[0]!r}; remove it"
+        )
     if not text:
-        raise InvalidInput(f"{kind} name in {shown(whole)} is empty; give one")
+        raise InvalidInput(f"{kind} name in {shown(full_text)} is empty; give one")
     if kind == "topic" and "/" in text:
-        raise InvalidInput(f"topic {shown(whole)}: Pulsar allows no slash in a topic's own name; replace it")
+        raise InvalidInput(
+            f"topic {shown(full_text)}: Pulsar allows no slash in a topic's own name; replace it"
+        )
 
 
 def _check_length(name: str) -> None:

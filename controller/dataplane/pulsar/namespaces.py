@@ -357,8 +357,8 @@ class Namespaces:
         demand = unmet.demand
         if demand.path is None:
             return unmet
-        act = f"set {demand.path} of namespace {path}"
-        self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", act, body=demand.value), deadline)
+        purpose = f"set {demand.path} of namespace {path}"
+        self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", purpose, body=demand.value), deadline)
         return Unmet(unmet.namespace, demand, set_now=True)
 
 
@@ -391,14 +391,14 @@ def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
 
     Setting a policy needs the same rights as reading the policy, and the broker checks the rights first.
     """
-    act = f"read a topic's policy in namespace {path}"
+    purpose = f"read a topic's policy in namespace {path}"
     question = f"persistent/{path}/cleave.no-topic/cleave/dispatchRate"
-    ask = Ask("GET", question, act, accept={*_REFUSES_TO_SHOW, *GONE, _NO_SUCH_CALL})
+    ask = Ask("GET", question, purpose, accept={*_REFUSES_TO_SHOW, *GONE, _NO_SUCH_CALL})
     try:
         answer = admin.ask(ask, deadline)
     except UnknownAddress:
         return _NO_SUCH_CALL
     reason = str(answer.document["reason"]) if answer.status in GONE else "topic"
     if not reason.lower().startswith("topic"):
-        raise refusal(act, answer.status, reason)
+        raise refusal(purpose, answer.status, reason)
     return answer.status

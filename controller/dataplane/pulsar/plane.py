@@ -104,8 +104,8 @@ class PulsarDataPlane(OneProcess):
 
     def delete_segment(self, backing_topic: str) -> None:
         """Delete the topic, even if clients are connected. A missing topic is success."""
-        act = f"delete {backing_topic}"
-        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=topic_requests.GONE)
+        purpose = f"delete {backing_topic}"
+        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", purpose, accept=topic_requests.GONE)
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
@@ -120,8 +120,8 @@ class PulsarDataPlane(OneProcess):
         Checks the topic first, because a broker that creates topics on demand would create it.
         """
         deadline = self._admin.deadline()
-        act = f"subscribe {subscription!r} to {backing_topic}"
-        existing = self._subscriptions(backing_topic, act, deadline)
+        purpose = f"subscribe {subscription!r} to {backing_topic}"
+        existing = self._subscriptions(backing_topic, purpose, deadline)
         if existing is None:
             raise SegmentNotFound(
                 f"no topic {backing_topic} to subscribe {subscription!r} to; look up the layout again"
@@ -132,9 +132,9 @@ class PulsarDataPlane(OneProcess):
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription, even if it has consumers. A missing subscription is success."""
-        act = f"unsubscribe {subscription!r} from {backing_topic}"
+        purpose = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
-        self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE), self._admin.deadline())
+        self._admin.ask(Ask("DELETE", path, purpose, accept=topic_requests.GONE), self._admin.deadline())
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Return the topics of the namespace whose names are those of segments of `topic`, sorted."""
@@ -144,8 +144,8 @@ class PulsarDataPlane(OneProcess):
         """Return the durable subscriptions, sorted, whichever program created them. Empty if the topic is
         missing.
         """
-        act = f"list subscriptions of {backing_topic}"
-        return sorted(self._subscriptions(backing_topic, act, self._admin.deadline()) or ())
+        purpose = f"list subscriptions of {backing_topic}"
+        return sorted(self._subscriptions(backing_topic, purpose, self._admin.deadline()) or ())
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
         """Return the number of unacknowledged messages. None if the topic or the subscription is missing.
@@ -155,8 +155,8 @@ class PulsarDataPlane(OneProcess):
         the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
         restart, this method counts the messages, in fewer entries.
         """
-        deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
-        statistics = self._subscriptions(backing_topic, act, deadline, topic_requests.PRECISE_BACKLOG)
+        deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
+        statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)
         cursor = (statistics or {}).get(subscription)
         if cursor is None:
             return None
@@ -165,7 +165,7 @@ class PulsarDataPlane(OneProcess):
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
         analysis = self._admin.ask(
-            Ask("POST", path, act, accept=topic_requests.GONE | topic_requests.FAILED), deadline
+            Ask("POST", path, purpose, accept=topic_requests.GONE | topic_requests.FAILED), deadline
         )
         if analysis.status in topic_requests.GONE:
             return None
@@ -177,7 +177,7 @@ class PulsarDataPlane(OneProcess):
         try:
             counted_entries, messages = int(analysis.document["entries"]), int(analysis.document["messages"])
         except (KeyError, TypeError):
-            raise topic_requests.unreadable(act, analysis.document) from None
+            raise topic_requests.unreadable(purpose, analysis.document) from None
         if not analysis.document.get("aborted") or counted_entries == 0:
             return messages
         return messages + round((entries - counted_entries) * messages / counted_entries)
@@ -321,9 +321,9 @@ class PulsarDataPlane(OneProcess):
             closing.callback(self._gates.close)
 
     def _subscriptions(
-        self, backing_topic: str, act: str, deadline: Deadline, query: str = ""
+        self, backing_topic: str, purpose: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
-        ask = topic_requests.stats(backing_topic, act, query)
+        ask = topic_requests.stats(backing_topic, purpose, query)
         return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))
 
 

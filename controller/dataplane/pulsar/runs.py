@@ -174,8 +174,8 @@ class RunQueue:
         """Remove and return the first `count` messages of the first run."""
         run = self._runs.popleft()
         if count < len(run):
-            run, rest = run.cut(count)
-            self._runs.appendleft(rest)
+            run, remainder = run.cut(count)
+            self._runs.appendleft(remainder)
         self.messages -= len(run)
         return run
 
@@ -185,9 +185,9 @@ class Messages(Sequence[LogMessage]):
     again.
     """
 
-    def __init__(self, taken: Sequence[Run]) -> None:
-        self._runs = taken
-        self._ends = [*accumulate(len(run) for run in taken)]
+    def __init__(self, runs_of_messages: Sequence[Run]) -> None:
+        self._runs = runs_of_messages
+        self._ends = [*accumulate(len(run) for run in runs_of_messages)]
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

@@ -127,7 +127,7 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
     if answer.status in topic_requests.GONE:
         return []
     if not isinstance(answer.document, list):
-        raise topic_requests.unreadable(ask.act, answer.document)
+        raise topic_requests.unreadable(ask.purpose, answer.document)
     return answer.document
 
 
@@ -144,11 +144,13 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
         )
         for name in backing_topics
     ]
-    answers = iter(admin.ask_all([ask for of_topic in requests for ask in of_topic], deadline))
+    answers = iter(
+        admin.ask_all([ask for topic_requests_of in requests for ask in topic_requests_of], deadline)
+    )
     reports = {}
-    for name, of_topic in zip(backing_topics, requests, strict=True):
-        topic_answers = [next(answers) for _ in of_topic]
-        report = _report(of_topic, topic_answers)
+    for name, topic_requests_of in zip(backing_topics, requests, strict=True):
+        topic_answers = [next(answers) for _ in topic_requests_of]
+        report = _report(topic_requests_of, topic_answers)
         if report is not None and report.has_carried_messages:
             report = _without_barriers(admin, name, topic_answers[0], report, deadline)
         if report is not None:

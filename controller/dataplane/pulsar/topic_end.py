@@ -85,8 +85,8 @@ class TopicEnd:
             wave = list(islice(places, size))
             if not wave:
                 return
-            unknown = [place for place in wave if place not in self._parts]
-            self._parts |= self._cursors.parts_of(self._backing_topic, unknown, deadline)
+            unread_places = [place for place in wave if place not in self._parts]
+            self._parts |= self._cursors.parts_of(self._backing_topic, unread_places, deadline)
             yield from (self._parts[place] for place in wave)
 
     @contextmanager

@@ -112,8 +112,8 @@ class ConsumerReader:
 
 
 def _path(topic: str) -> str:
-    domain, _, rest = topic.partition("://")
-    tenant, namespace, name = rest.split("/", 2)
+    domain, _, path = topic.partition("://")
+    tenant, namespace, name = path.split("/", 2)
     return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"
 
 

@@ -155,12 +155,12 @@ def end(
         "outcome": outcome,
         "run_id": run_id,
     }
-    ended = _candidate(tx.execute(_END, parameters).one())
+    candidate = _candidate(tx.execute(_END, parameters).one())
     if state is CandidateState.PROMOTED:
         approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.DONE, None)
     reason = f"candidate {candidate_id} was {state}"
     approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.EXPIRED, reason)
-    return ended
+    return candidate
 
 
 def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:

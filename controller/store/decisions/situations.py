@@ -445,10 +445,10 @@ def _clients(
     )
 
 
-def _refilled(left: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
-    if left is None or at is None:
+def _refilled(remaining: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
+    if remaining is None or at is None:
         return per_minute
-    return float(min(per_minute, left + per_minute * (now - at).total_seconds() / 60))
+    return float(min(per_minute, remaining + per_minute * (now - at).total_seconds() / 60))
 
 
 def _ticks(rates: Sequence[float]) -> tuple[LoadStats, ...]:
@@ -493,8 +493,11 @@ def _share(row: Row[Any]) -> float | None:
     """Return the share of an ancestor's load that the segment is expected to have; None if it is not known (see `_EXPECTED`)."""
     if row.bins is None:
         return float(row.share)
-    whole, part = HashRange(row.parent_start, row.parent_end), HashRange(row.range_start, row.range_end)
-    return share_within(whole, row.bins, part)
+    ancestor_range, segment_range = (
+        HashRange(row.parent_start, row.parent_end),
+        HashRange(row.range_start, row.range_end),
+    )
+    return share_within(ancestor_range, row.bins, segment_range)
 
 
 def _history(row: Row[Any]) -> History:

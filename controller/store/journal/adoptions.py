@@ -73,12 +73,14 @@ def intend_adopt(
             policy=adoption.policy,
         )
         for name, kind in adoption.subscriptions.items():
-            by = SubscriptionConsumers.STOCK if name in adoption.stock else SubscriptionConsumers.CLEAVE
-            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH, by)
+            consumers = (
+                SubscriptionConsumers.STOCK if name in adoption.stock else SubscriptionConsumers.CLEAVE
+            )
+            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH, consumers)
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
         parameters = {ADOPTED: list(adoption.old_topics)}
-        new = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
-        return write_operation(tx, topic, new, request, backing_topic)
+        new_operation = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
+        return write_operation(tx, topic, new_operation, request, backing_topic)
 
     return once(
         tx,
@@ -112,7 +114,7 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
         for segment_id, old_topic in zip(old_ids, operation.fenced_topics, strict=True)
     ]
     tx.execute(insert(SEGMENT), rows)
-    new = (
+    children = (
         Segment(
             child.plan.segment_id,
             child.plan.hash_range,
@@ -125,4 +127,4 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
         for child in operation.children
     )
     names = {child.plan.segment_id: child.backing_topic for child in operation.children}
-    layouts.insert_segments(tx, topic.topic_id, new, names, at)
+    layouts.insert_segments(tx, topic.topic_id, children, names, at)

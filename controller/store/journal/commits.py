@@ -205,27 +205,27 @@ def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> d
     FencedOut, InvariantViolated, LostRace for stale subscriptions, or HeldUp for locked rows.
     """
     parameters = steps.held_parameters([record.operation for record in records], runner)
-    seen = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
+    rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
     return {
-        record.operation.operation_id: _why_skipped(record, seen.get(record.operation.operation_id), runner)
+        record.operation.operation_id: _why_skipped(record, rows.get(record.operation.operation_id), runner)
         for record in records
     }
 
 
-def _why_skipped(record: StepRecord, seen: Row[Any] | None, runner: str) -> CleaveError:
+def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> CleaveError:
     operation = record.operation
-    if seen is None or not seen.is_held:  # the row is missing if a fail-over lost the intent
+    if row is None or not row.is_held:  # the row is missing if a fail-over lost the intent
         return fenced_out(operation, runner)
-    if seen.topic_state not in (TopicState.LIVE, TopicState.DELETING):
+    if row.topic_state not in (TopicState.LIVE, TopicState.DELETING):
         return InvariantViolated(
-            f"topic {operation.topic_name} is {seen.topic_state} under {operation.kind} {operation.operation_id}"
+            f"topic {operation.topic_name} is {row.topic_state} under {operation.kind} {operation.operation_id}"
         )
-    if not seen.has_active_parents:
+    if not row.has_active_parents:
         return InvariantViolated(
             f"parents {operation.parent_ids} of operation {operation.operation_id} are not all active"
         )
-    if record.noted_version != seen.subscription_version:
-        return _stale_subscriptions(operation.topic_name, seen.subscription_version, record.noted_version)
+    if record.noted_version != row.subscription_version:
+        return _stale_subscriptions(operation.topic_name, row.subscription_version, record.noted_version)
     return HeldUp(
         f"another transaction has locked the rows of topic {operation.topic_name}; retry", ROWS_HELD_SECONDS
     )

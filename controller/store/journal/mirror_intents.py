@@ -45,8 +45,10 @@ def intend_attach(
             policy=policy,
             properties=properties,
         )
-        new = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments})
-        return write_operation(tx, topic, new, request)
+        new_operation = NewOperation(
+            OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments}
+        )
+        return write_operation(tx, topic, new_operation, request)
 
     return once(
         tx,

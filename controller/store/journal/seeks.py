@@ -127,8 +127,8 @@ def intend_seek(
         if row.is_stock and target.instant_ms is not None:
             since = to_datetime(max(target.instant_ms - CLOCKS_APART_MS, 0))
             reach = min(row.created_epoch, subscriptions.first_epoch(tx, topic_id, since))
-            behind = gates.behind_unread(tx, topic_id, after_epoch=reach, since=since)
-            gates.demand_barriers(topic.name, subscription, behind)
+            successors = gates.behind_unread(tx, topic_id, after_epoch=reach, since=since)
+            gates.demand_barriers(topic.name, subscription, successors)
         if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
                 f"subscription {subscription} of {topic.name} acknowledges messages and has no checkpoints; name another target"

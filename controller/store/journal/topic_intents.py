@@ -69,8 +69,10 @@ def intend_create(
             properties=properties,
         )
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
-        new = NewOperation(OperationKind.CREATE, children=children, parameters={"segments": segments})
-        return write_operation(tx, topic, new, request, backing_topic)
+        new_operation = NewOperation(
+            OperationKind.CREATE, children=children, parameters={"segments": segments}
+        )
+        return write_operation(tx, topic, new_operation, request, backing_topic)
 
     return once(
         tx,

@@ -284,9 +284,9 @@ def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_
             f"this database was not created from the schema of {BASELINE} but by an unreleased version, and cannot be upgraded; "
             "create a new database, or dump the data of this one and reload them into a new one"
         )
-    ahead = sorted(set(recorded) - {script.name for script in scripts})
-    if ahead:
-        raise Conflict(f"migration {ahead[-1]} was applied by a newer version; upgrade this program")
+    unknown_names = sorted(set(recorded) - {script.name for script in scripts})
+    if unknown_names:
+        raise Conflict(f"migration {unknown_names[-1]} was applied by a newer version; upgrade this program")
     changed = [s.name for s in migrations if recorded.get(s.name, s.checksum) != s.checksum]
     if changed:
         raise Conflict(
@@ -294,10 +294,10 @@ def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_
         )
     unapplied = [script for script in scripts if script.name not in recorded]
     latest = max(recorded, default="")
-    late = [script.name for script in unapplied if script.name < latest]
-    if late:
+    misplaced_names = [script.name for script in unapplied if script.name < latest]
+    if misplaced_names:
         raise Conflict(
-            f"migration {late[0]} sorts before {latest}, which is applied; give migration {late[0]} a higher number"
+            f"migration {misplaced_names[0]} sorts before {latest}, which is applied; give migration {misplaced_names[0]} a higher number"
         )
     return unapplied
 

@@ -43,17 +43,18 @@ _FORGET = tuple(
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
     """Raise HeldUp while another operation of the topic is live."""
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
-    others = tx.execute(text(_OTHERS_LIVE), parameters).scalar_one()
-    if others:
+    live_count = tx.execute(text(_OTHERS_LIVE), parameters).scalar_one()
+    if live_count:
         raise HeldUp(
-            f"{others} older operation(s) of topic {topic.name} are live; wait until they have finished", 0.1
+            f"{live_count} older operation(s) of topic {topic.name} are live; wait until they have finished",
+            0.1,
         )
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
     """Seal and prune the remaining segments of the topic. Return their logs by segment id."""
-    ended = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
-    return {row.segment_id: row.backing_topic for row in ended}
+    rows = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
+    return {row.segment_id: row.backing_topic for row in rows}
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:

@@ -120,11 +120,11 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     _insert(tx, topic, plan)
     tx.execute(text(FORGET_LOADS), {**topic_parameters, "segment_ids": list(plan.sealed)})
     tx.execute(text(_END_OPERATIONS), {**topic_parameters, "added": added, "sealed": list(plan.sealed)})
-    kept = {
+    kept_logs = {
         "data_plane": topic.data_plane,
         "backing_topics": [log.backing_topic for log in plan.added.values()],
     }
-    tx.execute(text(_KEEP), kept)
+    tx.execute(text(_KEEP), kept_logs)
     for name, kind in sorted(recovered.subscriptions.items()):
         insert_subscription(tx, topic.topic_id, name, kind, recovered.reads_after_epoch)
     marks = [
