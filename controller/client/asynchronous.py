@@ -167,10 +167,10 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         self._opened().resume()
 
     def _take(self, seconds: float) -> None:
-        """Receive an item if none is waiting for a task. Runs in the thread.
+        """Receive an item if none is waiting for a task, waiting up to `seconds`.
 
-        Items taken for a cancelled task are returned first, unless they belong to another consumer by this
-        time.
+        Runs in the thread. Drops items of cancelled tasks that belong to another consumer by this time; the
+        others are returned first.
         """
         consumer = self._opened()
         for item in [item for item in self._received if not self._is_own(consumer, item)]:

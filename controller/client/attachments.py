@@ -268,8 +268,9 @@ class Attachments:
         self._threads.ask(attachment, question)
 
     def with_new_messages(self) -> Iterator[tuple[Attachment, LogReader]]:
-        """Yield the attachments that may have new messages, in rotation. The caller stops iterating when it
-        has a message.
+        """Yield the attachments that may have new messages, or a result of a query, with their open readers,
+        in rotation. Attachments that are full, to be released, or wait for a retry are left out. The caller
+        stops iterating when it has a message.
         """
         identities = sorted(self._by_identity)
         for _ in identities:

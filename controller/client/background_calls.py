@@ -50,8 +50,10 @@ class BackgroundCalls:
             return True
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """Accept no further calls. Submitted calls have `wait_seconds` to end; calls that have not begun by
-        then are dropped. Idempotent.
+        """Accept no further calls.
+
+        Submitted calls have `wait_seconds` to end, for which this method waits; calls that have not begun by
+        then are dropped, and a call in progress continues. Idempotent.
         """
         until = time.monotonic() + wait_seconds
         with self._lock:

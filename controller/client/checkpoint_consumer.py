@@ -316,8 +316,11 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return batch
 
     def _poll(self) -> CheckpointBatch | None:
-        """Run one poll: follow the layout, open the readers that are due, and read from the next segment that
-        has messages.
+        """Run one poll: follow the layout, open the readers that are due, and return the batch of the next
+        segment that has messages; None if there are none.
+
+        If a segment ends, its children are polled at once. Raises DataGone, and the error of the last request
+        for the list.
         """
         self._readers.signal_all_if_due()
         if self._watch.take() and self._watch.current.epoch >= self._layout.epoch:

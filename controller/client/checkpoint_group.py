@@ -221,8 +221,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._segments.get(batch.segment_id) is batch.origin
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Return for each segment that the group reads why this member delivers no message of it. Raises
-        StoreUnavailable while no worker responds.
+        """Return for each segment that the group reads why this member delivers no message of it, by segment;
+        for segments of others, the leader's statement. Raises StoreUnavailable while no worker responds.
         """
         statuses: dict[int, SegmentStatus] = {}
         for row in self._session.why():

@@ -216,7 +216,8 @@ def _whole_lines(descriptor: int) -> int:
 
 
 def history_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that the given files and directories stand for, each once.
+    """Return the files that the given files and directories stand for, each once. A directory stands for all
+    files with the suffix `.history` in it, at any depth, by name.
 
     Raises InvalidInput for a path that does not exist and for a directory without a history.
     """

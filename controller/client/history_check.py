@@ -445,7 +445,7 @@ class _Judge:
 
     def _check_owner(self, message: int, owner: int, at: int) -> None:
         """Record a fault if the attachment receives a message of the key although another attachment has
-        followed it.
+        followed it. Otherwise the attachment is the key's present owner.
         """
         state = self._key
         if owner == state.present:
@@ -505,7 +505,7 @@ class _Judge:
         self._on_failed(message, owner, at)
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
-        """End the processing of the message. After a failure its successor may not begin."""
+        """End the processing of the message by its owner. After a failure its successor may not begin."""
         messages_in_progress = self._key.working.get(owner)
         if messages_in_progress is not None:
             messages_in_progress.discard(message)

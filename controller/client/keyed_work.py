@@ -240,7 +240,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return f"KeyedWork of {self._consumer.topic}"
 
     def _settle_until(self, deadline: float) -> None:
-        """Acknowledge done messages, and report the buckets that were closed without a crash."""
+        """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), and report the
+        buckets that were closed without a crash. Logs the number of messages still in progress.
+        """
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
             self._run_reports()
@@ -334,11 +336,12 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
     def _maintain(self, closed_at: float | None = None) -> None:
-        """Maintain each bucket: acknowledge settled messages, release buckets that other consumers wait for,
-        forget lost buckets, and update the reasons.
+        """Maintain each bucket: acknowledge settled messages that are due, release buckets that other
+        consumers wait for, forget lost buckets, request missing counts, and update the reasons and limits of
+        the attachments.
 
-        While closing, acknowledgements are retried until `closed_at`. Messages that cannot be acknowledged
-        are delivered again.
+        While closing, acknowledgements are retried until `closed_at` (`time.monotonic` seconds), and errors
+        are ignored: messages that cannot be acknowledged are delivered again.
         """
         now = time.monotonic()
         for lane in list(self._lanes.values()):
@@ -363,6 +366,10 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 attachment.work = self._wait_reasons(lane)
 
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
+        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned.
+
+        Report the dead letters among them to a worker. Raises DataPlaneUnavailable after `patience_seconds`.
+        """
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):
             return
@@ -432,7 +439,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return min(times, default=float("inf"))
 
     def _wait_reasons(self, lane: _Lane) -> str | None:
-        """Return why messages of the bucket wait, for `why()`. None if they only wait for their turn."""
+        """Return why messages of the bucket wait, for `why()`: the limit, up to `_MAX_NAMED` failing
+        messages, trouble, or missing counts. None if they only wait for their turn.
+        """
         reasons = [_hold_reason(item) for item in itertools.islice(lane.schedule.failing, _MAX_NAMED)]
         if lane.schedule.is_full:
             reasons.insert(

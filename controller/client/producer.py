@@ -309,7 +309,10 @@ class Producer(OneProcess, StoresOnExit):
                 self._busy_threads.discard(thread)
 
     def _end(self) -> None:
-        """End all threads. No further batch is begun."""
+        """End all threads, and stop following the layout.
+
+        Waits for the batches in flight. No further batch is begun. Idempotent.
+        """
         with self._busy():
             if self._key_counts is not None:
                 self._key_counts.close()
@@ -415,10 +418,11 @@ class Producer(OneProcess, StoresOnExit):
         self._has_failed = False
 
     def _send_due(self, delay_seconds: float) -> float | None:
-        """Send each lane whose oldest message has waited for `delay_seconds`. The application's next call
-        raises the errors.
+        """Send each lane whose oldest message has waited for `delay_seconds`, and each batch in doubt. Called
+        by the thread of `DelayedSends`; the application's next call raises the errors.
 
-        Return when the next lane is due, in `time.monotonic` seconds; None if no message waits.
+        Return when the next lane is due, in `time.monotonic` seconds, or after RETRY_SECONDS if routing has
+        failed or a fenced segment waits; None if no message waits.
         """
         with self._lock:
             try:
@@ -460,9 +464,10 @@ class Producer(OneProcess, StoresOnExit):
         self._changed()
 
     def _follow_layout(self) -> bool:
-        """Adopt the newest layout. Messages for removed segments are routed again, before newer messages.
+        """Adopt the newest layout if it may have changed.
 
-        Return False while the result of a batch for a removed segment is unknown.
+        Messages for removed segments are routed again, before newer messages. Return False while the result
+        of a batch for a removed segment is unknown. After an error, the next call tries again.
         """
         if not self._is_outdated:
             return True
@@ -498,6 +503,8 @@ class Producer(OneProcess, StoresOnExit):
 
     def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
         """Begin to open, once for each layout, the logs that messages in doubt go to if they are not stored.
+        Does nothing if the log client is not eager. Only the first MOST_OPENED_AHEAD messages decide.
+
         The opening takes as long as the response to the batches, so both run at the same time.
         """
         snapshot = self._watch.snapshot
@@ -535,7 +542,10 @@ class Producer(OneProcess, StoresOnExit):
         return lane
 
     def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
-        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash."""
+        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash, and cache them.
+
+        A full cache is cleared first. Raises InvalidInput for a key without a UTF-8 form.
+        """
         coded = key_bytes(key)
         hashes = key_hash(coded)
         segment = self._snapshot.layout.segment_for(hashes.segment_hash)

@@ -370,8 +370,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return _SegmentBuffer(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list; while paused only segments with received messages. Raises
-        InvalidInput after `close`.
+        """Read the segments of the newest list; while paused only segments with received messages, whose
+        buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for the
+        list.
         """
         self._demand_open()
         is_new = self._watch.take()
@@ -414,8 +415,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     ) -> LogMessage | None:
         """Return the next message of the segment.
 
-        If the segment is drained, report that. Errors are recorded: a lost attachment is opened again, an
-        unreachable log is retried later.
+        If the segment is drained, report that. Raises nothing of the log: a lost attachment is opened again,
+        and the error of an unreachable log is recorded for a later retry.
         """
         try:
             if segment_buffer.is_lost:

@@ -92,8 +92,10 @@ class SegmentWatch:
         return segment_list
 
     def take(self) -> bool:
-        """Set `current` to the newest list. Return True if it has changed. Raises the error of the last
-        request, except StoreUnavailable.
+        """Set `current` to the newest list.
+
+        Return True if it has changed. Raises the error of the last request, unless the thread retries it
+        (Retryable).
         """
         if self._failure is not None:
             raise self._failure

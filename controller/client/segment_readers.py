@@ -93,8 +93,8 @@ class SegmentReaders(Generic[Reader]):
         self._threads.ask(segment_reader, question)
 
     def with_new_messages(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
-        """Yield the readers that may have new messages, in rotation. The caller stops iterating when it has a
-        message.
+        """Yield the readers that may have new messages, or a result of a query, in rotation; those that are
+        not open or wait for a retry are left out. The caller stops iterating when it has a message.
         """
         segment_ids = sorted(self._by_segment)
         following = bisect_right(segment_ids, self._last)
@@ -157,7 +157,9 @@ class SegmentReaders(Generic[Reader]):
             self._threads.stop(segment_id, segment_reader)
 
     def reason(self, segment_id: int, *, is_paused: bool) -> str:
-        """Return the reason why no message of a segment is delivered at present."""
+        """Return the reason why no message of a segment is delivered at present: an error, a setback unless
+        paused, the opening, a pause, or no data.
+        """
         segment_reader = self._by_segment.get(segment_id)
         if segment_reader is not None and segment_reader.error is not None:
             return f"out of reach: {segment_reader.error}"

@@ -249,8 +249,10 @@ class Session:
         self._thread.join(max(0.0, until - time.monotonic()))
 
     def _deregister(self, until: float) -> None:
-        """Deregister at any worker. A stopped worker must not use up the time of workers that would
-        respond.
+        """Deregister at any worker, and retry until `until` (`time.monotonic` seconds); then log a warning.
+
+        Each attempt gets a share of the time, because a stopped worker must not use up the time of workers
+        that would respond. Raises nothing.
         """
         try_seconds = (until - time.monotonic()) / (1 + self._servers.count)
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
@@ -283,7 +285,10 @@ class Session:
         self._calls.submit(report)
 
     def _run(self) -> None:
-        """Keep connected until the session is closed or permanently refused."""
+        """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
+        after a delay. After SessionExpired, start over. A permanent refusal is kept for `demand_alive`. Calls
+        `on_lost` while all buckets may belong to others.
+        """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
             try:
@@ -406,8 +411,10 @@ class Session:
             self._is_heartbeat_pending = False
 
     def _report_reasons(self, incarnation: str) -> None:
-        """Report why owned buckets deliver no messages, if the reasons have changed. A failed report is
-        repeated at the next heartbeat.
+        """Report why owned buckets deliver no messages, if the reasons have changed since the last report.
+
+        After a Retryable error the report is repeated at the next heartbeat; a refusal of a worker is
+        ignored.
         """
         reasons = tuple(self._lasting_reasons())
         if reasons == self._reported:

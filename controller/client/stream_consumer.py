@@ -190,8 +190,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def why(self) -> tuple[BucketStatus, ...]:
         """Return for each bucket that the subscription reads why this consumer receives no message of it.
 
-        The reason of an owned bucket is this consumer's, that of any other bucket the leader's. Raises
-        StoreUnavailable while no worker responds.
+        The reason of an owned bucket is this consumer's, that of any other bucket the leader's, which is
+        requested at each call. Raises StoreUnavailable while no worker responds.
         """
         own: dict[int, list[Attachment]] = {}
         for attachment in self._attachments.all:
@@ -287,7 +287,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         Each message is then in the results exactly once. Raises FencedOut if the bucket has another owner;
         AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
         delivered before these are neither in the results nor acknowledged: process those first, or return
-        them. After an error, roll back the transaction.
+        them; InvalidInput for a consumer without `positions`. After an error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
@@ -450,8 +450,12 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._maintenance.notify()
 
     def _maintain(self) -> float:
-        """Do the work between two calls of the application: open assigned buckets, and release idle buckets
-        that are to be released. Return the seconds until more work is due.
+        """Do the work between two calls of the application: follow the assignment, open assigned buckets, and
+        release idle buckets that are to be released, unless `on_release` must be called in the application's
+        thread.
+
+        Return the seconds until more work is due. Does nothing, and returns infinity, while the leader is out
+        of reach.
         """
         if not self._session.is_current:
             return math.inf
@@ -566,8 +570,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _read_or_query(self, attachment: Attachment, reader: LogReader) -> _ReadResult | None:
-        """Return the next messages of a bucket, or None if none have arrived. Slow queries of the log run in
-        a background thread, and a later call returns their result.
+        """Return the next messages of a bucket, or that it is drained; None if none have arrived or a query
+        is in progress. Slow queries of the log run in a background thread, and a later call returns their
+        result. Raises the errors of `LogReader.read` and of the query.
         """
         result: _ReadResult | None = attachment.take_result()
         if result is not None:

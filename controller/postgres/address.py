@@ -178,7 +178,9 @@ def _check_hosts(parameters: Mapping[str, str]) -> None:
 
 
 def _is_host(host: str) -> bool:
-    """Return True for a name, an IP address or a socket directory; False for a text that contains a port or a login."""
+    """Return True for a name, an IP address, or a socket directory or abstract socket; False for a text that
+    contains a port or a login.
+    """
     if ":" not in host and "@" not in host:
         return True
     if host.startswith(("/", "@")):

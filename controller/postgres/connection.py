@@ -130,7 +130,8 @@ class WatchedConnection(psycopg2.extensions.connection):
     def demand_answer(self) -> None:
         """Execute a trivial statement.
 
-        Raises psycopg2.Error if the server does not answer in `ANSWER_SECONDS` or is superseded. Needs autocommit.
+        Raises psycopg2.Error (NoAnswer) if the server does not answer in `ANSWER_SECONDS` or is superseded.
+        Needs autocommit.
         """
         if self.is_superseded:
             raise NoAnswer(f"PostgreSQL at {self.server} has been replaced by another server")

@@ -77,10 +77,11 @@ class Poolers:
 
 
 def _shares(connection: psycopg2.extensions.connection, other: psycopg2.extensions.connection) -> bool:
-    """Return True if both connections used one session, or one connection used two sessions.
+    """Return True if both connections used one session, or one connection used two sessions. Executes up to
+    30 statements, and sets `other` to autocommit.
 
-    If a pooler assigns the most recently freed session first, both connections get the same session. If a pooler assigns its sessions
-    in turn, two statements of one connection get two sessions.
+    If a pooler assigns the most recently freed session first, both connections get the same session. If a
+    pooler assigns its sessions in turn, two statements of one connection get two sessions.
     """
     other.autocommit = True
     own_processes, other_processes = set[int](), set[int]()

@@ -134,9 +134,10 @@ class EmbeddedLogClient(OneProcess):
         ownership: Ownership | None = None,
     ) -> EmbeddedReader:
         """Take the cursor, or a part of it, and read from its position, as `LogClient.open_reader` defines.
+        The first reader starts the thread that listens for notifications.
 
         The cursor is taken by compare-and-set, whole or not at all. `EmbeddedReader` describes parts of a
-        cursor.
+        cursor. Raises InvalidInput for an owner's name that PostgreSQL cannot store.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -199,8 +200,10 @@ class EmbeddedLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> EmbeddedQueueReader:
-        """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines. A
-        reader that reads the subscription in order is disconnected.
+        """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines.
+
+        A reader that reads the subscription in order is disconnected. A thread keeps the queue reader alive
+        until `close`.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()

@@ -89,7 +89,10 @@ class EmbeddedDataPlane:
         return self._calls.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`."""
+        """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`.
+
+        Raises InvalidInput for a name without `topic://`, or one that is too long.
+        """
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
         return checked("segment", f"segment://{topic.removeprefix(_TOPIC)}/{descriptor}")
@@ -267,7 +270,7 @@ class EmbeddedDataPlane:
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
         """Sample the keys of the latest messages, as `SamplesKeys` defines: one statement, by index from the
-        log's end.
+        log's end. Raises SegmentNotFound, SegmentTerminated.
         """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
@@ -345,10 +348,11 @@ class EmbeddedDataPlane:
             return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
-        """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, for half of a
-        call's time.
+        """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, each a
+        transaction, for half of a call's time.
 
-        The next call continues where this one had to stop.
+        The next call continues where this one had to stop (`is_complete` is False). Return the number of
+        deleted messages.
         """
         purpose, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0

@@ -133,7 +133,8 @@ class EmbeddedReader(OneProcess):
         """Return True if the log is terminated and acknowledged to its end, in every part of the cursor.
 
         If nothing is left to settle, the reader first scans the rest of a terminated log, `MAX_SCANNED`
-        offsets per call, because none of the rest may belong to this reader.
+        offsets per call, because none of the rest may belong to this reader. Such offsets are settled; a
+        message of this reader is left for the next `read`. Raises the errors of `LogReader`.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:
@@ -160,10 +161,11 @@ class EmbeddedReader(OneProcess):
         return self._acknowledged >= self._delivered
 
     def _scan(self, limit: int, max_bytes: int, lag: int) -> list[LogMessage]:
-        """Advance the place, and return this reader's messages up to the place.
+        """Advance the place by at most `MAX_SCANNED` messages or `limit`, and return this reader's messages
+        up to the place.
 
         If there are none and nothing is unsettled, a position that is more than `lag` behind is moved to the
-        place.
+        place. Raises LogShortened, or the error that says why the cursor is lost.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             cursor.execute(
@@ -206,7 +208,11 @@ class EmbeddedReader(OneProcess):
         demand_present(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
-        """Return the error that names the new owners of the cursor, or the reason why the cursor is gone."""
+        """Return the error of a lost cursor:
+
+        SubscriptionNotFound if there is no cursor, FencedOut if a reader with the same owner has it,
+        otherwise LostRace with the new owners.
+        """
         log_id, subscription, _ = self._held
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_OWNERS, (log_id, subscription, self._bucket.start, self._bucket.end))

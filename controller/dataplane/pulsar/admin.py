@@ -157,7 +157,8 @@ class AdminCalls:
         """Send the request to the broker that responded last.
 
         Try the next one while brokers are unreachable, and try at least twice, because a kept connection may
-        be dead.
+        be dead. Raises the error of `network_failure` after the last attempt, or at once if the request may
+        have arrived.
         """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
@@ -175,6 +176,9 @@ class AdminCalls:
     def _follow(self, ask: Ask, url: str, deadline: Deadline) -> Answer:
         """Return the response of the broker to which the request is redirected, after at most `MAX_REDIRECTS`
         redirects.
+
+        Raises DataPlaneTimeout at the deadline, DataPlaneUnavailable after more redirects, Terminal for a
+        redirect without TLS that would show the token, and the errors of `_read`.
         """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):

@@ -219,11 +219,12 @@ class BatchSender:
         entry_marks: EntryMarks | None,
         sequence: int,
     ) -> _Results:
-        """Pass the messages to the library, which sends them at once, and does not combine them with later
-        messages into an entry.
+        """Pass the messages to the library, which sends them at once, and return their results, which arrive
+        later. An error of the library is one of the results.
 
-        An entry's first message carries the marks of the entry. If the library may divide the messages into
-        several entries, each message carries them, because each may be the first.
+        The library does not combine the messages with later ones into an entry. An entry's first message
+        carries the marks of the entry. If the library may divide the messages into several entries, each
+        message carries them, because each may be the first.
         """
         is_one = _is_one_entry(messages)
         results = _Results(len(messages), together=is_one)
@@ -244,9 +245,11 @@ class BatchSender:
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait for the results, and return the number of messages, from the front, that are stored. Raises
-        the error that kept the first message from being stored, and every error that leaves the result
-        unknown.
+        """Wait for the results, and return the number of messages, from the front, that are stored.
+
+        Raises the error that kept the first message from being stored, and every error that leaves the result
+        unknown: SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer
+        is closed.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -353,8 +356,10 @@ class _Results:
             self.complete.set()
 
     def outcome(self, purpose: str) -> tuple[int, CleaveError | None]:
-        """Return the number of messages, from the front, that are stored, and the error of the next
-        message.
+        """Return the number of messages, from the front, that are stored, and the error of the next message:
+
+        DataPlaneTimeout if its result is missing, None if all are stored. Keeps the place of the last stored
+        entry.
         """
         stored = 0
         for result, message_id in list(self.results):

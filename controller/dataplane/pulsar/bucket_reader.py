@@ -91,7 +91,10 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Acknowledge the runs: an entry that is read to its end at once, other messages one by one."""
+        """Acknowledge the runs at the broker: an entry that is read to its end at once, other messages one by
+        one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as a
+        whole.
+        """
         last = settled[-1]
         following = self._following()
         is_at_end = following is not None and following[:2] != last.entry

@@ -247,8 +247,9 @@ class Cursors:
         return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Return True if the topic is terminated and `read` (empty: nothing) is its last message. Raises
-        SegmentNotFound.
+        """Return True if the topic is terminated and `read` (empty: nothing) is its last message, or the
+        topic is empty. Reads the last entry only if `read` is in it. Raises SegmentNotFound, DataGone if that
+        entry was deleted.
         """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":

@@ -100,8 +100,9 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
 
 
 def refusal(purpose: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
-    """Return the error for a response with that status. `retry_after` is the text of the header: seconds or a
-    date.
+    """Return the error for a response with that status and reason, by the first row of the table that
+    matches; DataPlaneUnavailable for an unexpected status. `retry_after` is the text of the header, seconds
+    or a date, which sets the delay of a DataPlaneUnavailable up to `LONGEST_DELAY_SECONDS`.
     """
     text = f"{purpose}: answered {status} ({reason[:300] or 'no reason given'})"
     for statuses, words, build in _TABLE:
@@ -142,7 +143,11 @@ def late(purpose: str, seconds: float) -> DataPlaneTimeout:
 def network_failure(
     error: requests.RequestException, purpose: str, address: str, seconds: float
 ) -> CleaveError:
-    """Return the error for a call without a usable response."""
+    """Return the error for a call without a usable response:
+
+    DataPlaneTimeout, Terminal for an invalid certificate, DataPlaneUnavailable for a connection that was
+    refused or broke, InvalidInput for a request that cannot be sent. `seconds` is the time limit of the call.
+    """
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args
     ):

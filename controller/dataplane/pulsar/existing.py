@@ -65,7 +65,11 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
 
 
 def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of partitions, 0 without any. Raises InvalidInput for a topic that Cleave does not adopt."""
+    """Return the number of partitions, 0 without any.
+
+    Raises InvalidInput for a topic that is not persistent, is a partition of another topic, or has more than
+    `_MANY` partitions.
+    """
     if not name.startswith("persistent://"):
         raise InvalidInput(
             f"{name} is not persistent: its messages are lost with its broker; create a persistent topic"

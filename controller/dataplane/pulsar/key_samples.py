@@ -106,6 +106,10 @@ class KeySamples:
         return _Range(places[-1], places[0], most) if places else None
 
     def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Return the document of the response.
+
+        Raises SegmentNotFound, and DataPlaneUnavailable for a document that is no object.
+        """
         answer = self._admin.ask(ask, deadline)
         if answer.status in topic_requests.GONE:
             raise SegmentNotFound(

@@ -247,6 +247,7 @@ class PulsarLogClient(OneProcess):
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> PulsarQueueReader:
         """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines.
+        Raises LostRace while a consumer reads the subscription in order.
 
         At the end of a drained topic the reader does not connect, for the reason that `open_reader` gives.
         """
@@ -324,7 +325,11 @@ class PulsarLogClient(OneProcess):
         producer: str,
         bucket: HashRange | None,
     ) -> BatchSender:
-        """Return the sender of the batch. Raises InvalidInput for a batch that no broker accepts."""
+        """Return the sender of the batch.
+
+        Raises InvalidInput for an empty producer name, too many or too long messages, or a bucket hash
+        outside the ring.
+        """
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
         longest = max(

@@ -387,7 +387,9 @@ def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace
 
 
 def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
-    """Return the status of the answer to a request for the policy of a topic that does not exist. Raises NotFound for a missing namespace.
+    """Return the status of the answer to a request for the policy of a topic that does not exist: 404 if the
+    brokers have policies of topics, 405 if they have no such call, 401 or 403 without the right. Raises
+    NotFound for a missing namespace.
 
     Setting a policy needs the same rights as reading the policy, and the broker checks the rights first.
     """

@@ -82,7 +82,10 @@ class PulsarPositionReader(OneProcess):
         intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, up to `limit` in this reader."""
+        """Take messages that have arrived, until the buffer has `limit` messages.
+
+        Messages up to the start position, which belong to an entry that was read in part, are dropped.
+        """
         with self._taking:
             if self._opened is None:
                 return

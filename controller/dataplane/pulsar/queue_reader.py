@@ -218,7 +218,10 @@ class PulsarQueueReader(OneProcess):
         ]
 
     def _skip_barriers(self) -> None:
-        """Acknowledge the barriers of gates that come first. A barrier is no message."""
+        """Acknowledge and remove the barriers of gates that come first among the buffered messages.
+
+        A barrier is no message.
+        """
         opened = self._opened
         while opened is not None:
             with self._lock:

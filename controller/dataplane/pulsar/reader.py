@@ -260,10 +260,11 @@ class PulsarReader(OneProcess):
 
     def is_drained(self) -> bool:
         """Return True if the topic is terminated and acknowledged to its end, permanently. Waits for
-        acknowledgements in flight. Raises the errors of `read` if the reading has ended otherwise.
+        acknowledgements in flight.
 
         At the end, the cursor is moved to its present position, so that the broker stores it. The reader has
-        then finished: its connection is closed.
+        then finished: its connection is closed. Raises the errors of `read` if the reading has ended
+        otherwise, or if the topic was drained when the reader was opened and the cursor was moved back since.
         """
         self._demand_held()
         deadline = self._cursors.deadline()
@@ -280,6 +281,9 @@ class PulsarReader(OneProcess):
     def _make_end_durable(self, deadline: Deadline) -> None:
         """Make the broker write the end as the cursor's position to disk, so that it survives a crash. A
         move, even to the present position, is answered when it is on disk.
+
+        Does nothing if that was done. A reader of a bucket retries DataPlaneUnavailable until the deadline;
+        then, and for other readers at once, the error is raised.
         """
         pause = threading.Event()
         while not self._is_end_durable:

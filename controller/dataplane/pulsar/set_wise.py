@@ -20,8 +20,9 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
-    """Create the topics, and return the state of each after the call, by name: with its own subscriptions and
-    those of its predecessors, except the excepted ones.
+    """Create the topics with their own subscriptions and those of their predecessors, except the excepted
+    ones, and return the state of each after the call, by name. Missing subscriptions are added to existing
+    topics.
 
     The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
     done before remains.
@@ -134,6 +135,9 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     """Return a report on each topic, by name, MISSING topics included. Topics whose responses are incomplete
     are absent. The barrier of a gate does not count as a message.
+
+    Sends three requests per topic at the same time, and further ones for a topic that may contain only
+    barriers.
     """
     deadline = admin.deadline()
     requests = [

@@ -79,7 +79,9 @@ class TopicEnd:
     def _parts_backwards(
         self, internal: Mapping[str, Any], behind: tuple[int, int], deadline: Deadline
     ) -> Iterator[StoredPart | None]:
-        """Yield the content of each entry, from the last one back to the first behind the place."""
+        """Yield the content of each entry, from the last one back to the first behind the place; None for a
+        deleted entry. Reads entries in waves, each in parallel, and keeps their contents.
+        """
         places = places_backwards(internal, behind)
         for size in chain(_WAVES, repeat(_WAVES[-1])):
             wave = list(islice(places, size))

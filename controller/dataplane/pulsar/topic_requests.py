@@ -2,7 +2,8 @@
 requests.
 
 Only subscriptions that outlive their consumers count. Temporary subscriptions of readers, and the broker's
-own, do not.
+own, do not. Each function that reads a response raises DataPlaneUnavailable if the response lacks the
+requested data.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def state(ask: Ask, answer: Answer) -> LogState:
 
 
 def has_carried_messages(ask: Ask, answer: Answer) -> bool:
-    """Return False if the topic's internal statistics show no trace of a message.
+    """Return False if the topic's internal statistics show no trace of a message. Raises DataPlaneUnavailable
+    if they are incomplete.
 
     A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a
     topic were acknowledged and removed after their retention, its statistics look unused after two loads,

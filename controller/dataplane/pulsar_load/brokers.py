@@ -98,7 +98,11 @@ class BrokerList:
             self._refresh_at = min(self._refresh_at, self._read_at + MIN_REFRESH_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """Try one address after the other. The address that responds is tried first the next time."""
+        """Try one address after the other, each for its share of the remaining time.
+
+        The address that responds is tried first the next time. Raises the Retryable error of the last
+        address, also for an address that lists no brokers.
+        """
         for addresses_left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]
             try:

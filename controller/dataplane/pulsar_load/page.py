@@ -71,7 +71,8 @@ class Page:
         """Time at which the broker's process started; None if the page does not contain it."""
 
     def feed(self, block: bytes) -> None:
-        """Parse the next block into `topics` and `started_at_ms`.
+        """Parse the next block into `topics` and `started_at_ms`. The unfinished line at its end is kept for
+        the next block. Lines about other topics, and values that no counter can have, are ignored.
 
         Raises DataPlaneUnavailable for a body that is not a metrics page.
         """

@@ -315,7 +315,8 @@ def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     """Write two epochs, the topic as it existed and the created segments, and make a topic in state creating live.
 
-    The old logs are terminated already.
+    The old logs are terminated already. Raises InvariantViolated unless the topic is creating or deleting, LostRace if its
+    subscriptions have changed.
     """
     if topic.state not in (TopicState.CREATING, TopicState.DELETING):
         raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
@@ -340,7 +341,8 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
     """Prune the segments that every subscription has still drained (a seek may have changed that since the intent), delete their gates
-    and load, and queue their logs for deletion. Return None, and write nothing, if no segment is drained.
+    and load, and queue their logs for deletion. Return None, and write nothing, if no segment is drained. Raises InvariantViolated if a
+    segment is not sealed, or pruned already.
     """
     operation = record.operation
     undrained = drains.undrained_subscriptions(tx, topic.topic_id, operation.parent_ids)

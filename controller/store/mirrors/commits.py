@@ -44,7 +44,11 @@ def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: Segme
 
 
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """Write the reshape, and return its epoch. The mirror, or the commit of another operation, may have written the row already."""
+    """Write the layout and return the epoch of the reshape.
+
+    The mirror, or the commit of another operation, may have written them already. Raises InvariantViolated if no epoch of the layout
+    has the change of the operation.
+    """
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     epoch = tx.execute(text(_EPOCH_OF), parameters).scalar_one_or_none()
     if layout.epoch > topic.epoch or epoch is None:  # otherwise a later layout was written already

@@ -116,7 +116,10 @@ OperationByEpoch = Mapping[int, Row[Any]]
 
 
 def _requested_operations(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> OperationByEpoch:
-    """Return, by epoch, the operations that requested the steps. A segment is sealed once, so the sealed segments identify the operation."""
+    """Return, by epoch, the rows of the operations that requested the steps: same kind, and the same sealed segments.
+
+    A segment is sealed once, so the sealed segments identify the operation. Steps without an operation are absent.
+    """
     sealed_ids = [segment_id for step in steps for segment_id in step.sealed_ids]
     if not sealed_ids:
         return {}
@@ -184,7 +187,10 @@ def _stamps(
     steps: Sequence[LayoutStep] = (),
     operations: OperationByEpoch = MappingProxyType({}),
 ) -> dict[str, datetime]:
-    """Return the cooldown columns. A cooldown begins at the intent of the operation, or, without one, at the creation of the children."""
+    """Return the values of the cooldown columns that the steps change; a time never falls.
+
+    A cooldown begins at the intent of the operation, or, without one, at the creation of the children.
+    """
     own_child_ids = {
         segment_id for step in steps if step.epoch in operations for segment_id in step.created_ids
     }

@@ -201,10 +201,10 @@ def _drop_unreachable_servers(engine: Engine) -> None:
 
 
 def _replace_dead_connections(engine: Engine) -> None:
-    """Test each connection before use: always its socket, and after a long idle time also by a round trip.
+    """Test each connection before use: its socket and its server, and after `PING_AFTER_SECONDS` idle also by a round trip.
 
-    A server that stops closes its sockets, which is visible without a round trip. If one connection is dead, all idle
-    connections are dropped, because they go to the same server.
+    A server that stops closes its sockets, which is visible without a round trip. If one connection is dead or its server was replaced,
+    all idle connections are dropped (InvalidatePoolError), because they go to the same server, and another one is opened.
     """
 
     @event.listens_for(engine, "checkin")

@@ -48,7 +48,10 @@ class _Script:
 
 
 def sql_directory() -> Path:
-    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation."""
+    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation.
+
+    Raises Terminal if neither exists.
+    """
     checkout = Path(__file__).resolve().parents[3] / "sql"
     installed = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
     for directory in (checkout, installed):

@@ -98,11 +98,13 @@ def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float
 
 
 def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor: str, reason: str) -> int:
-    """Write the recovered layout, end the operations that it decides, release the hold, and return the recovered epoch.
+    """Write the recovered layout with a row of history, end the operations that it decides, release the hold, and return the recovered
+    epoch.
 
     Seals and inserts segments with their gates, deletes the load of the sealed segments, closes the deletion entries of recovered logs,
     inserts the recorded subscriptions and replaces drain marks. An operation with a recovered child is done; one with a sealed parent
-    is aborted. A topic in state creating becomes live. Raises InvariantViolated if a rule of the layout would be broken.
+    is aborted. A topic in state creating becomes live. Raises InvariantViolated if a rule of the layout would be broken, LostRace if
+    the topic row has changed.
     """
     plan, layout = recovered.plan, recovered.plan.layout
     topic_parameters = {"topic_id": topic.topic_id, "epoch": layout.epoch}
