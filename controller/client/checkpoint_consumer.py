@@ -426,16 +426,16 @@ def restored(checkpoint: Checkpoint, layout: SegmentList) -> tuple[dict[int, Pos
             f"segment(s) {', '.join(map(str, missing))} of {layout.topic} were deleted before they were read to their end; "
             "start again at the earliest stored message, and create a checkpoint subscription that keeps the messages you need"
         )
-    missing_ids = [
+    unnamed_ids = [
         i
         for i, segment in layout.segments.items()
         if segment.created_epoch <= checkpoint.epoch
         and i not in checkpoint.positions
         and i not in checkpoint.done
     ]
-    if missing_ids:
+    if unnamed_ids:
         raise InvalidInput(
-            f"the checkpoint does not name segment {min(missing_ids)}, which existed at its epoch; give an earlier checkpoint"
+            f"the checkpoint does not name segment {min(unnamed_ids)}, which existed at its epoch; give an earlier checkpoint"
         )
     positions = {i: checkpoint.positions.get(i) for i in layout.segments if i not in checkpoint.done}
     return positions, set(checkpoint.done & layout.segments.keys())

@@ -161,8 +161,8 @@ class EmbeddedReader(OneProcess):
         return self._acknowledged >= self._delivered
 
     def _scan(self, limit: int, max_bytes: int, lag: int) -> list[LogMessage]:
-        """Advance the place by at most `MAX_SCANNED` messages or `limit`, and return this reader's messages
-        up to the place.
+        """Return this reader's next messages, at most `limit` and `max_bytes`, and advance the place behind
+        the last offset that was checked. One call checks `MAX_SCANNED` offsets, or `limit` if that is more.
 
         If there are none and nothing is unsettled, a position that is more than `lag` behind is moved to the
         place. Raises LogShortened, or the error that says why the cursor is lost.

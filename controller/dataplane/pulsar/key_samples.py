@@ -90,7 +90,8 @@ class KeySamples:
         self._connections.close()
 
     def _range_to_read(self, topic: str, most: int, deadline: Deadline) -> _Range | None:
-        """Return the range to read, None if there is nothing to read.
+        """Return the range of the last entries that hold about `most` messages, or fewer if the messages
+        would exceed `SAMPLE_BYTES`; None if there are no entries. The topic's counters give the mean sizes.
 
         Raises SegmentTerminated, SegmentNotFound.
         """

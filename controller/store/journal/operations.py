@@ -174,9 +174,10 @@ def write_operation(
     request: Request,
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
-    """Write the operation with its parents and children, and return it as stored.
+    """Write the operation with its parents and children, and return it as stored. The deadline is the request's, from now on.
 
-    `backing_topic` names the logs of the children; without it no children are written.
+    `backing_topic` names the logs of the children; without it no children are written. A used request key or a busy parent breaks a
+    constraint (IntegrityError), which `request_keys.once` or `Store` handles.
     """
     parameters = {
         "topic_id": topic.topic_id,

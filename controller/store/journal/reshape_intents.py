@@ -335,8 +335,8 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """Return the merge depth of a child to store, as `SegmentGraph.child_merge_depth` counts it: one more than that of its parents if
-    they are two or more.
+    """Return the merge depth of a child to store, as `SegmentGraph.child_merge_depth` counts it: that of its deepest parent, and one
+    more if the child has two or more parents.
 
     Ancestors are counted, in a separate statement, only if two or more parents descend from merges, because these may be the same.
     """

@@ -1,9 +1,10 @@
 """Writes intents about a whole topic: create, delete, create and delete a subscription, and prune.
 
-The row of an operation is written before any effect. Each function checks, under the topic's lock, the states of the topic and of
-the segments, and writes the operation, its parents and its reserved children under the request key. Changes of the topic row
-also compare its row version; without the lock, concurrent requests would fail instead of waiting. Logs are not changed here;
-runners do that. Reshapes are in `reshape_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
+The row of an operation is written before any effect. Each function checks, under the topic's lock, the states of the topic and of the
+segments, and writes the operation, its parents and its reserved children under the request key. A repeated request key returns the
+first operation and writes nothing; a key that was used for another request raises Conflict. Changes of the topic row also compare its
+row version; without the lock, concurrent requests would fail instead of waiting. Logs are not changed here; runners do that. Reshapes
+are in `reshape_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
     """Set the topic to deleting, and write the intent to delete it with all its logs. The topic accepts no more requests; its reshapes
     abort or finish first.
 
-    A topic in state creating can be deleted too. Raises TopicNotFound, TopicNotLive, and TopicHeld if the topic is held or not
-    verified.
+    A topic in state creating can be deleted too. Raises TopicNotFound, TopicNotLive, TopicHeld if the topic is held or not verified,
+    and Conflict if the request key was used for another request.
     """
 
     def write_intent() -> Operation:
@@ -153,7 +154,8 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
     """Set the subscription to deleting, raise the subscription version, and write the intent to delete its cursors. Logs created
     afterwards have no cursor of it.
 
-    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already.
+    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already, or if the request key was used
+    for another request.
     """
 
     def write_intent() -> Operation:
@@ -204,7 +206,7 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
     """Write the intent to prune sealed segments that every live subscription has drained, and to delete their logs.
 
     Raises TopicNotLive, TopicHeld, SegmentBusy, InvalidInput for no segments, and Conflict, with the segment, if a segment is active,
-    pruned, unknown or not drained.
+    pruned, unknown or not drained, or if the request key was used for another request.
     """
 
     def write_intent() -> Operation:
