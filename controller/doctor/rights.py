@@ -10,9 +10,9 @@ from controller.store.postgres import public_rights
 def public(cleave: Application) -> str:
     """Report that PUBLIC has no rights. Raises Note with the remaining rights and the statements that revoke them."""
     with cleave.store.transaction() as tx:
-        held = public_rights.held_by_everybody(tx)
-        missing = public_rights.missing_for_the_owner(tx)
-        databases = public_rights.databases_open_to_everybody(tx)
+        held = public_rights.held_by_public(tx)
+        missing = public_rights.missing_owner_roles(tx)
+        databases = public_rights.databases_open_to_public(tx)
     findings = []
     if held:
         findings.append(

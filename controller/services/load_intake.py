@@ -54,7 +54,7 @@ class LoadIntake:
                 _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now)
             sent_at = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
             _check("the request", sent_at, now)
-            reader = readers.seen(tx, source, Ahead(sent_at - now, 0), clock_ahead_ms=sent_at - now)
+            reader = readers.record(tx, source, Ahead(sent_at - now, 0), clock_ahead_ms=sent_at - now)
             watched = {
                 log.backing_topic: log
                 for log in watched_logs.watched_logs(

@@ -21,7 +21,7 @@ from controller.services.autoscaler.batch_topic import BatchTopic, Course
 from controller.services.autoscaler.shadows import Shadow
 from controller.store import approvals, set_aside
 from controller.store.decisions import decision_log, evaluations, reconnections, situations
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluations import PendingEvaluation
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
@@ -153,7 +153,7 @@ class Batch:
         self._intend([topic for topic in new if topic.acts])
         decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
-    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, LedgerRow]]:
+    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
         """Return the decision log's rows of these topics, built before any intent: a decision whose inputs
         cannot be stored is not carried out.
         """

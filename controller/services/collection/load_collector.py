@@ -127,7 +127,7 @@ class LoadCollector:
         """Record that no tick follows."""
         self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
-            readers.gone(tx, self.name)
+            readers.delete(tx, self.name)
 
     def _timed_tick(self) -> float:
         """Run a tick. Return the seconds until the next tick."""
@@ -182,7 +182,7 @@ class LoadCollector:
         known whether the samples were read before or after.
         """
         with self._store.transaction() as tx:
-            reader = readers.seen(
+            reader = readers.record(
                 tx,
                 self.name,
                 ahead_of_database(tx, self._clock),

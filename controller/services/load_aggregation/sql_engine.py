@@ -34,7 +34,7 @@ class SqlEngine:
             rates, heard = sql_rates.aggregate(tx, samples, window, RATE_SCHEMA)
             if (counted := landed.counted) is not None:
                 counts = counted.area.batches(counted.files, sql_rates.KEY_COUNT_COLUMNS)
-                sketches = sql_rates.add_up(tx, counts, counted.since_ms, counted.until_ms)
+                sketches = sql_rates.sum_key_counts(tx, counts, counted.since_ms, counted.until_ms)
                 scratch.write("sketches", sketches)
         scratch.write("rates", rates.cast(RATE_SCHEMA))
         scratch.write("heard", heard)

@@ -334,7 +334,7 @@ class OperationSet:
         reasons: dict[int, CleaveError] = {}
         if left:
             with self._context.store.single_statement() as tx:
-                reasons = commits.why_left(tx, left, runner)
+                reasons = commits.why_skipped(tx, left, runner)
         for one, record in records.items():
             if (found := committed.get(one.operation_id)) is None:
                 count_race(reasons[one.operation_id])

@@ -163,7 +163,7 @@ def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) 
     try:
         seen = _views(store, plane, names)
         with store.transaction() as tx:
-            books = backing_logs.read_books(tx, names)
+            books = backing_logs.read_expected_logs(tx, names)
         return [
             topic_id
             for topic_id in names
@@ -257,7 +257,7 @@ def _reconcile_seen(
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
         # metadata last.
         topic = topics.get_topic(tx, topic_id, lock=not dry_run)
-        books = backing_logs.read_books(tx, [topic_id])[topic_id]
+        books = backing_logs.read_expected_logs(tx, [topic_id])[topic_id]
         expected = {log.backing_topic for log in books.logs}
         owners = backing_logs.ownership(tx, [name for name in seen.listed if name not in expected])
         if ahead.may_be_ahead(seen, books, owners):
@@ -340,7 +340,7 @@ def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> d
     """
     listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
-        books = backing_logs.read_books(tx, names)
+        books = backing_logs.read_expected_logs(tx, names)
     logs = [log.backing_topic for of_topic in books.values() for log in of_topic.logs]
     reports = _describe(plane, logs)
     # Missing logs are described twice, because a log may be moving to another broker.
