@@ -78,20 +78,20 @@ def _pass(
     _log_actions(app, result)
     decided = sum(len(outcome.evaluation.decisions) for outcome in result.outcomes)
     if decided:
-        operations = ", ".join(map(str, result.intents[:SHOWN_AT_MOST]))
+        operations = ", ".join(map(str, result.operation_ids[:SHOWN_AT_MOST]))
         result_text = (
             f"would decide {decided} actions"
             if dry_run
             else f"decided {decided} actions, in operations {operations}"
         )
         dag_runs.note(app.settings, decided_by, f"evaluated {result.evaluated} topics and {result_text}")
-    is_full = result.evaluated + len(result.left) >= limit
+    is_full = result.evaluated + len(result.still_dirty) >= limit
     return {
         "lanes": sorted(lanes),
         "evaluated": result.evaluated,
         "decisions": decided,
-        "operations": list(result.intents[:SHOWN_AT_MOST]),
-        "left_to_others": len(result.left),
+        "operations": list(result.operation_ids[:SHOWN_AT_MOST]),
+        "left_to_others": len(result.still_dirty),
         "run_here": 0 if dry_run else run_where_no_worker_is(app),
         "shares": _shares(app, lanes) if share is None and is_full and not dry_run else [],
         "unasked": not dry_run and approvals.some_unasked(app.store),
@@ -116,7 +116,7 @@ def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
 def _log_actions(app: Application, result: PassResult) -> None:
     """Log a table of the actions, limited to `SHOWN_AT_MOST` topics."""
     acting = [outcome for outcome in result.outcomes if outcome.evaluation.decisions]
-    log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.left))
+    log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.still_dirty))
     if not acting:
         return
     shown = acting[:SHOWN_AT_MOST]

@@ -66,7 +66,7 @@ class Leases(Protocol):
     @property
     def terms(self) -> Mapping[int, int]: ...
 
-    def fence(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None: ...
+    def demand_held(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None: ...
 
 
 class SessionLeader:
@@ -347,7 +347,7 @@ class SessionLeader:
         try:
             with self._store.transaction() as tx:
                 self._own_process = server_process(tx)
-                self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
+                self._leases.demand_held(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
                 settled = settle(tx, key, requests, self.timing, presence)
         except NotFound as error:
             self._subscriptions.pop(key).end_all("gone")

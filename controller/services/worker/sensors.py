@@ -34,15 +34,19 @@ class Sensor:
     """
 
     def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the default answer needs no topic
-        """Return the work for a notification about the topic, or (None) about any topic of the held shards."""
+        """Return the work that a notification about the topic requests; for None, about any topic of the held
+        shards. By default none.
+        """
         return NOTHING
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - as above
-        """Return the next instant (database time) at which the sensor fires without a notification, or None."""
+        """Return the next instant (database time) at which the sensor fires without a notification for topics
+        of the shards; None if it never does.
+        """
         return None
 
     def due(self) -> Work:
-        """Return the work to do at the instant of `fires_at`."""
+        """Return the work to do at the instant of `fires_at`. By default none."""
         return NOTHING
 
 

@@ -77,7 +77,7 @@ def seen(bench: Bench) -> dict[str, int]:
 def decide(bench: Bench) -> list[int]:
     """The consumer lane of whatever is dirty; the operations intended."""
     passed = autoscaler.run_pass(bench.store, bench.planes, {Lane.CONSUMER}, decided_by="test", limit=10)
-    return list(passed.intents)
+    return list(passed.operation_ids)
 
 
 def test_a_third_consumer_of_an_application_that_never_registered_splits(
