@@ -142,7 +142,7 @@ def _leader(bench: Bench, _: Path) -> Broken:
     loop = SessionLeader(
         Store(bench.url, pool_size=1), listener, leases, shard_count=1, timing=timing, clock=SystemClock()
     )
-    return Broken(loop, SessionLeader, "_take_over")
+    return Broken(loop, SessionLeader, "_follow_leases")
 
 
 def _feeds(bench: Bench, _: Path) -> Broken:

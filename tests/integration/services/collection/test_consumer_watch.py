@@ -146,7 +146,7 @@ def test_only_topics_of_planes_that_see_and_of_the_prefix_are_looked_at(
     assert watching(bench).round().topics == 2
     blind = Bench(bench.url)
     watch = watching(blind)
-    assert (watch.sees_anything, watch.round()) == (False, Round(0, 0, ()))
+    assert (watch.can_observe, watch.round()) == (False, Round(0, 0, ()))
     blind.close()
 
 
