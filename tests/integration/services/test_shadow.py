@@ -304,7 +304,7 @@ def test_a_topic_has_one_candidate_at_a_time(bench: Bench) -> None:
 
     again = propose(bench)
 
-    assert again.was_there
+    assert again.was_proposed_before
     assert again.candidate == first.candidate
     with pytest.raises(Conflict, match=f"candidate {first.candidate.candidate_id} .*in shadow"):
         propose(bench, PolicyOverride(max_segments=9))
