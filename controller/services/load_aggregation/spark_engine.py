@@ -26,7 +26,9 @@ class SparkEngine:
         self._master, self._conf = master, conf
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates, as `Engine.compute` describes. The executors write the rates."""
+        """Compute the rates, as `Engine.compute` describes. The executors write the rates; this process
+        writes the last samples of the sources and the key histograms.
+        """
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session
 

@@ -25,7 +25,9 @@ class SqlEngine:
         self._store = store
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates, as `Engine.compute` describes."""
+        """Compute the rates, as `Engine.compute` describes, in one transaction of the database. Logs a
+        warning that Spark is not used.
+        """
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
         )
