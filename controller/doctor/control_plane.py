@@ -31,16 +31,18 @@ def worker_schemas(cleave: Application) -> str:
     """Check that every running worker knows the newest migration. Raises Note with the workers that do not."""
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
-        [known] = read_view(
+        [newest_migration] = read_view(
             tx, "inspect.migrations", "name <> 'views'", columns='max(name COLLATE "C") AS newest'
         )
-    old = [worker for worker in alive if (worker["schema_version"] or "") < known["newest"]]
-    if not old:
+    old_workers = [
+        worker for worker in alive if (worker["schema_version"] or "") < newest_migration["newest"]
+    ]
+    if not old_workers:
         return "no running worker is older than the schema"
-    versions = {one["holder"]: one["schema_version"] or "no version" for one in old}
+    versions = {worker["holder"]: worker["schema_version"] or "no version" for worker in old_workers}
     listed_workers = ", ".join(f"{holder} (knows {version})" for holder, version in sorted(versions.items()))
     raise Note(
-        f"older than the schema, which is at {known['newest']}: {listed_workers}; replace them by this version"
+        f"older than the schema, which is at {newest_migration['newest']}: {listed_workers}; replace them by this version"
     )
 
 

@@ -208,5 +208,5 @@ def _approval_text(row: ApprovalRow) -> str:
     return f"approval {row.approval_id} of {'the cluster' if row.topic is None else f'topic {row.topic}'}"
 
 
-def _time_text(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+def _time_text(instant: datetime) -> str:
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

@@ -167,9 +167,9 @@ def collect_segment(
     view = _inspect(store, plane, expired)
     if view.layout.segment(segment_id).state is SegmentState.ACTIVE:
         raise Conflict(f"segment {segment_id} of topic {topic} is active; split or merge it first")
-    kept: list[KeptSegment] = []
-    if not _choose(view, expired, kept) or not _confirm(store, expired, [segment_id], view):
-        reason = kept[0].reason if kept else "a subscription reads it again"
+    kept_segments: list[KeptSegment] = []
+    if not _choose(view, expired, kept_segments) or not _confirm(store, expired, [segment_id], view):
+        reason = kept_segments[0].reason if kept_segments else "a subscription reads it again"
         raise Conflict(f"segment {segment_id} of topic {topic} is kept: {reason}")
     with store.transaction() as tx:
         return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
@@ -281,7 +281,7 @@ def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _To
     return tuple(confirmed)
 
 
-def _choose(view: _TopicView, topic: ExpiredTopic, kept: list[KeptSegment]) -> tuple[int, ...]:
+def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:
     """Return the ids of expired segments that may be pruned, and add the others with their reasons to `kept`.
     Ids ascend, so parents are checked before their children. A segment whose ancestors remain is kept.
     """
@@ -296,7 +296,7 @@ def _choose(view: _TopicView, topic: ExpiredTopic, kept: list[KeptSegment]) -> t
         else:
             reason = view.reason_to_keep(logs[segment_id])
         if reason:
-            kept.append(KeptSegment(topic.name, segment_id, reason))
+            kept_segments.append(KeptSegment(topic.name, segment_id, reason))
         else:
             chosen.add(segment_id)
     return tuple(sorted(chosen))

@@ -116,9 +116,9 @@ class KeySampler:
         """
         began_at = self._clock.monotonic_seconds()
         logs = self._logs_due(self._shards())
-        took = self._clock.monotonic_seconds() - began_at
+        listing_seconds = self._clock.monotonic_seconds() - began_at
         self._sample(logs)
-        return max(INTERVAL_SECONDS, took / LISTING_SHARE)
+        return max(INTERVAL_SECONDS, listing_seconds / LISTING_SHARE)
 
     def stop(self) -> None:
         """Stop after the current samples."""

@@ -99,9 +99,9 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
 
 def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
     """Replace the document of the level, as `change` does, in the open transaction `tx`. Logs nothing."""
-    before = stored(tx, level)
-    _write(tx, level, dict(merge(dict(before))), actor)
-    return Changed(before, stored(tx, level))
+    document_before = stored(tx, level)
+    _write(tx, level, dict(merge(dict(document_before))), actor)
+    return Changed(document_before, stored(tx, level))
 
 
 def stored(tx: Connection, level: str) -> Document:
@@ -157,10 +157,10 @@ def preview(
     """
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
     with snapshot(store) as tx:
-        before = stored(tx, level)
-        after = _demand_valid(tx, level, dict(merge(dict(before))))
+        document_before = stored(tx, level)
+        document_after = _demand_valid(tx, level, dict(merge(dict(document_before))))
         names, topic_count = _topics(tx, level)
-        policies_in_force = policies.in_force_with(tx, names, kind_of(level), after)
+        policies_in_force = policies.in_force_with(tx, names, kind_of(level), document_after)
         inputs_now = situations.load_situations(tx, names, capabilities)
         inputs_then = situations.load_situations(tx, names, capabilities, instead=policies_in_force)
     changed_topics = []
@@ -169,7 +169,9 @@ def preview(
         changed_decisions = decide(replace(inputs_then[topic_id], now=inputs_now[topic_id].now)).decisions
         if present_decisions != changed_decisions:
             changed_topics.append(ChangedDecisions(names[topic_id], present_decisions, changed_decisions))
-    return Consequences(Changed(before, after), tuple(changed_topics), len(inputs_now), topic_count)
+    return Consequences(
+        Changed(document_before, document_after), tuple(changed_topics), len(inputs_now), topic_count
+    )
 
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:

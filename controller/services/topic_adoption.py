@@ -157,5 +157,5 @@ def _unreadable_subscriptions(names: Iterable[str], data_plane: str) -> dict[str
 
 def _connections_text(kind: str, names: tuple[str, ...]) -> str:
     """Return the connections of one kind as text, with at most `_NAMED_CONNECTIONS` names."""
-    more = f" and {len(names) - _NAMED_CONNECTIONS} more" if len(names) > _NAMED_CONNECTIONS else ""
-    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED_CONNECTIONS])}{more}"
+    rest = f" and {len(names) - _NAMED_CONNECTIONS} more" if len(names) > _NAMED_CONNECTIONS else ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED_CONNECTIONS])}{rest}"

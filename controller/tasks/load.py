@@ -54,7 +54,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
             return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
         published = publish_left_over(app.store, history)
     now_ms = int(now.timestamp() * 1000)
-    swept = history.sweep(now_ms - RUN_IS_OVER_MS)
+    swept_count = history.sweep(now_ms - RUN_IS_OVER_MS)
     compacted = compact(area, now_ms)
     return {
         "compacted": compacted.replaced,
@@ -62,7 +62,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         "deleted_files": compacted.deleted,
         "left_out": [file.path for file in (*compacted.rejected, *compacted.unreadable)],
         "published": list(published),
-        "swept": swept,
+        "swept": swept_count,
         "expired": [
             *area.expire(oldest_landing),
             *key_count_area(settings).expire(oldest_landing),

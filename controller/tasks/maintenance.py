@@ -85,11 +85,11 @@ def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
                 app.store, app.planes, limit=PAGE_TOPICS, after=after, shards=_shards(share), dry_run=dry_run
             )
             findings += page_findings
-        run = 0 if dry_run else run_without_worker(app)
+        run_count = 0 if dry_run else run_without_worker(app)
     rows = [{**asdict(finding), "kind": finding.kind.value} for finding in findings[:SHOWN_AT_MOST]]
     if rows:
         emit(False, None, rows_table(rows, title=f"{len(rows)} of {len(findings)} findings"))
-    return {"findings": len(findings), "shown": rows, "complete": after is None, "run_here": run}
+    return {"findings": len(findings), "shown": rows, "complete": after is None, "run_here": run_count}
 
 
 def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
     segments, and return the counts; `complete` is False if the time was over before the last topic.
     """
     pruned: list[dict[str, Any]] = []
-    kept: list[dict[str, Any]] = []
+    kept_segments: list[dict[str, Any]] = []
     after: int | None = 0
     with cleave_at(dsn, extras) as app:
         give_up_at = time.monotonic() + BUDGET_SECONDS
@@ -113,19 +113,19 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
                 dry_run=dry_run,
             )
             pruned += [{"topic": topic, "segments": list(ids)} for topic, ids in collected.segments.items()]
-            kept += [asdict(segment) for segment in collected.kept]
+            kept_segments += [asdict(segment) for segment in collected.kept]
             after = collected.next_after
-        run = 0 if dry_run else run_without_worker(app)
-    for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept)):
+        run_count = 0 if dry_run else run_without_worker(app)
+    for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept_segments)):
         if rows:
-            shown = rows[:SHOWN_AT_MOST]
-            emit(False, None, rows_table(shown, title=f"{title}: {len(shown)} of {len(rows)}"))
+            shown_rows = rows[:SHOWN_AT_MOST]
+            emit(False, None, rows_table(shown_rows, title=f"{title}: {len(shown_rows)} of {len(rows)}"))
     return {
         "topics": len(pruned),
         "segments": sum(len(row["segments"]) for row in pruned),
-        "kept": len(kept),
+        "kept": len(kept_segments),
         "complete": after is None,
-        "run_here": run,
+        "run_here": run_count,
     }
 
 
@@ -140,25 +140,25 @@ def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -
                 rows = [asdict(entry) for entry in deletion_entries.list_open(tx, limit=SHOWN_AT_MOST)]
             emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
             return {"open": len(rows)}
-        swept = deletion_sweeper.sweep(app.store, app.planes)
-        trimmed = log_trimmer.trim(
+        report = deletion_sweeper.sweep(app.store, app.planes)
+        trimmed_messages = log_trimmer.trim(
             app.planes,
             retention_seconds=app.settings.embedded_retention_seconds,
             budget_seconds=BUDGET_SECONDS,
         )
     log.info(
         "swept",
-        logs=swept.absent[:SHOWN_AT_MOST],
-        absent=len(swept.absent),
-        closed=len(swept.closed),
-        failed=len(swept.failed),
-        trimmed_messages=trimmed,
+        logs=report.absent[:SHOWN_AT_MOST],
+        absent=len(report.absent),
+        closed=len(report.closed),
+        failed=len(report.failed),
+        trimmed_messages=trimmed_messages,
     )
     return {
-        "absent": len(swept.absent),
-        "closed": len(swept.closed),
-        "failed": dict(list(swept.failed.items())[:SHOWN_AT_MOST]),
-        "trimmed_messages": trimmed,
+        "absent": len(report.absent),
+        "closed": len(report.closed),
+        "failed": dict(list(report.failed.items())[:SHOWN_AT_MOST]),
+        "trimmed_messages": trimmed_messages,
     }
 
 

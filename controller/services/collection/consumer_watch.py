@@ -161,21 +161,25 @@ class ConsumerWatch:
         """Return the observations of these topics. A topic of which no log answered is left out; one of which
         some logs did not answer is marked as not whole. Errors of a data plane are logged.
         """
-        answers: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
+        consumers_by_log: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
         for name, plane in self._planes.items():
             logs = [log for plane_name, _, names in topics if plane_name == name for log in names]
             if not logs:
                 continue
             try:
-                answers |= {(name, log): consumers for log, consumers in plane.consumers(logs).items()}
+                consumers_by_log |= {
+                    (name, log): consumers for log, consumers in plane.consumers(logs).items()
+                }
             except CleaveError as error:
                 log.warning("consumers of a data plane not listed", data_plane=name, error=str(error))
             except Exception:  # An unexpected error must not lose the answers of other data planes.
                 log.exception("consumers of a data plane not listed", data_plane=name)
         observations = []
         for name, topic_id, names in topics:
-            answered = {log: answers[name, log] for log in names if (name, log) in answers}
-            if answered:
-                is_whole = len(answered) == len(names)
-                observations.append(Observation(topic_id, subscription_uses(answered), is_whole))
+            answered_logs = {
+                log: consumers_by_log[name, log] for log in names if (name, log) in consumers_by_log
+            }
+            if answered_logs:
+                is_whole = len(answered_logs) == len(names)
+                observations.append(Observation(topic_id, subscription_uses(answered_logs), is_whole))
         return observations

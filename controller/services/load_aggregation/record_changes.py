@@ -45,9 +45,11 @@ applies.
 """
 
 
-def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow) -> pa.Table:
+def record_changes(
+    rates: pa.Table, last_samples: pa.Table, baseline: Baseline, window: LoadWindow
+) -> pa.Table:
     """Return the records to write as CHANGE_SCHEMA: those that the rates change, and those that become
-    silent. `rates` and `heard` (last sample of each source) are the results of the engine; `baseline` holds
+    silent. `rates` and `last_samples` (last sample of each source) are the results of the engine; `baseline` holds
     the stored records. Writes nothing.
     """
     current_rates, stored_records = with_rates(rates), _observed(baseline)
@@ -58,7 +60,7 @@ def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window:
     rows = current_rates.join(previous, _KEY, join_type="left outer").select(_COLUMNS)
     written = [_records_to_write(batch, limits) for batch in rows.to_batches(max_chunksize=_BATCH_ROWS)]
     return pa.concat_tables(
-        [*written, _silent_records(stored_records, current_rates, heard, baseline, window)]
+        [*written, _silent_records(stored_records, current_rates, last_samples, baseline, window)]
     )
 
 
@@ -116,12 +118,16 @@ def _records_to_write(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
 
 
 def _silent_records(
-    stored_records: pa.Table, current_rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow
+    stored_records: pa.Table,
+    current_rates: pa.Table,
+    last_samples: pa.Table,
+    baseline: Baseline,
+    window: LoadWindow,
 ) -> pa.Table:
     """Return the stored records that become silent: their source has samples in this window, but none of
     their segment.
     """
-    sources_with_samples = heard.filter(pc.is_valid(heard["observed_at_ms"]))["source"]
+    sources_with_samples = last_samples.filter(pc.is_valid(last_samples["observed_at_ms"]))["source"]
     may_be_silent = pc.and_(
         pc.and_(
             pc.is_null(stored_records["silent_since_ms"]),

@@ -114,8 +114,11 @@ def aggregate(
         )
         left_out += broken
         segments = scratch.rate_rows()
-        rates, heard = with_rates(scratch.read("rates", RATE_SCHEMA)), scratch.read("heard", HEARD_SCHEMA)
-        changes = record_changes(rates, heard, baseline, window)
+        rates, last_samples = (
+            with_rates(scratch.read("rates", RATE_SCHEMA)),
+            scratch.read("heard", HEARD_SCHEMA),
+        )
+        changes = record_changes(rates, last_samples, baseline, window)
         memory_ticks = loads.ticks(rates, baseline.memories)
         counted_keys = (
             None if key_counts_of_run is None else key_counts_of_run.sketches(scratch, rates, baseline)
@@ -124,7 +127,9 @@ def aggregate(
         scratch.discard()
         raise
     run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, examined.rows, segments, left_out)
-    merged = _merge_and_publish(store, history, scratch, run, changes, heard, memory_ticks, counted_keys)
+    merged = _merge_and_publish(
+        store, history, scratch, run, changes, last_samples, memory_ticks, counted_keys
+    )
     return AggregationResult(
         run_id, engine.name, window.end_ms, len(examined.files), examined.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
@@ -137,7 +142,7 @@ def _merge_and_publish(
     scratch: Scratch,
     run: LoadRun,
     changes: pa.Table,
-    heard: pa.Table,
+    last_samples: pa.Table,
     memory_ticks: pa.Table,
     counted_keys: CountedKeys | None,
 ) -> MergeResult:
@@ -150,12 +155,14 @@ def _merge_and_publish(
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
-        sources = heard.select(SOURCE_SCHEMA.names).drop_null()
+        sources = last_samples.select(SOURCE_SCHEMA.names).drop_null()
         sketches = None if counted_keys is None else counted_keys.sketches
         merged = loads.stage_and_merge(tx, run, changes, sources, memory_ticks, sketches)
         if merged.applied:
             set_aside.note(
-                tx, set_aside.Batch.LOAD, [*_excluded_samples(heard), *_segments_without_rates(scratch)]
+                tx,
+                set_aside.Batch.LOAD,
+                [*_excluded_samples(last_samples), *_segments_without_rates(scratch)],
             )
             set_aside.note(
                 tx, set_aside.Batch.KEY_COUNTS, () if counted_keys is None else counted_keys.set_aside
@@ -166,7 +173,7 @@ def _merge_and_publish(
     return merged
 
 
-def _excluded_samples(heard: pa.Table) -> list[SetAside]:
+def _excluded_samples(last_samples: pa.Table) -> list[SetAside]:
     """Return the sources of which samples were left out, and the reason."""
     return [
         SetAside(
@@ -175,7 +182,7 @@ def _excluded_samples(heard: pa.Table) -> list[SetAside]:
             f"1 to {MAX_SOURCE_LENGTH} characters that PostgreSQL can store",
             row["topic_id"],
         )
-        for row in heard.filter(pc.greater(heard["set_aside"], 0)).to_pylist()
+        for row in last_samples.filter(pc.greater(last_samples["set_aside"], 0)).to_pylist()
     ]
 
 

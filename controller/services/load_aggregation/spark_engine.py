@@ -34,8 +34,8 @@ class SparkEngine:
 
         def run(spark: SparkSession) -> None:
             scratch.write("heard", compute(spark, landed.area.urls(landed.files), scratch.url, window))
-            if (counted := landed.counted) is not None:
-                urls = counted.area.urls(counted.files)
-                scratch.write("sketches", add_up(spark, urls, counted.since_ms, counted.until_ms))
+            if (key_counts := landed.counted) is not None:
+                urls = key_counts.area.urls(key_counts.files)
+                scratch.write("sketches", add_up(spark, urls, key_counts.since_ms, key_counts.until_ms))
 
         with_session(self._master, run, self._conf)

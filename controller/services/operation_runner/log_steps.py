@@ -164,14 +164,18 @@ class LogSteps:
                     f"see `cleave topics recover {subject.operation.topic_name} --dry-run`"
                 )
                 continue
-            closed = sorted(log for log, found in child_logs.items() if found.state is not LogState.OPEN)
+            closed = sorted(
+                log for log, created_log in child_logs.items() if created_log.state is not LogState.OPEN
+            )
             if demands_open and closed:
                 results.errors[subject.operation_id] = Conflict(
                     f"{', '.join(closed)} terminated before taking over; reshape again"
                 )
                 continue
             self._gates.close_children(subject.operation, subject.observed.stock_subscriptions)
-            carried = frozenset(name for found in child_logs.values() for name in found.subscriptions)
+            carried = frozenset(
+                name for created_log in child_logs.values() for name in created_log.subscriptions
+            )
             results.carried[subject.operation_id] = carried
             subscriptions_detail = _subscriptions_detail(carried, subject.observed.live_subscriptions)
             results.details[subject.operation_id] = {**subscriptions_detail, **_gates_detail(subject)}

@@ -640,11 +640,11 @@ def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Me
     return members[: len(members) // 2], members[len(members) // 2 :]
 
 
-def _is_final(error: CleaveError, member: _Member, seen: Observed | None) -> bool:
+def _is_final(error: CleaveError, member: _Member, last_observation: Observed | None) -> bool:
     """Return True if another attempt is useless: after a terminal error, or if the data plane is unavailable
     after the deadline of an operation that no deadline ends while it waits.
     """
-    is_late = seen is not None and seen.now_ms >= member.operation.deadline_at_ms
+    is_late = last_observation is not None and last_observation.now_ms >= member.operation.deadline_at_ms
     is_patient = member.operation.kind in NOT_ABORTABLE
     return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
 

@@ -165,10 +165,10 @@ def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> l
     """
     if metadata.topic_state != "live":
         return []
-    before = {log.segment_id: log for log in plane_view.metadata.logs}
+    logs_before = {log.segment_id: log for log in plane_view.metadata.logs}
     findings = []
     for log in metadata.logs:
-        if before.get(log.segment_id) != log or log.is_busy:
+        if logs_before.get(log.segment_id) != log or log.is_busy:
             continue
         finding = Finding(FindingKind.ACTIVE_MISSING, topic, log.backing_topic, log.segment_id)
         kind = _kind_of_difference(log, plane_view.state(log))

@@ -159,9 +159,9 @@ class LayoutFeed:
         with self._lock:
             watchers = [
                 watcher
-                for watched_id, of_topic in self._watchers.items()
+                for watched_id, topic_watchers in self._watchers.items()
                 if topic_id is None or watched_id == topic_id
-                for watcher in of_topic
+                for watcher in topic_watchers
             ]
         for watcher in watchers:
             notify(watcher)

@@ -93,7 +93,7 @@ class Agenda:
         """Return True if the sensors' next firing is unknown or outdated, or if a thread may need help."""
         return now >= min(self._firing_known_until, self._help_at)
 
-    def note_firings(self, firings: Collection[Firing], asked_at: float) -> None:
+    def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
         """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `asked_at` is the time before the sensors
         were queried, because the query may be slow.
 
@@ -101,14 +101,14 @@ class Agenda:
         fires after the next sweep is ignored. The request for help is cleared.
         """
         self._help_at = math.inf
-        first = min((firing.in_seconds for firing in firings), default=math.inf)
+        first_seconds = min((firing.in_seconds for firing in firings), default=math.inf)
         self._firing = NOTHING
-        if asked_at + first <= self._sweep_at:
+        if queried_at + first_seconds <= self._sweep_at:
             for firing in firings:
-                if firing.in_seconds <= max(first, 0.0):
+                if firing.in_seconds <= max(first_seconds, 0.0):
                     self._firing = self._firing | firing.work
-        self._fires_at = min(asked_at + first, self._sweep_at)
-        self._firing_known_until = asked_at + FIRINGS_KEPT_SECONDS
+        self._fires_at = min(queried_at + first_seconds, self._sweep_at)
+        self._firing_known_until = queried_at + FIRINGS_KEPT_SECONDS
 
     def wait_seconds(self, now: float) -> float:
         """Return the seconds to wait for a notification until work is due, at least `SHORTEST_WAIT_SECONDS`."""

@@ -127,26 +127,36 @@ class ShardLeases(OneProcess):
             self._take_name(tx)
             worker_count = len(leases.live_leases(tx, "worker/"))
             fair_share = ceil(self._shard_count / max(worker_count, 1))
-            kept = self._renew(tx, fair_share)
-            leases.resign_forgotten(tx, "shard/", self._worker_id, self._incarnation, [*kept.values()])
-            missing = fair_share - len(kept)
+            held_leases = self._renew(tx, fair_share)
+            leases.resign_forgotten(tx, "shard/", self._worker_id, self._incarnation, [*held_leases.values()])
+            missing = fair_share - len(held_leases)
             for shard in self._free_shards(tx) if missing > 0 else ():
                 lease = leases.acquire(
                     tx, f"shard/{shard}", self._worker_id, self._ttl_seconds, self._incarnation
                 )
                 if lease is not None:
-                    kept[shard] = lease
-                if len(kept) >= fair_share:
+                    held_leases[shard] = lease
+                if len(held_leases) >= fair_share:
                     break
         with self._lock:
-            before = self._leases
-            changed = kept.keys() != before.keys() or (bool(kept) and began_at >= self._trusted_until)
-            self._leases, self._trusted_until = kept, began_at + self._ttl_seconds
-        self._report_changes("got", {shard: lease for shard, lease in kept.items() if shard not in before})
-        self._report_changes("lost", {shard: lease for shard, lease in before.items() if shard not in kept})
+            previous = self._leases
+            changed = held_leases.keys() != previous.keys() or (
+                bool(held_leases) and began_at >= self._trusted_until
+            )
+            self._leases, self._trusted_until = held_leases, began_at + self._ttl_seconds
+        self._report_changes(
+            "got", {shard: lease for shard, lease in held_leases.items() if shard not in previous}
+        )
+        self._report_changes(
+            "lost", {shard: lease for shard, lease in previous.items() if shard not in held_leases}
+        )
         if changed:
             log.info(
-                "shards held", worker=self._worker_id, held=len(kept), share=fair_share, workers=worker_count
+                "shards held",
+                worker=self._worker_id,
+                held=len(held_leases),
+                share=fair_share,
+                workers=worker_count,
             )
         return changed
 
@@ -192,13 +202,13 @@ class ShardLeases(OneProcess):
         """Renew the leases up to the fair share, and resign the others. Return the leases that are held; lost
         leases are left out.
         """
-        kept: dict[int, Lease] = {}
+        held_leases: dict[int, Lease] = {}
         for shard, lease in sorted(self._leases.items()):
-            if len(kept) >= fair_share:
+            if len(held_leases) >= fair_share:
                 leases.resign(tx, lease)
             elif (renewed := leases.renew(tx, lease, self._ttl_seconds)) is not None:
-                kept[shard] = renewed
-        return kept
+                held_leases[shard] = renewed
+        return held_leases
 
     def _free_shards(self, tx: Connection) -> list[int]:
         """Return the shards that no worker holds."""
@@ -244,10 +254,10 @@ class ShardLeases(OneProcess):
         log it; the leases then expire. Must not be called while `run` may acquire leases.
         """
         with self._lock:
-            held, self._leases = self._leases, {}
+            own_leases, self._leases = self._leases, {}
         try:
             with self._store.transaction() as tx:
-                for lease in held.values():
+                for lease in own_leases.values():
                     leases.resign(tx, lease)
                 leases.resign_all(tx, self._worker_id, self._incarnation)
         except Retryable as error:
@@ -256,5 +266,5 @@ class ShardLeases(OneProcess):
                 worker=self._worker_id,
                 error=str(error),
             )
-        for shard, lease in sorted(held.items()):
+        for shard, lease in sorted(own_leases.items()):
             log.info("shard resigned", shard=shard, worker=self._worker_id, term=lease.term)

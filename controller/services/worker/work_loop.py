@@ -190,9 +190,9 @@ class WorkLoop:
         """
         if Lane.CONSUMER not in work.lanes:
             return
-        now, waiting = self._now(), self._notified_at
+        now, waiting_since = self._now(), self._notified_at
         self._notified_at = {}
-        for topic_id, since in waiting.items():
+        for topic_id, since in waiting_since.items():
             is_ours = topic_id is None or shards.owns(topic_id)
             if not is_ours:
                 continue
@@ -259,9 +259,9 @@ class WorkLoop:
 
         An interrupt alone requests no work: the sensors are queried again only when they fire.
         """
-        asked_at = self._now()
-        if self._agenda.must_ask_sensors(asked_at):
-            self._agenda.note_firings(self._firings(), asked_at)
+        queried_at = self._now()
+        if self._agenda.must_ask_sensors(queried_at):
+            self._agenda.note_firings(self._firings(), queried_at)
         waited_since = self._now()
         notifications = self._listener.wait(self._agenda.wait_seconds(waited_since))
         now = self._now()
