@@ -63,7 +63,7 @@ def figures(found: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-class EvaluationContext:
+class OutageServers:
     """The servers that every scenario uses."""
 
     def __init__(self, directory: Path, running: ExitStack, planes: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ MEASURED = (
 
 
 def measure(
-    ground: EvaluationContext, names: Sequence[str], planes: Sequence[str], rounds: int
+    ground: OutageServers, names: Sequence[str], planes: Sequence[str], rounds: int
 ) -> dict[str, Any]:
     """Every scenario that this machine can play, by plane."""
     found: dict[str, dict[str, Any]] = {}
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> Mapping[str, Any]:
     directory.chmod(0o711)
     with ExitStack() as running:
         running.callback(shutil.rmtree, directory, ignore_errors=True)
-        ground = EvaluationContext(directory, running, options.planes)
+        ground = OutageServers(directory, running, options.planes)
         return measure(ground, options.scenarios, options.planes, options.rounds)
 
 

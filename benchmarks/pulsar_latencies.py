@@ -103,7 +103,7 @@ def split(system: System, topic: str, rate: float) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class PollLoop:
+class MeasuredRounds:
     """What was measured of each system, a dictionary a round."""
 
     by_system: dict[str, list[dict[str, float]]]
@@ -142,7 +142,7 @@ def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, 
     for system in systems:
         warm_up(system)
     for name, act in acts.items():
-        seen[name] = PollLoop({system.name: [] for system in systems})
+        seen[name] = MeasuredRounds({system.name: [] for system in systems})
         for number in range(WARM_UP_ROUNDS + rounds):
             for system in systems:
                 took = act(system, f"topic://{system.namespace}/{name}-{system.name}-{number}")

@@ -85,7 +85,7 @@ class Round:
 
 
 @dataclass
-class EvaluationContext:
+class SoakRun:
     """The servers, and what came of the rounds so far."""
 
     postgres: EmbeddedPostgres
@@ -132,7 +132,7 @@ class EvaluationContext:
         }
 
 
-def play(ground: EvaluationContext, number: int, taken_away: ExitStack) -> float:
+def play(ground: SoakRun, number: int, taken_away: ExitStack) -> float:
     """One round; how long a message waited at most. Raises AssertionError for what does not come, and for what is lost or out of order.
     What is to be taken away afterwards is put on the stack.
     """
@@ -169,7 +169,7 @@ def longest_wait_seconds(records: Iterable[Record]) -> float:
     return max((came[one] - at for one, at in stored.items() if one in came), default=0) / 1e9
 
 
-def lane(ground: EvaluationContext) -> None:
+def lane(ground: SoakRun) -> None:
     """One round after the other."""
     while (number := ground.next()) is not None:
         ground.conclude(one_round(number, partial(play, ground, number)))
@@ -215,7 +215,7 @@ def main() -> None:
         broker = running.enter_context(PulsarStandalone(directory / "pulsar", jvm=QUICK))
         running.enter_context(busy(given.busy))
         until = time.monotonic() + given.minutes * 60
-        ground = EvaluationContext(postgres, broker, directory, until, given.rounds)
+        ground = SoakRun(postgres, broker, directory, until, given.rounds)
         lanes = [threading.Thread(target=lane, args=(ground,)) for _ in range(given.lanes)]
         for one in lanes:
             one.start()

@@ -22,8 +22,8 @@ PREFIX = "/cleave"
 @contextmanager
 def served_pages(where: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
     """The address of the pages, without a slash at its end. What a form asks Airflow for is answered with 404."""
-    desk, outer = PageContext(where), FastAPI()
-    outer.mount(PREFIX, pages_app(desk))
+    context, outer = PageContext(where), FastAPI()
+    outer.mount(PREFIX, pages_app(context))
     with socket.create_server((LOOPBACK, 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(outer, log_config=None, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, args=([listening],))
@@ -34,4 +34,4 @@ def served_pages(where: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-            desk.close()
+            context.close()

@@ -36,7 +36,7 @@ KEYS = [f"key-{i}" for i in range(20)]
 DRAINED = "SELECT coalesce(array_agg(segment_id ORDER BY segment_id), '{}') FROM cleave.segment_drain"
 
 
-class PageContext:
+class ApplicationState:
     """What the members' application keeps: the newest value of each member, as bytes."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ Join = Callable[..., CheckpointGroupConsumer]
 
 
 @pytest.fixture
-def desk() -> PageContext:
-    return PageContext()
+def state() -> ApplicationState:
+    return ApplicationState()
 
 
 @pytest.fixture
@@ -90,13 +90,13 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def join(bench: Bench, servers: Servers, producer: Producer, desk: PageContext) -> Iterator[Join]:
+def join(bench: Bench, servers: Servers, producer: Producer, state: ApplicationState) -> Iterator[Join]:
     """Members, closed at the end."""
     with ExitStack() as joined:
 
         def join(name: str, **options: Any) -> CheckpointGroupConsumer:
             return joined.enter_context(
-                CheckpointGroupConsumer(servers, bench.logs, TOPIC, GROUP, name, desk.kept_values, **options)
+                CheckpointGroupConsumer(servers, bench.logs, TOPIC, GROUP, name, state.kept_values, **options)
             )
 
         yield join
@@ -115,91 +115,95 @@ def everything(*numbers: int) -> dict[str, list[int]]:
     return {key: list(numbers) for key in KEYS}
 
 
-def turn(desk: PageContext, *members: CheckpointGroupConsumer, keeping: bool = True) -> None:
+def turn(state: ApplicationState, *members: CheckpointGroupConsumer, keeping: bool = True) -> None:
     """Each receives and works once, and keeps where it is."""
     for member in members:
         batch = member.receive(0.02)
         if batch is not None:
-            desk.work(batch)
+            state.work(batch)
         if keeping:
-            desk.keep(member)
+            state.keep(member)
 
 
 def work_until(
     predicate: Callable[[], object],
-    desk: PageContext,
+    state: ApplicationState,
     *members: CheckpointGroupConsumer,
     keeping: bool = True,
 ) -> None:
     """Turns of all of them, until it is so."""
 
     def turned() -> object:
-        turn(desk, *members, keeping=keeping)
+        turn(state, *members, keeping=keeping)
         return predicate()
 
     wait_until(turned, message="the members get there")
 
 
-def share(desk: PageContext, *members: CheckpointGroupConsumer, of: tuple[tuple[int, ...], ...]) -> None:
+def share(
+    state: ApplicationState, *members: CheckpointGroupConsumer, of: tuple[tuple[int, ...], ...]
+) -> None:
     """Turns until each has these segments."""
-    work_until(lambda: tuple(sorted(one.segment_ids for one in members)) == tuple(sorted(of)), desk, *members)
+    work_until(
+        lambda: tuple(sorted(one.segment_ids for one in members)) == tuple(sorted(of)), state, *members
+    )
 
 
 def test_members_share_a_topic_in_order_through_splits_and_merges(
-    bench: Bench, producer: Producer, join: Join, desk: PageContext
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     a, b = join("a", batch_messages=7), join("b", batch_messages=7)
-    share(desk, a, b, of=((0,), (1,)))
+    share(state, a, b, of=((0,), (1,)))
     for number, planner in enumerate((splitting(0), splitting(1), merging(3, 4))):
         send(producer, 2 * number, 2 * number + 1)
         bench.reshape(planner)
     send(producer, 6)
 
-    work_until(lambda: desk.count >= 7 * len(KEYS), desk, a, b)
+    work_until(lambda: state.count >= 7 * len(KEYS), state, a, b)
 
-    assert desk.found == everything(*range(7))
-    work_until(lambda: bench.scalar(DRAINED) == [0, 1, 3, 4], desk, a, b)
+    assert state.found == everything(*range(7))
+    work_until(lambda: bench.scalar(DRAINED) == [0, 1, 3, 4], state, a, b)
 
 
 def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
-    bench: Bench, producer: Producer, join: Join, desk: PageContext
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     wanted: list[int] = []
     a = join("a", on_wanted=lambda: wanted.append(1))
     send(producer, 0)
-    work_until(lambda: desk.count == len(KEYS), desk, a, keeping=False)
+    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
     b = join("b")
-    work_until(lambda: wanted and turn(desk, b) is None, desk, a, keeping=False)
+    work_until(lambda: wanted and turn(state, b) is None, state, a, keeping=False)
     for _ in range(5):
-        turn(desk, a, keeping=False)
-        turn(desk, b)
+        turn(state, a, keeping=False)
+        turn(state, b)
     assert (len(wanted), b.segment_ids) == (1, ())
 
-    desk.keep(a)
-    share(desk, a, b, of=((0,), (1,)))
+    state.keep(a)
+    share(state, a, b, of=((0,), (1,)))
     send(producer, 1)
-    work_until(lambda: desk.count >= 2 * len(KEYS), desk, a, b)
+    work_until(lambda: state.count >= 2 * len(KEYS), state, a, b)
 
-    assert desk.found == everything(0, 1)
+    assert state.found == everything(0, 1)
 
 
 def test_who_dies_is_followed_by_one_that_begins_at_what_was_kept_last(
-    producer: Producer, join: Join, desk: PageContext
+    producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     a = join("a")
     send(producer, 0)
-    work_until(lambda: desk.count == len(KEYS), desk, a)
+    work_until(lambda: state.count == len(KEYS), state, a)
     send(producer, 1)
-    work_until(lambda: desk.count == 2 * len(KEYS), desk, a, keeping=False)
+    work_until(lambda: state.count == 2 * len(KEYS), state, a, keeping=False)
     a.close()
 
-    work_until(lambda: desk.count == 3 * len(KEYS), desk, join("b"))
+    work_until(lambda: state.count == 3 * len(KEYS), state, join("b"))
 
-    assert desk.found == everything(0, 1, 1)
+    assert state.found == everything(0, 1, 1)
 
 
 def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
-    bench: Bench, producer: Producer, join: Join, desk: PageContext
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     """Or one who dies then leaves messages behind that nobody reads again."""
     a = join("a")
@@ -209,28 +213,28 @@ def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
     send(producer, 1)
     unkept = "read to its end, once that is kept"
     work_until(
-        lambda: {one.segment_id: one.reason for one in a.why()}.get(0) == unkept, desk, a, keeping=False
+        lambda: {one.segment_id: one.reason for one in a.why()}.get(0) == unkept, state, a, keeping=False
     )
     a.kept(early)  # which says nothing of what was delivered since
     for _ in range(20):
-        turn(desk, a, keeping=False)
+        turn(state, a, keeping=False)
     assert bench.scalar(DRAINED) == []
-    assert any(numbers == [0] for numbers in desk.found.values())
+    assert any(numbers == [0] for numbers in state.found.values())
     a.close()
 
     b = join("b")
-    desk.found.clear()
-    work_until(lambda: desk.count >= 2 * len(KEYS), desk, b)
+    state.found.clear()
+    work_until(lambda: state.count >= 2 * len(KEYS), state, b)
 
-    assert desk.found == everything(0, 1)
-    work_until(lambda: bench.scalar(DRAINED) == [0], desk, b)
+    assert state.found == everything(0, 1)
+    work_until(lambda: bench.scalar(DRAINED) == [0], state, b)
 
 
 def test_members_are_told_that_another_one_is_not_connected(
-    producer: Producer, join: Join, desk: PageContext
+    producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     a, b = join("a"), join("b")
-    work_until(lambda: len(a.segment_ids) == len(b.segment_ids) == 1, desk, a, b)
+    work_until(lambda: len(a.segment_ids) == len(b.segment_ids) == 1, state, a, b)
     [of_a] = a.segment_ids
     assert [(one.segment_id, one.reason, one.holder) for one in b.why() if one.holder] == [
         (of_a, "owned by a", "a")
@@ -241,15 +245,15 @@ def test_members_are_told_that_another_one_is_not_connected(
         return [(one.segment_id, one.reason, one.holder) for one in b.why() if one.holder and one.since]
 
     away = "owner is not connected: it may come back until its grace period is over"
-    work_until(lambda: told() == [(of_a, away, "a")], desk, b)
+    work_until(lambda: told() == [(of_a, away, "a")], state, b)
 
 
 def test_what_was_read_while_the_leader_was_not_heard_is_not_handed_out(
-    producer: Producer, join: Join, desk: PageContext, monkeypatch: pytest.MonkeyPatch
+    producer: Producer, join: Join, state: ApplicationState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap 6: a process that was stopped in the middle of a read wakes up when others have what it reads."""
     a = join("a")
-    work_until(lambda: len(a.segment_ids) == 2, desk, a)
+    work_until(lambda: len(a.segment_ids) == 2, state, a)
     [reader, *_] = wait_until(
         lambda: [one.reader for one in a._readers.all if one.reader is not None] or None, message="readers"
     )
@@ -268,21 +272,21 @@ def test_what_was_read_while_the_leader_was_not_heard_is_not_handed_out(
     send(producer, 0)
     wait_until(lambda: a.receive(0.02) is None and late, message="a late read")
     monkeypatch.setattr(type(a._session), "is_current", is_current)
-    desk.found.clear()
+    state.found.clear()
 
-    work_until(lambda: desk.count >= late[0], desk, a)
+    work_until(lambda: state.count >= late[0], state, a)
 
-    assert all(numbers == [0] for numbers in desk.found.values())
+    assert all(numbers == [0] for numbers in state.found.values())
 
 
 def test_what_the_application_cannot_tell_is_no_beginning(
-    producer: Producer, join: Join, desk: PageContext
+    producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     a = join("a")
     send(producer, 0)
-    work_until(lambda: desk.count == len(KEYS), desk, a)
+    work_until(lambda: state.count == len(KEYS), state, a)
     a.close()
-    desk.is_away = True
+    state.is_away = True
     b = join("b")
     failures = 0
 
@@ -295,36 +299,36 @@ def test_what_the_application_cannot_tell_is_no_beginning(
         return failures > 2
 
     wait_until(fails)
-    desk.is_away = False
+    state.is_away = False
     send(producer, 1)
-    work_until(lambda: desk.count == 2 * len(KEYS), desk, b)
+    work_until(lambda: state.count == 2 * len(KEYS), state, b)
 
-    assert desk.found == everything(0, 1)
+    assert state.found == everything(0, 1)
 
 
 def test_the_values_of_all_say_where_the_group_is_at_every_moment(
-    bench: Bench, producer: Producer, join: Join, desk: PageContext
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     """Trap 12: whoever gave a segment away names it until its next owner has kept a place in it."""
     a = join("a")
     send(producer, 0)
-    work_until(lambda: desk.count == len(KEYS), desk, a)
+    work_until(lambda: state.count == len(KEYS), state, a)
     b = join("b")
-    work_until(lambda: len(a.segment_ids) == 1, desk, a)
+    work_until(lambda: len(a.segment_ids) == 1, state, a)
     while b.receive(0.05) is None and not b.segment_ids:
-        desk.keep(a)
+        state.keep(a)
     a.close()
     b.close()  # it has kept nothing
 
     send(producer, 1)
     c = join("c")
-    work_until(lambda: desk.count >= 2 * len(KEYS), desk, c)
+    work_until(lambda: state.count >= 2 * len(KEYS), state, c)
 
-    assert desk.found == everything(0, 1)
+    assert state.found == everything(0, 1)
 
 
 def test_a_group_begins_at_an_instant_and_its_children_at_their_first_message(
-    bench: Bench, producer: Producer, join: Join, desk: PageContext
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     send(producer, 0)
     wait_until(lambda: bench.scalar("SELECT pg_sleep(0.01) IS NOT NULL"))
@@ -336,24 +340,24 @@ def test_a_group_begins_at_an_instant_and_its_children_at_their_first_message(
         join("x", start=start.replace(tzinfo=None))
 
     a = join("a", start=start)
-    work_until(lambda: desk.count >= 2 * len(KEYS), desk, a)
+    work_until(lambda: state.count >= 2 * len(KEYS), state, a)
 
-    assert desk.found == everything(1, 2)
+    assert state.found == everything(1, 2)
 
 
 def test_a_group_goes_back_to_older_values_parents_before_children(
-    bench: Bench, producer: Producer, join: Join, desk: PageContext
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     a = join("a")
     send(producer, 0)
-    work_until(lambda: desk.count == len(KEYS), desk, a)
-    older = dict(desk.values)
+    work_until(lambda: state.count == len(KEYS), state, a)
+    older = dict(state.values)
     send(producer, 1)
     bench.reshape(splitting(0))
     send(producer, 2)
-    work_until(lambda: bench.scalar(DRAINED) == [0] and desk.count == 3 * len(KEYS), desk, a)
+    work_until(lambda: bench.scalar(DRAINED) == [0] and state.count == 3 * len(KEYS), state, a)
     a.close()
-    desk.values = older
+    state.values = older
 
     b = join("b")
     with pytest.raises(Conflict, match=r"seek .* kept"):
@@ -369,21 +373,21 @@ def test_a_group_goes_back_to_older_values_parents_before_children(
         return not bench.operation(intent.operation.operation_id).state.is_live
 
     wait_until(is_sought)
-    desk.found.clear()
-    work_until(lambda: desk.count >= 2 * len(KEYS), desk, b)
+    state.found.clear()
+    work_until(lambda: state.count >= 2 * len(KEYS), state, b)
 
-    assert desk.found == everything(1, 2)
-    work_until(lambda: bench.scalar(DRAINED) == [0], desk, b)
+    assert state.found == everything(1, 2)
+    work_until(lambda: bench.scalar(DRAINED) == [0], state, b)
 
 
 def test_each_kind_of_subscription_has_its_own_consumers(
-    bench: Bench, servers: Servers, join: Join, desk: PageContext
+    bench: Bench, servers: Servers, join: Join, state: ApplicationState
 ) -> None:
     with pytest.raises(Conflict, match="recorded as CHECKPOINT"):
         StreamConsumer(servers, bench.logs, TOPIC, GROUP, "a")
     bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
     with pytest.raises(Conflict, match="recorded as STREAM"):
-        CheckpointGroupConsumer(servers, bench.logs, TOPIC, "billing", "a", desk.kept_values)
+        CheckpointGroupConsumer(servers, bench.logs, TOPIC, "billing", "a", state.kept_values)
     for name, target in (("billing", KEPT), (GROUP, EARLIEST)):
         with pytest.raises(Conflict):
             topic_admin.seek_subscription(
@@ -391,8 +395,8 @@ def test_each_kind_of_subscription_has_its_own_consumers(
             )
 
 
-def test_values_of_another_topic_are_refused(join: Join, desk: PageContext) -> None:
-    desk.values["x"] = Checkpoint(999, "topic://acme/shop/others", 0, {0: (1,)}, frozenset()).to_bytes()
+def test_values_of_another_topic_are_refused(join: Join, state: ApplicationState) -> None:
+    state.values["x"] = Checkpoint(999, "topic://acme/shop/others", 0, {0: (1,)}, frozenset()).to_bytes()
     a = join("a")
 
     with pytest.raises(CleaveError, match="others"):
@@ -468,9 +472,9 @@ def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
 
 
 def test_more_members_than_segments_leave_some_idle_and_none_shares_one(
-    producer: Producer, join: Join, desk: PageContext
+    producer: Producer, join: Join, state: ApplicationState
 ) -> None:
     """A place in a segment is of the whole of it."""
     members = [join(name) for name in "abc"]
 
-    share(desk, *members, of=((), (0,), (1,)))
+    share(state, *members, of=((), (0,), (1,)))

@@ -37,7 +37,7 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
     producer.close()
 
 
-class PageContext:
+class RecordingHandler:
     """Refuses the numbers 1 and 2 of some keys."""
 
     def __init__(self) -> None:
@@ -57,16 +57,16 @@ class PageContext:
 
 
 @pytest.fixture
-def desk() -> PageContext:
-    return PageContext()
+def handler() -> RecordingHandler:
+    return RecordingHandler()
 
 
 @pytest.fixture
-def work(bench: Bench, servers: Servers, desk: PageContext) -> Iterator[KeyedWork]:
+def work(bench: Bench, servers: Servers, handler: RecordingHandler) -> Iterator[KeyedWork]:
     with (
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a", batch_messages=7) as consumer,
         KeyedWork(
-            consumer, desk.handle, threads=4, first_retry_seconds=0.01, longest_retry_seconds=0.02,
+            consumer, handler.handle, threads=4, first_retry_seconds=0.01, longest_retry_seconds=0.02,
             max_deliveries=3, dead_letters=bench.logs,
         ) as work,
     ):  # fmt: skip
@@ -95,15 +95,15 @@ def letters(bench: Bench, count: int) -> list[DeadLetter]:
 
 
 def test_what_fails_too_often_is_put_away_in_the_order_of_its_key_and_the_key_goes_on(
-    bench: Bench, producer: Producer, desk: PageContext, work: KeyedWork
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: KeyedWork
 ) -> None:
     send(producer, 0, 1, 2, 3)
     turn_until(lambda: bench.unread("billing") == 0, work)
 
     for key in KEYS:
-        assert desk.numbers(key) == ([0, 3] if key in BAD else [0, 1, 2, 3])
+        assert handler.numbers(key) == ([0, 3] if key in BAD else [0, 1, 2, 3])
     for key in BAD:
-        assert [number for one, number in desk.tries if one == key] == [0, 1, 1, 1, 2, 2, 2, 3]
+        assert [number for one, number in handler.tries if one == key] == [0, 1, 1, 1, 2, 2, 2, 3]
     found = letters(bench, 6)
     assert len(found) == 6
     for key in BAD:
@@ -128,7 +128,11 @@ def test_what_fails_too_often_is_put_away_in_the_order_of_its_key_and_the_key_go
 
 
 def test_while_it_cannot_be_put_away_its_key_is_held_and_why_says_so(
-    bench: Bench, producer: Producer, desk: PageContext, work: KeyedWork, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    producer: Producer,
+    handler: RecordingHandler,
+    work: KeyedWork,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     send(producer, 0, 1)
     with monkeypatch.context() as away:
@@ -158,13 +162,13 @@ def test_a_crash_between_putting_away_and_acknowledging_repeats_it_and_loses_not
 ) -> None:
     producer.send(b"1", BAD[0])
     producer.flush()
-    stored, desk = threading.Event(), PageContext()
+    stored, handler = threading.Event(), RecordingHandler()
     put = DeadLetterLog.put
     with (
         pytest.MonkeyPatch.context() as patch,
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a") as consumer,
         KeyedWork(
-            consumer, desk.handle, first_retry_seconds=0.01, max_deliveries=2, dead_letters=bench.logs
+            consumer, handler.handle, first_retry_seconds=0.01, max_deliveries=2, dead_letters=bench.logs
         ) as work,
     ):
 
@@ -180,10 +184,10 @@ def test_a_crash_between_putting_away_and_acknowledging_repeats_it_and_loses_not
 
     with (
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a") as consumer,
-        KeyedWork(consumer, desk.handle, max_deliveries=2, dead_letters=bench.logs) as work,
+        KeyedWork(consumer, handler.handle, max_deliveries=2, dead_letters=bench.logs) as work,
     ):
         turn_until(lambda: bench.unread("billing") == 0, work)
-    assert desk.tries == [(BAD[0], 1)] * 2  # it is not handled again
+    assert handler.tries == [(BAD[0], 1)] * 2  # it is not handled again
     assert [letter.payload for letter in letters(bench, 2)] == [b"1", b"1"]
 
 
@@ -206,14 +210,14 @@ def login(postgres_server: PostgresServer, bench: Bench) -> Iterator[str]:
 
 
 def test_an_application_s_own_login_and_token_are_enough(
-    bench: Bench, producer: Producer, leader: str, login: str, desk: PageContext
+    bench: Bench, producer: Producer, leader: str, login: str, handler: RecordingHandler
 ) -> None:
     send(producer, 1)
     logs, servers = EmbeddedLogClient(login), client_of(leader, topics=(TOPIC,))
     with (
         StreamConsumer(servers, logs, TOPIC, "billing", "a") as consumer,
         KeyedWork(
-            consumer, desk.handle, first_retry_seconds=0.01, max_deliveries=2, dead_letters=logs
+            consumer, handler.handle, first_retry_seconds=0.01, max_deliveries=2, dead_letters=logs
         ) as work,
     ):
         turn_until(lambda: bench.unread("billing") == 0, work)
@@ -240,7 +244,7 @@ def test_where_there_are_none_that_is_said(
 def test_dead_letters_are_listed_and_put_back(
     bench: Bench,
     producer: Producer,
-    desk: PageContext,
+    handler: RecordingHandler,
     work: KeyedWork,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -262,10 +266,10 @@ def test_dead_letters_are_listed_and_put_back(
         "dead-letters", "redrive", TOPIC, "billing", "--limit", "6", "--dry-run"
     )
 
-    desk.done.clear()
-    desk.is_mended = True
+    handler.done.clear()
+    handler.is_mended = True
     assert cleave.json("dead-letters", "redrive", TOPIC, "billing", "--limit", "6")["left"] == 1
     turn_until(lambda: bench.unread("billing") == 0, work)
-    assert {key: desk.numbers(key) for key in BAD} == {key: [1, 2] for key in BAD}
+    assert {key: handler.numbers(key) for key in BAD} == {key: [1, 2] for key in BAD}
     assert len(cleave.json("dead-letters", "list", TOPIC, "billing")["items"]) == 1
     cleave.store.dispose()

@@ -29,7 +29,7 @@ Work = Callable[..., KeyedWork]
 Handle = Callable[[LogMessage], None]
 
 
-class PageContext:
+class RecordingHandler:
     """An application: notes what it has done, and does what the test says for a message before that."""
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class PageContext:
 
 
 @pytest.fixture
-def desk() -> Iterator[PageContext]:
-    desk = PageContext()
-    yield desk
-    assert desk.overlaps == [], "two messages of a key at once"
+def handler() -> Iterator[RecordingHandler]:
+    handler = RecordingHandler()
+    yield handler
+    assert handler.overlaps == [], "two messages of a key at once"
 
 
 @pytest.fixture
@@ -82,13 +82,13 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def work(bench: Bench, servers: Servers, producer: Producer, desk: PageContext) -> Iterator[Work]:
+def work(bench: Bench, servers: Servers, producer: Producer, handler: RecordingHandler) -> Iterator[Work]:
     """Start keyed work under a name; what is left is closed at the end."""
     begun: list[tuple[StreamConsumer, KeyedWork]] = []
 
     def start(
         name: str = "a",
-        handle: Handle = desk.handle,
+        handle: Handle = handler.handle,
         on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
         **options: Any,
     ) -> KeyedWork:
@@ -135,21 +135,21 @@ def raising(error: Exception, times: int) -> Handle:
 
 
 def test_everything_is_done_once_each_key_in_order_and_several_at_a_time(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     meeting = threading.Barrier(4)
     for key in KEYS[:4]:
-        desk.acts[key, 0] = lambda _message: meeting.wait(20) and None
+        handler.acts[key, 0] = lambda _message: meeting.wait(20) and None
     send(producer, *range(5))
 
     turn_until(lambda: bench.unread("billing") == 0, work())
 
-    assert {key: desk.numbers(key) for key in KEYS} == {key: list(range(5)) for key in KEYS}
-    assert desk.most_at_work == 4
+    assert {key: handler.numbers(key) for key in KEYS} == {key: list(range(5)) for key in KEYS}
+    assert handler.most_at_work == 4
 
 
 def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     first = KEYS[0]
     is_mended = threading.Event()
@@ -158,21 +158,21 @@ def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
         if not is_mended.is_set():
             raise ValueError("the till\nis closed")
 
-    desk.acts[first, 0] = fail
+    handler.acts[first, 0] = fail
     send(producer, 0, 1, 2)
     doing = work()
-    turn_until(lambda: len(desk.done) == 3 * (len(KEYS) - 1), doing)
-    assert desk.numbers(first) == []
+    turn_until(lambda: len(handler.done) == 3 * (len(KEYS) - 1), doing)
+    assert handler.numbers(first) == []
     unread = bench.unread("billing")
     assert unread >= 3
 
     is_mended.set()
     turn_until(lambda: bench.unread("billing") == 0, doing)
-    assert desk.numbers(first) == [0, 1, 2]
+    assert handler.numbers(first) == [0, 1, 2]
 
 
 def test_a_message_says_which_attempt_this_is(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     seen: list[int] = []
 
@@ -181,7 +181,7 @@ def test_a_message_says_which_attempt_this_is(
         if len(seen) < 3:
             raise ValueError("the till is closed")
 
-    desk.acts[KEYS[0], 0] = fail_twice
+    handler.acts[KEYS[0], 0] = fail_twice
     send(producer, 0, keys=KEYS[:1])
     doing = work()
     turn_until(lambda: bench.unread("billing") == 0, doing)
@@ -190,14 +190,14 @@ def test_a_message_says_which_attempt_this_is(
 
 
 def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
-    bench: Bench, servers: Servers, producer: Producer, desk: PageContext
+    bench: Bench, servers: Servers, producer: Producer, handler: RecordingHandler
 ) -> None:
-    desk.acts["k", 0] = raising(ValueError("the till\nis closed"), 10_000)
+    handler.acts["k", 0] = raising(ValueError("the till\nis closed"), 10_000)
     send(producer, *range(30), keys=["k"])
     with (
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a", batch_messages=4) as consumer,
         KeyedWork(
-            consumer, desk.handle, held_limit=10, first_retry_seconds=0.01, longest_retry_seconds=0.02
+            consumer, handler.handle, held_limit=10, first_retry_seconds=0.01, longest_retry_seconds=0.02
         ) as doing,
     ):
 
@@ -215,35 +215,35 @@ def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
         paused = bucket_of(splits, key_hash("k").bucket_hash)
         others = {key for key in KEYS if bucket_of(splits, key_hash(key).bucket_hash) != paused}
         send(producer, 0)
-        turn_until(lambda: {key for key, _ in desk.done} == others, doing)
-        desk.acts.clear()
+        turn_until(lambda: {key for key, _ in handler.done} == others, doing)
+        handler.acts.clear()
         turn_until(lambda: bench.unread("billing") == 0, doing)
-        assert desk.numbers("k") == list(range(30))
+        assert handler.numbers("k") == list(range(30))
         assert not reasons()
 
 
 def test_no_acknowledgement_passes_what_is_not_done(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     """Fail the first, pass the second, die: the first comes again (trap 14)."""
     a_key = KEYS[0]
-    desk.acts[a_key, 0] = raising(ValueError("no"), 10_000)
+    handler.acts[a_key, 0] = raising(ValueError("no"), 10_000)
     send(producer, 0)
     before = work()
-    turn_until(lambda: len(desk.done) == len(KEYS) - 1, before)
+    turn_until(lambda: len(handler.done) == len(KEYS) - 1, before)
     before.close()
-    desk.done.clear()
-    desk.acts.clear()
+    handler.done.clear()
+    handler.acts.clear()
 
     turn_until(lambda: bench.unread("billing") == 0, work())
-    assert desk.numbers(a_key) == [0]
+    assert handler.numbers(a_key) == [0]
 
 
 def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
     bench: Bench, producer: Producer, work: Work
 ) -> None:
     """Nothing more of it is begun meanwhile, and what waits behind it is the next owner's."""
-    may_end, of_a, of_b = threading.Event(), PageContext(), PageContext()
+    may_end, of_a, of_b = threading.Event(), RecordingHandler(), RecordingHandler()
     for key in KEYS:
         of_a.acts[key, 0] = lambda _message: may_end.wait(60) and None
     let_go: list[set[str]] = []
@@ -277,15 +277,15 @@ def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
 def test_who_closes_while_a_handler_runs_stays_so_that_its_key_has_one_owner(
     bench: Bench,
     producer: Producer,
-    desk: PageContext,
+    handler: RecordingHandler,
     work: Work,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     may_end = threading.Event()
-    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    handler.acts["k", 0] = lambda _message: may_end.wait(60) and None
     send(producer, 0, keys=["k"])
     a = work("a")
-    turn_until(lambda: desk.at_work == {"k"}, a)
+    turn_until(lambda: handler.at_work == {"k"}, a)
     try:
         a.close(0.0)
         a._consumer.close()
@@ -298,14 +298,14 @@ def test_who_closes_while_a_handler_runs_stays_so_that_its_key_has_one_owner(
 
 
 def test_who_closes_when_its_handlers_have_ended_leaves(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     """The handler ends after the work was closed, and before the consumer is."""
     may_end = threading.Event()
-    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    handler.acts["k", 0] = lambda _message: may_end.wait(60) and None
     send(producer, 0, keys=["k"])
     a = work("a")
-    turn_until(lambda: desk.at_work == {"k"}, a)
+    turn_until(lambda: handler.at_work == {"k"}, a)
     a.close(0.0)
     may_end.set()
     wait_until(lambda: not a._at_work, message="the thread's end")
@@ -316,28 +316,28 @@ def test_who_closes_when_its_handlers_have_ended_leaves(
 
 
 def test_what_was_lost_is_dropped_and_its_key_waits_for_what_had_begun(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     """A seek takes the bucket away in the middle: what had begun is not acknowledged, and nothing overtakes it."""
     may_end = threading.Event()
-    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    handler.acts["k", 0] = lambda _message: may_end.wait(60) and None
     send(producer, 0, 1, keys=["k"])
     doing = work()
-    turn_until(lambda: desk.at_work == {"k"}, doing)
+    turn_until(lambda: handler.at_work == {"k"}, doing)
     bench.plane.seek(bench.log_of(0), "billing", 0)
     send(producer, 2, keys=["k"])
     send(producer, 2, keys=KEYS)
-    turn_until(lambda: len(desk.done) == len(KEYS), doing)  # the handler would notice two of a key
-    desk.acts.clear()
+    turn_until(lambda: len(handler.done) == len(KEYS), doing)  # the handler would notice two of a key
+    handler.acts.clear()
     may_end.set()
 
     turn_until(lambda: bench.unread("billing") == 0, doing)
-    assert desk.numbers("k") == [0, 0, 1, 2]
-    assert desk.overlaps == []
+    assert handler.numbers("k") == [0, 0, 1, 2]
+    assert handler.overlaps == []
 
 
 def test_a_thread_begins_nothing_when_its_bucket_may_be_another_s_by_then(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may have been stopped between the giving out and the beginning."""
     here, asked = threading.current_thread(), threading.Event()
@@ -355,30 +355,30 @@ def test_a_thread_begins_nothing_when_its_bucket_may_be_another_s_by_then(
         turn_until(asked.is_set, doing)
         turns = iter(range(10))
         turn_until(lambda: next(turns, None) is None, doing)
-        assert desk.done == []
+        assert handler.done == []
     turn_until(lambda: bench.unread("billing") == 0, doing)
-    assert len(desk.done) == len(KEYS)
+    assert len(handler.done) == len(KEYS)
 
 
 def test_while_the_consumer_is_paused_nothing_begins_and_what_is_done_is_acknowledged(
-    bench: Bench, servers: Servers, producer: Producer, desk: PageContext
+    bench: Bench, servers: Servers, producer: Producer, handler: RecordingHandler
 ) -> None:
     may_end = threading.Event()
-    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    handler.acts["k", 0] = lambda _message: may_end.wait(60) and None
     send(producer, 0, 1, keys=["k"])
     with (
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a") as consumer,
-        KeyedWork(consumer, desk.handle) as doing,
+        KeyedWork(consumer, handler.handle) as doing,
     ):
-        turn_until(lambda: desk.at_work == {"k"}, doing)
+        turn_until(lambda: handler.at_work == {"k"}, doing)
         consumer.pause()
         may_end.set()
         turn_until(lambda: bench.unread("billing") == 1, doing)
         assert doing.running == 0
-        assert desk.numbers("k") == [0]
+        assert handler.numbers("k") == [0]
         consumer.resume()
         turn_until(lambda: bench.unread("billing") == 0, doing)
-    assert desk.numbers("k") == [0, 1]
+    assert handler.numbers("k") == [0, 1]
 
 
 def test_while_the_leader_is_not_heard_a_log_that_is_due_for_another_try_is_not_waited_for(
@@ -399,7 +399,7 @@ def test_while_the_leader_is_not_heard_a_log_that_is_due_for_another_try_is_not_
 
 
 def test_messages_without_a_key_are_each_for_themselves(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     may_end, at_work = threading.Event(), threading.Semaphore(0)
 
@@ -417,17 +417,17 @@ def test_messages_without_a_key_are_each_for_themselves(
 
 
 def test_a_segment_that_was_split_is_done_before_its_children(
-    bench: Bench, producer: Producer, desk: PageContext, work: Work
+    bench: Bench, producer: Producer, handler: RecordingHandler, work: Work
 ) -> None:
     for key in KEYS[::3]:
-        desk.acts[key, 0] = raising(ValueError("not yet"), 2)
+        handler.acts[key, 0] = raising(ValueError("not yet"), 2)
     send(producer, 0)
     bench.reshape(splitting(0))
     send(producer, 1)
 
     turn_until(lambda: bench.unread("billing") == 0, work("a"), work("b"))
 
-    assert {key: desk.numbers(key) for key in KEYS} == {key: [0, 1] for key in KEYS}
+    assert {key: handler.numbers(key) for key in KEYS} == {key: [0, 1] for key in KEYS}
 
 
 def test_what_is_no_failure_of_the_handler_ends_the_work(producer: Producer, work: Work) -> None:

@@ -23,94 +23,106 @@ from controller.commands.bundle_picture import Arc, arcs_after
 from controller.devstack.ports import free_port
 from controller.domain.errors import CleaveError
 from controller.store.postgres.engine import Store
-from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, PageContext, bundle_desk
+from tests.support.bundle_operator import (
+    CLUSTER,
+    HIGH,
+    LOW,
+    NAMESPACE,
+    TOPICS,
+    BundleOperator,
+    bundle_operator,
+)
 
 
 @pytest.fixture
-def desk(
+def operator(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PageContext]:
-    with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
-        yield desk
+) -> Iterator[BundleOperator]:
+    with bundle_operator(database, tmp_path, capsys, monkeypatch) as operator:
+        yield operator
 
 
-def test_hash_completes_the_name_and_finds_the_bundle(desk: PageContext) -> None:
-    assert desk.cleave.json("bundles", "hash", "my-topic") == {
+def test_hash_completes_the_name_and_finds_the_bundle(operator: BundleOperator) -> None:
+    assert operator.cleave.json("bundles", "hash", "my-topic") == {
         "topic": "persistent://public/default/my-topic",
         "hash": "0x2bad45f7",
         "bundle": None,
         "namespace": "public/default",
     }
-    desk.uneven()
-    assert desk.cleave.json("bundles", "hash", TOPICS[0])["bundle"] in (LOW, HIGH)
-    assert "is not complete" in desk.cleave.refused("bundles", "hash", "persistent://only/two")
+    operator.uneven()
+    assert operator.cleave.json("bundles", "hash", TOPICS[0])["bundle"] in (LOW, HIGH)
+    assert "is not complete" in operator.cleave.refused("bundles", "hash", "persistent://only/two")
 
 
-def test_show_lists_every_bundle_and_draws_the_ring(desk: PageContext, tmp_path: Path) -> None:
-    first, _ = desk.uneven()
-    found = desk.cleave.json("bundles", "show", NAMESPACE)
+def test_show_lists_every_bundle_and_draws_the_ring(operator: BundleOperator, tmp_path: Path) -> None:
+    first, _ = operator.uneven()
+    found = operator.cleave.json("bundles", "show", NAMESPACE)
     assert [(row["bundle"], row["broker"], row["mode"]) for row in found] == [
         ("0x00000000_0x80000000", first, "dry-run"),
         ("0x80000000_0xffffffff", first, "dry-run"),
     ]
-    assert "acme/none are known" in desk.cleave.refused("bundles", "show", "acme/none")
-    desk.cleave.ok("bundles", "draw", NAMESPACE, str(tmp_path / "ring.html"))
+    assert "acme/none are known" in operator.cleave.refused("bundles", "show", "acme/none")
+    operator.cleave.ok("bundles", "draw", NAMESPACE, str(tmp_path / "ring.html"))
     assert "0x00000000_0x80000000" in (tmp_path / "ring.html").read_text()
 
 
-def test_show_says_when_there_is_more(desk: PageContext) -> None:
-    assert "nothing found" in desk.cleave.ok("bundles", "show")
-    desk.uneven()
-    assert "the first 1 only; see --limit" in desk.cleave.ok("bundles", "show", "--limit", "1")
-    assert "only" not in desk.cleave.ok("bundles", "show", "--limit", "2")
+def test_show_says_when_there_is_more(operator: BundleOperator) -> None:
+    assert "nothing found" in operator.cleave.ok("bundles", "show")
+    operator.uneven()
+    assert "the first 1 only; see --limit" in operator.cleave.ok("bundles", "show", "--limit", "1")
+    assert "only" not in operator.cleave.ok("bundles", "show", "--limit", "2")
 
 
-def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(desk: PageContext) -> None:
-    first, second = desk.uneven()
-    found = desk.cleave.json("bundles", "brokers")
+def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(
+    operator: BundleOperator,
+) -> None:
+    first, second = operator.uneven()
+    found = operator.cleave.json("bundles", "brokers")
     assert [(row["broker"], float(row["usage"]), row["active"]) for row in found] == [
         (first, 0.9, True),
         (second, 0.05, True),
     ]
-    assert re.search(r"\d+ d ago", desk.cleave.ok("bundles", "brokers"))  # the reports are of May
+    assert re.search(r"\d+ d ago", operator.cleave.ok("bundles", "brokers"))  # the reports are of May
 
-    desk.driver.sql(
+    operator.driver.sql(
         'INSERT INTO cleave.broker_load SELECT (jsonb_populate_record(l, \'{"cluster": "other", "broker": "elsewhere:8080"}\')).*'
         " FROM cleave.broker_load l WHERE broker = :broker",
         broker=first,
     )
-    assert len(desk.cleave.json("bundles", "brokers")) == 2  # those of the cluster that the settings name
+    assert len(operator.cleave.json("bundles", "brokers")) == 2  # those of the cluster that the settings name
 
-    desk.driver.sql(
+    operator.driver.sql(
         "UPDATE cleave.broker_load SET cpu_limit = 0, direct_memory_limit = -1, bandwidth_in_limit = 0,"
         " bandwidth_out_limit = -1000 WHERE broker = :broker",
         broker=second,
     )
-    assert [row["usage"] for row in desk.cleave.json("bundles", "brokers")][1] is None  # unknown is not idle
-    desk.bench.cluster.brokers = [first]
-    assert [row["active"] for row in desk.cleave.json("bundles", "brokers")] == [True, False]
+    assert [row["usage"] for row in operator.cleave.json("bundles", "brokers")][
+        1
+    ] is None  # unknown is not idle
+    operator.bench.cluster.brokers = [first]
+    assert [row["active"] for row in operator.cleave.json("bundles", "brokers")] == [True, False]
 
 
-def test_proposals_are_listed_by_state_cycle_and_namespace(desk: PageContext) -> None:
-    desk.uneven()
-    assert "nothing found" in desk.cleave.ok("bundles", "proposals")
-    first = desk.cleave.json("bundles", "propose")["cycle_id"]
-    desk.cleave.ok("bundles", "propose")
+def test_proposals_are_listed_by_state_cycle_and_namespace(operator: BundleOperator) -> None:
+    operator.uneven()
+    assert "nothing found" in operator.cleave.ok("bundles", "proposals")
+    first = operator.cleave.json("bundles", "propose")["cycle_id"]
+    operator.cleave.ok("bundles", "propose")
 
-    assert len(desk.cleave.json("bundles", "proposals")) == 2
-    [kept] = desk.cleave.json("bundles", "proposals", NAMESPACE, "--state", "proposed")
+    assert len(operator.cleave.json("bundles", "proposals")) == 2
+    [kept] = operator.cleave.json("bundles", "proposals", NAMESPACE, "--state", "proposed")
     assert kept["cycle_id"] == first + 1
-    [old] = desk.cleave.json("bundles", "proposals", "--cycle", str(first))
+    [old] = operator.cleave.json("bundles", "proposals", "--cycle", str(first))
     assert (old["state"], old["age_seconds"] is None) == ("refused", False)
-    said = desk.cleave.ok("bundles", "proposals", "--limit", "1")
+    said = operator.cleave.ok("bundles", "proposals", "--limit", "1")
     assert "the first 1 only; see --limit" in said
     assert re.search(r"\d+ s ago", said)
-    assert desk.cleave.json("bundles", "proposals", "acme/none") == []
+    assert operator.cleave.json("bundles", "proposals", "acme/none") == []
 
 
-def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: PageContext) -> None:
-    _, second = desk.uneven()
-    cycle = desk.cleave.json("bundles", "propose")
+def test_a_cycle_is_proposed_approved_applied_and_replayed(operator: BundleOperator) -> None:
+    _, second = operator.uneven()
+    cycle = operator.cleave.json("bundles", "propose")
     [proposal] = cycle["proposals"]
     assert (proposal["kind"], proposal["destination"], proposal["mode"]) == ("unload", second, "dry-run")
     assert re.fullmatch(
@@ -119,28 +131,28 @@ def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: PageContext) ->
         proposal["reason"],
     )
     number = str(proposal["proposal_id"])
-    assert desk.cleave.json("approvals", "list") == []
-    assert desk.cleave.json("bundles", "replay", str(cycle["cycle_id"]))["is_same"]
+    assert operator.cleave.json("approvals", "list") == []
+    assert operator.cleave.json("bundles", "replay", str(cycle["cycle_id"]))["is_same"]
 
-    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
-    [waiting] = desk.cleave.json("approvals", "list", "--subject", "bundle-proposal")
+    operator.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    [waiting] = operator.cleave.json("approvals", "list", "--subject", "bundle-proposal")
     answer = ("approvals", "approve", str(waiting["approval_id"]))
-    assert "is of cluster, not of a topic" in desk.cleave.refused(*answer)
-    [row] = desk.cleave.json(*answer, "--level", "cluster")["approvals"]
+    assert "is of cluster, not of a topic" in operator.cleave.refused(*answer)
+    [row] = operator.cleave.json(*answer, "--level", "cluster")["approvals"]
     assert (row["state"], row["subject_id"]) == ("approved", proposal["proposal_id"])
-    assert number in desk.cleave.rehearsed("bundles", "apply")
-    applied = desk.cleave.json("bundles", "apply")
+    assert number in operator.cleave.rehearsed("bundles", "apply")
+    applied = operator.cleave.json("bundles", "apply")
     assert [one["state"] for one in applied][:1] == ["applied"]
-    assert second in set(desk.bench.cluster.owners.values())
-    assert desk.cleave.json("bundles", "apply") in ([], applied[1:])
+    assert second in set(operator.bench.cluster.owners.values())
+    assert operator.cleave.json("bundles", "apply") in ([], applied[1:])
     for words in (("apply", "--cycle", "99"), ("apply", "--cycle", "99", "--dry-run"), ("replay", "99")):
-        assert "no cycle 99" in desk.cleave.refused("bundles", *words)
+        assert "no cycle 99" in operator.cleave.refused("bundles", *words)
 
 
-def test_the_picture_after_a_cycle_has_its_cuts_and_moves(desk: PageContext) -> None:
-    _, second = desk.uneven()
-    desk.cleave.ok("bundles", "propose")
-    with desk.driver.store.transaction() as tx:
+def test_the_picture_after_a_cycle_has_its_cuts_and_moves(operator: BundleOperator) -> None:
+    _, second = operator.uneven()
+    operator.cleave.ok("bundles", "propose")
+    with operator.driver.store.transaction() as tx:
         proposals = bundle_proposals.list_proposals(tx, CLUSTER)
         bundles = bundle_namespaces.get_namespace(tx, CLUSTER, NAMESPACE).bundles.bundles
     arcs = [Arc(bundle, "first", 10.0) for bundle in bundles]
@@ -149,15 +161,15 @@ def test_the_picture_after_a_cycle_has_its_cuts_and_moves(desk: PageContext) -> 
 
 
 def test_collect_lands_a_tick_and_no_cluster_is_one_line(
-    desk: PageContext, monkeypatch: pytest.MonkeyPatch
+    operator: BundleOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in TOPICS:
-        desk.bench.cluster.publish(name)
-    tick = desk.cleave.json("bundles", "collect", "--once")
+        operator.bench.cluster.publish(name)
+    tick = operator.cleave.json("bundles", "collect", "--once")
     assert (tick["brokers"], tick["topics"], tick["silent"]) == (2, len(TOPICS), [])
 
     monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "http://127.0.0.1:9")
-    nobody = desk.cleave("bundles", "collect", "--once", "--json-logs")
+    nobody = operator.cleave("bundles", "collect", "--once", "--json-logs")
     assert (nobody.code, nobody.out) == (75, "")
     *lines, said = nobody.err.splitlines()
     assert "no broker of the cluster answered (staged)" in said
@@ -165,65 +177,65 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(
         ("cannot read the list of brokers", "staged")
     ]
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
-    assert "CLEAVE_PULSAR_ADMIN_URL" in desk.cleave.refused("bundles", "collect", "--once")
+    assert "CLEAVE_PULSAR_ADMIN_URL" in operator.cleave.refused("bundles", "collect", "--once")
 
 
-def test_merges_say_that_nothing_is_known(desk: PageContext) -> None:
-    assert "collect and aggregate reports first" in desk.cleave.ok("bundles", "merges")
+def test_merges_say_that_nothing_is_known(operator: BundleOperator) -> None:
+    assert "collect and aggregate reports first" in operator.cleave.ok("bundles", "merges")
 
 
 def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_for_long(
-    desk: PageContext,
+    operator: BundleOperator,
 ) -> None:
-    desk.uneven()
-    [told] = desk.cleave.json("bundles", "merges", NAMESPACE)["items"]
+    operator.uneven()
+    [told] = operator.cleave.json("bundles", "merges", NAMESPACE)["items"]
     assert told["merges"] == []
     assert {one["reason"] for one in told["apart"]} <= {"cold-cycles", "at-min-bundles", "no-cold-neighbour"}
     assert told["apart"] != []
-    assert f"{NAMESPACE}: stays apart" in desk.cleave.ok("bundles", "merges")
+    assert f"{NAMESPACE}: stays apart" in operator.cleave.ok("bundles", "merges")
     before = told["apart"][0]["value"]
-    desk.cleave.ok("bundles", "propose")
-    [later] = desk.cleave.json("bundles", "merges", NAMESPACE)["items"]
+    operator.cleave.ok("bundles", "propose")
+    [later] = operator.cleave.json("bundles", "merges", NAMESPACE)["items"]
     assert later["apart"][0]["value"] == before + 1
-    assert "no bundles" in desk.cleave.refused("bundles", "merges", "acme/none")
+    assert "no bundles" in operator.cleave.refused("bundles", "merges", "acme/none")
 
 
 def test_settings_that_are_no_json_or_out_of_range_are_one_line(
-    desk: PageContext, monkeypatch: pytest.MonkeyPatch
+    operator: BundleOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.uneven()
+    operator.uneven()
     for text, words in (
         ('{"shedder": ', "Setting CLEAVE_BUNDLE_BALANCE: the value is not JSON"),
         ('{"overloaded_usage": 85}', "overloaded_usage = 85.0 must be <= 1"),
         ('{"shader": "even"}', "'shader' cannot be set here"),
     ):
         monkeypatch.setenv("CLEAVE_BUNDLE_BALANCE", text)
-        assert words in desk.cleave.refused("bundles", "propose")
+        assert words in operator.cleave.refused("bundles", "propose")
 
 
-def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: PageContext) -> None:
-    desk.uneven()
+def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(operator: BundleOperator) -> None:
+    operator.uneven()
     show, change = ("bundles", "policy", NAMESPACE), ("bundles", "set-policy", NAMESPACE)
-    assert desk.cleave.json(*show)["overrides"] == {}
-    assert desk.cleave.json(*show)["effective"]["cooldown_seconds"] == 120
+    assert operator.cleave.json(*show)["overrides"] == {}
+    assert operator.cleave.json(*show)["effective"]["cooldown_seconds"] == 120
 
-    rehearsed = desk.cleave.json(*change, "max_topics=500", "--dry-run")
+    rehearsed = operator.cleave.json(*change, "max_topics=500", "--dry-run")
     assert rehearsed["effective"]["max_topics"] == 500
-    assert desk.cleave.json(*show)["overrides"] == {}
-    desk.cleave.ok(*change, "max_topics=500", "cooldown_seconds=600")
-    assert desk.cleave.json(*show)["overrides"] == {"max_topics": 500, "cooldown_seconds": 600}
-    assert desk.cleave.json(*change, "max_topics=null")["overrides"] == {"cooldown_seconds": 600}
-    assert desk.cleave.json(*change, "enabled=false", "--replace")["overrides"] == {"enabled": False}
-    assert desk.cleave.json(*change, "--replace")["overrides"] == {}
+    assert operator.cleave.json(*show)["overrides"] == {}
+    operator.cleave.ok(*change, "max_topics=500", "cooldown_seconds=600")
+    assert operator.cleave.json(*show)["overrides"] == {"max_topics": 500, "cooldown_seconds": 600}
+    assert operator.cleave.json(*change, "max_topics=null")["overrides"] == {"cooldown_seconds": 600}
+    assert operator.cleave.json(*change, "enabled=false", "--replace")["overrides"] == {"enabled": False}
+    assert operator.cleave.json(*change, "--replace")["overrides"] == {}
 
-    assert "needs positions" in desk.cleave.refused(*change, "algorithm=specified_positions_divide")
-    assert "cannot be set here" in desk.cleave.refused(*change, "max_topic=3")
+    assert "needs positions" in operator.cleave.refused(*change, "algorithm=specified_positions_divide")
+    assert "cannot be set here" in operator.cleave.refused(*change, "max_topic=3")
     for verb in ("policy", "set-policy"):
-        assert "collect its reports first" in desk.cleave.refused("bundles", verb, "acme/none")
+        assert "collect its reports first" in operator.cleave.refused("bundles", verb, "acme/none")
 
 
-def test_a_form_sets_the_split_policy_too(desk: PageContext) -> None:
-    desk.uneven()
+def test_a_form_sets_the_split_policy_too(operator: BundleOperator) -> None:
+    operator.uneven()
     params = {"namespace": f" {NAMESPACE} ", "parameters": {"max_bundles": 7}, "dry_run": False}
     response = tasks.perform(
         "bundles set-policy",
@@ -234,38 +246,39 @@ def test_a_form_sets_the_split_policy_too(desk: PageContext) -> None:
         actor="ann",
     )
     assert response["overrides"] == {"max_bundles": 7}
-    assert desk.cleave.json("bundles", "policy", NAMESPACE)["effective"]["max_bundles"] == 7
-    assert desk.cleave.column("SELECT actor FROM inspect.bundles_namespaces") == ["ann"]
+    assert operator.cleave.json("bundles", "policy", NAMESPACE)["effective"]["max_bundles"] == 7
+    assert operator.cleave.column("SELECT actor FROM inspect.bundles_namespaces") == ["ann"]
 
 
-def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(desk: PageContext) -> None:
+def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(operator: BundleOperator) -> None:
     """Stored by an older version, which took it."""
-    desk.uneven()
-    desk.driver.sql(
+    operator.uneven()
+    operator.driver.sql(
         "UPDATE cleave.namespace_bundles SET row_version = row_version + 1,"
         ' split_settings = \'{"algorithm": "specified_positions_divide", "max_topics": 1, "rules": "modular"}\''
     )
-    cycle = desk.cleave.json("bundles", "propose")
+    cycle = operator.cleave.json("bundles", "propose")
     assert [one["kind"] for one in cycle["proposals"]] == ["unload"]
     assert ("split-policy", NAMESPACE) in {(one["rule"], one["namespace"]) for one in cycle["why_not"]}
 
 
-def test_a_mode_is_one_of_three(desk: PageContext) -> None:
-    desk.uneven()
-    assert desk.cleave("bundles", "mode", NAMESPACE, "maybe").code == 2
+def test_a_mode_is_one_of_three(operator: BundleOperator) -> None:
+    operator.uneven()
+    assert operator.cleave("bundles", "mode", NAMESPACE, "maybe").code == 2
     assert (
-        desk.cleave.json("bundles", "mode", NAMESPACE, "automatic")["mode"] == BalancingMode.AUTOMATIC.value
+        operator.cleave.json("bundles", "mode", NAMESPACE, "automatic")["mode"]
+        == BalancingMode.AUTOMATIC.value
     )
-    assert "collect its reports first" in desk.cleave.refused("bundles", "mode", "acme/none", "automatic")
+    assert "collect its reports first" in operator.cleave.refused("bundles", "mode", "acme/none", "automatic")
 
 
-def test_old_reports_go_and_young_ones_stay(desk: PageContext) -> None:
-    desk.uneven()
-    desk.cleave.ok("bundles", "collect", "--once")
-    desk.cleave.ok("bundles", "propose")
+def test_old_reports_go_and_young_ones_stay(operator: BundleOperator) -> None:
+    operator.uneven()
+    operator.cleave.ok("bundles", "collect", "--once")
+    operator.cleave.ok("bundles", "propose")
     extras = {"landing_keep_days": 1, "history_keep_days": 1}
     settings = {
-        "pulsar_admin_url": f"http://{desk.bench.cluster.brokers[0]}",
+        "pulsar_admin_url": f"http://{operator.bench.cluster.brokers[0]}",
         "bundle_reports_url": os.environ["CLEAVE_BUNDLE_REPORTS_URL"],
     }
     url = os.environ["CLEAVE_DATABASE_URL"]
@@ -280,14 +293,14 @@ def test_old_reports_go_and_young_ones_stay(desk: PageContext) -> None:
     assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": []}
 
 
-def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(desk: PageContext) -> None:
-    desk.uneven()
-    numbers = [desk.cleave.json("bundles", "propose")["cycle_id"] for _ in range(3)]
-    desk.driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
-    desk.driver.sql("UPDATE cleave.bundle_decision SET recorded_at = recorded_at - interval '4 days'")
-    desk.driver.sql("ALTER TABLE cleave.bundle_decision ENABLE TRIGGER USER")
+def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(operator: BundleOperator) -> None:
+    operator.uneven()
+    numbers = [operator.cleave.json("bundles", "propose")["cycle_id"] for _ in range(3)]
+    operator.driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
+    operator.driver.sql("UPDATE cleave.bundle_decision SET recorded_at = recorded_at - interval '4 days'")
+    operator.driver.sql("ALTER TABLE cleave.bundle_decision ENABLE TRIGGER USER")
     settings = {
-        "pulsar_admin_url": f"http://{desk.bench.cluster.brokers[0]}",
+        "pulsar_admin_url": f"http://{operator.bench.cluster.brokers[0]}",
         "bundle_reports_url": os.environ["CLEAVE_BUNDLE_REPORTS_URL"],
     }
     url = os.environ["CLEAVE_DATABASE_URL"]
@@ -296,29 +309,29 @@ def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(desk: 
     assert kept["forgotten_inputs"] == 0
     kept = tasks.keep_bundles(dsn=url, extras=settings)
     assert (kept["forgotten_inputs"], kept["expired_cycles"]) == (2, 0)  # the newest is kept whole
-    assert "have been deleted" in desk.cleave.refused("bundles", "replay", str(numbers[0]))
-    assert desk.cleave.json("bundles", "replay", str(numbers[-1]))["is_same"]
-    assert len(desk.cleave.json("bundles", "proposals")) == 3
-    assert desk.cleave.json("bundles", "proposals", "--cycle", str(numbers[0])) != []
+    assert "have been deleted" in operator.cleave.refused("bundles", "replay", str(numbers[0]))
+    assert operator.cleave.json("bundles", "replay", str(numbers[-1]))["is_same"]
+    assert len(operator.cleave.json("bundles", "proposals")) == 3
+    assert operator.cleave.json("bundles", "proposals", "--cycle", str(numbers[0])) != []
 
 
-def test_nothing_else_of_a_cycle_is_changed(desk: PageContext) -> None:
-    desk.uneven()
-    desk.cleave.ok("bundles", "propose")
+def test_nothing_else_of_a_cycle_is_changed(operator: BundleOperator) -> None:
+    operator.uneven()
+    operator.cleave.ok("bundles", "propose")
     for change in (
         "decided_by = 'x'",
         "inputs = NULL",
         "inputs = NULL, outcome = NULL, refusals = '[]', cluster = 'x'",
     ):
         with pytest.raises(CleaveError, match="history"):
-            desk.driver.sql(f"UPDATE cleave.bundle_decision SET {change}")
+            operator.driver.sql(f"UPDATE cleave.bundle_decision SET {change}")
 
 
-def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(desk: PageContext) -> None:
-    first, second = desk.uneven()
-    desk.cleave.ok("bundles", "propose")
+def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(operator: BundleOperator) -> None:
+    first, second = operator.uneven()
+    operator.cleave.ok("bundles", "propose")
     registry = CollectorRegistry()
-    registry.register(BundleMetrics(desk.driver.store, CLUSTER))
+    registry.register(BundleMetrics(operator.driver.store, CLUSTER))
 
     assert registry.get_sample_value("cleave_bundle_broker_usage", {"broker": first}) == 0.9
     assert registry.get_sample_value("cleave_bundle_usage_spread") == pytest.approx(0.4 / 0.5)
@@ -337,11 +350,11 @@ def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(desk: Pag
     assert list(BundleMetrics(nowhere, CLUSTER).collect()) == []
 
 
-def test_the_collector_serves_them(desk: PageContext) -> None:
-    desk.uneven()
+def test_the_collector_serves_them(operator: BundleOperator) -> None:
+    operator.uneven()
     port = free_port()
     before = REGISTRY.get_sample_value("cleave_bundle_ticks_total", {"outcome": "read"}) or 0.0
-    desk.cleave.ok("bundles", "collect", "--once", "--metrics-port", str(port))
+    operator.cleave.ok("bundles", "collect", "--once", "--metrics-port", str(port))
 
     page = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
     assert f'cleave_bundle_ticks_total{{outcome="read"}} {before + 1}' in page

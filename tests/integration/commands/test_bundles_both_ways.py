@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, PageContext, bundle_desk
+from tests.support.bundle_operator import HIGH, LOW, NAMESPACE, TOPICS, BundleOperator, bundle_operator
 from tests.support.over_http import OverHttp, serving
 
 LOOKS = (
@@ -72,57 +72,57 @@ REFUSED = (
 @pytest.fixture
 def both(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[PageContext, OverHttp]]:
-    """A desk with one cycle on record, and the command over HTTP on a server of the same cluster."""
+) -> Iterator[tuple[BundleOperator, OverHttp]]:
+    """A operator with one cycle on record, and the command over HTTP on a server of the same cluster."""
     monkeypatch.setenv("USER", "ada")
-    with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
+    with bundle_operator(database, tmp_path, capsys, monkeypatch) as operator:
         settings = {
             name: os.environ[f"CLEAVE_{name.upper()}"]
             for name in ("pulsar_admin_url", "pulsar_cluster", "bundle_balance", "bundle_reports_url")
         }
         with serving(database, tmp_path, **settings) as server:
-            desk.uneven()
-            assert desk.cleave.json("bundles", "propose")["proposals"]
-            yield desk, OverHttp(desk.cleave, capsys, monkeypatch, server)
+            operator.uneven()
+            assert operator.cleave.json("bundles", "propose")["proposals"]
+            yield operator, OverHttp(operator.cleave, capsys, monkeypatch, server)
 
 
-def test_each_look_at_bundles_prints_the_same(both: tuple[PageContext, OverHttp]) -> None:
-    desk, http = both
+def test_each_look_at_bundles_prints_the_same(both: tuple[BundleOperator, OverHttp]) -> None:
+    operator, http = both
     for line in LOOKS:
         for form in ((), ("--json",)):
-            there, here = (_ageless(way.ok(*line.split(), *form)) for way in (http, desk.cleave))
+            there, here = (_ageless(way.ok(*line.split(), *form)) for way in (http, operator.cleave))
             assert there == here, line
     assert len(json.loads(http.ok("bundles", "show", "--json"))) == 2
     assert len(json.loads(http.ok("bundles", "brokers", "--json"))) == 2
 
 
-def test_each_refusal_is_the_same_line(both: tuple[PageContext, OverHttp]) -> None:
-    desk, http = both
+def test_each_refusal_is_the_same_line(both: tuple[BundleOperator, OverHttp]) -> None:
+    operator, http = both
     before = http.rows()
     for line in REFUSED:
-        here = desk.cleave(*line.split())
+        here = operator.cleave(*line.split())
         assert http(*line.split()) == here, line
         assert (here.code, here.out, here.err.count("\n")) == (2, "", 1), line
     assert http.rows() == before
-    assert desk.bench.cluster.acts == []
+    assert operator.bench.cluster.acts == []
 
 
 @pytest.mark.parametrize("over_http", [True, False], ids=["over-http", "beside-the-database"])
-def test_each_act_is_rehearsed_alike_and_done(both: tuple[PageContext, OverHttp], over_http: bool) -> None:
-    desk, http = both
-    way = http if over_http else desk.cleave
+def test_each_act_is_rehearsed_alike_and_done(both: tuple[BundleOperator, OverHttp], over_http: bool) -> None:
+    operator, http = both
+    way = http if over_http else operator.cleave
     named = {
-        "broker": desk.bench.cluster.brokers[1],
+        "broker": operator.bench.cluster.brokers[1],
     }
     done = []
     for line in CHANGES:
-        waiting = desk.cleave.json("approvals", "list")
+        waiting = operator.cleave.json("approvals", "list")
         asked = line.format(**named, approval=waiting[0]["approval_id"] if waiting else "").split()
-        before, acts = http.rows(), list(desk.bench.cluster.acts)
+        before, acts = http.rows(), list(operator.bench.cluster.acts)
         for form in ((), ("--json",)):
             rehearsed = (*asked, "--dry-run", *form)
-            assert _ageless(http.ok(*rehearsed)) == _ageless(desk.cleave.ok(*rehearsed)), line
-        assert (http.rows(), desk.bench.cluster.acts) == (before, acts), line
+            assert _ageless(http.ok(*rehearsed)) == _ageless(operator.cleave.ok(*rehearsed)), line
+        assert (http.rows(), operator.bench.cluster.acts) == (before, acts), line
         done.append(way.json(*asked))
 
     mode, answers, *policies, unloaded, first, second = done
@@ -136,35 +136,35 @@ def test_each_act_is_rehearsed_alike_and_done(both: tuple[PageContext, OverHttp]
     ]
     assert (unloaded["owner"], unloaded["outcome"]) == (named["broker"], "done")
     assert ([len(one["parts"]) for one in (first, second)], second["outcome"]) == ([4, 2], "done")
-    actors = desk.cleave.column("SELECT DISTINCT actor FROM inspect.bundles_namespaces")
+    actors = operator.cleave.column("SELECT DISTINCT actor FROM inspect.bundles_namespaces")
     assert actors == ["ada"]
 
 
-def test_proposals_are_rejected_for_a_reason_all_or_none(both: tuple[PageContext, OverHttp]) -> None:
-    desk, http = both
-    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
-    ids = [str(row["approval_id"]) for row in desk.cleave.json("bundles", "proposals")]
+def test_proposals_are_rejected_for_a_reason_all_or_none(both: tuple[BundleOperator, OverHttp]) -> None:
+    operator, http = both
+    operator.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    ids = [str(row["approval_id"]) for row in operator.cleave.json("bundles", "proposals")]
     assert "approval 99 does not exist" in http.refused("approvals", "reject", *ids, "99")
 
     answers = http.json("approvals", "reject", *ids, "--reason", "not now")
 
     assert {one["state"] for one in answers["approvals"]} == {"rejected"}
-    rows = desk.cleave.json("bundles", "proposals")
+    rows = operator.cleave.json("bundles", "proposals")
     assert {(row["state"], row["outcome"]) for row in rows} == {("refused", "not now")}
-    for way in (http, desk.cleave):
+    for way in (http, operator.cleave):
         assert "reason=" in way.refused("approvals", "approve", *ids, "--level", "cluster", "--reason", "")
 
 
-def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[PageContext, OverHttp]) -> None:
-    desk, http = both
-    desk.cleave.execute("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")  # it is history
-    desk.cleave.execute("UPDATE cleave.bundle_decision SET outcome = replace(outcome, '0x', '0X')")
+def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[BundleOperator, OverHttp]) -> None:
+    operator, http = both
+    operator.cleave.execute("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")  # it is history
+    operator.cleave.execute("UPDATE cleave.bundle_decision SET outcome = replace(outcome, '0x', '0X')")
 
-    there, here = (way("bundles", "replay", "1") for way in (http, desk.cleave))
+    there, here = (way("bundles", "replay", "1") for way in (http, operator.cleave))
 
     assert there == here
     assert there.code == 1
-    desk.cleave.execute("UPDATE cleave.bundle_decision SET inputs = NULL, outcome = NULL")
+    operator.cleave.execute("UPDATE cleave.bundle_decision SET inputs = NULL, outcome = NULL")
     assert "have been deleted" in http.refused("bundles", "replay", "1")
 
 

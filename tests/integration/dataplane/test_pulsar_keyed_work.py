@@ -29,7 +29,7 @@ def logs(house: PulsarHouse) -> Iterator[LogClient]:
     logs.close()
 
 
-class PageContext:
+class RecordingHandler:
     """Refuses one message of one key."""
 
     def __init__(self) -> None:
@@ -69,14 +69,16 @@ def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
         for number in range(3):
             for key in KEYS:
                 producer.send(b"%d" % number, key)
-    desk = PageContext()
+    handler = RecordingHandler()
     with StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer:
-        with KeyedWork(consumer, desk.handle, first_retry_seconds=0.01, longest_retry_seconds=0.05) as work:
-            turn_until(lambda: len(desk.done) == 3 * len(KEYS) - 2 and desk.tries > 2, work)
+        with KeyedWork(
+            consumer, handler.handle, first_retry_seconds=0.01, longest_retry_seconds=0.05
+        ) as work:
+            turn_until(lambda: len(handler.done) == 3 * len(KEYS) - 2 and handler.tries > 2, work)
         [held] = {one.bucket for one in consumer.why() if "is held since" in one.reason}
-    assert desk.numbers(BAD) == [0]
+    assert handler.numbers(BAD) == [0]
 
-    heir = PageContext()
+    heir = RecordingHandler()
     heir.is_mended = True
     with (
         StreamConsumer(servers, logs, house.topic, "billing", "b") as consumer,
@@ -93,12 +95,12 @@ def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name
     house: PulsarHouse, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
-    desk = PageContext()
+    handler = RecordingHandler()
     with (
         Producer(HttpSource(servers), logs, house.topic) as producer,
         StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer,
         KeyedWork(
-            consumer, desk.handle, first_retry_seconds=0.01, max_deliveries=3, dead_letters=logs
+            consumer, handler.handle, first_retry_seconds=0.01, max_deliveries=3, dead_letters=logs
         ) as work,
     ):
         for number in range(3):
@@ -108,9 +110,9 @@ def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name
                 producer.flush()
                 house.cleave.ok("segments", "split", house.topic, "0")
         producer.flush()
-        turn_until(lambda: unread(house) == 0 and len(desk.done) == 3 * len(KEYS) - 1, work)
-        assert desk.tries == 3
-        assert {key: desk.numbers(key) for key in KEYS} == {
+        turn_until(lambda: unread(house) == 0 and len(handler.done) == 3 * len(KEYS) - 1, work)
+        assert handler.tries == 3
+        assert {key: handler.numbers(key) for key in KEYS} == {
             key: [0, 2] if key == BAD else [0, 1, 2] for key in KEYS
         }
 
@@ -124,10 +126,10 @@ def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name
         assert not reader.has_message_available()
         client.close()
 
-        desk.is_mended = True
+        handler.is_mended = True
         [listed] = house.cleave.json("dead-letters", "list", house.topic, "billing")["items"]
         assert (listed["key"], listed["deliveries"]) == (BAD, 3)
         assert house.cleave.json("dead-letters", "redrive", house.topic, "billing")["messages"] == 1
-        turn_until(lambda: desk.numbers(BAD) == [0, 2, 1], work)
+        turn_until(lambda: handler.numbers(BAD) == [0, 2, 1], work)
         assert house.cleave.json("dead-letters", "list", house.topic, "billing")["items"] == []
     assert house.reconcile() == []

@@ -12,24 +12,24 @@ import psycopg2
 import pytest
 
 from controller.postgres.address import DatabaseAddress
-from tests.support.bundle_desk import NAMESPACE, TOPICS, PageContext, bundle_desk
+from tests.support.bundle_operator import NAMESPACE, TOPICS, BundleOperator, bundle_operator
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
 _BLOCK = re.compile(r"^```(sh|sql)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def desk(
+def operator(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PageContext]:
-    with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
-        desk.uneven()
+) -> Iterator[BundleOperator]:
+    with bundle_operator(database, tmp_path, capsys, monkeypatch) as operator:
+        operator.uneven()
         for name in TOPICS:
-            desk.bench.cluster.publish(name)
-        yield desk
+            operator.bench.cluster.publish(name)
+        yield operator
 
 
-def _follow(desk: PageContext, page: str) -> list[str]:
+def _follow(operator: BundleOperator, page: str) -> list[str]:
     """Types every command; asks every query as the inspector. Returns what was typed."""
     typed = []
     for kind, body in _BLOCK.findall((HOW_TO / page).read_text()):
@@ -37,7 +37,7 @@ def _follow(desk: PageContext, page: str) -> list[str]:
             for line in body.splitlines():
                 name, *arguments = shlex.split(line)
                 assert name == "cleave", line
-                desk.cleave.ok(*arguments)
+                operator.cleave.ok(*arguments)
                 typed.append(line)
             continue
         dsn = DatabaseAddress.of(os.environ["CLEAVE_DATABASE_URL"]).uri
@@ -52,23 +52,23 @@ def _follow(desk: PageContext, page: str) -> list[str]:
     return typed
 
 
-def test_the_page_on_splitting_does_what_it_says(desk: PageContext) -> None:
-    assert len(_follow(desk, "split-bundles.md")) == 10
+def test_the_page_on_splitting_does_what_it_says(operator: BundleOperator) -> None:
+    assert len(_follow(operator, "split-bundles.md")) == 10
 
-    assert desk.cleave.json("bundles", "policy", NAMESPACE)["overrides"] == {"cooldown_seconds": 600}
-    bundles = desk.bench.cluster.lists[NAMESPACE]
+    assert operator.cleave.json("bundles", "policy", NAMESPACE)["overrides"] == {"cooldown_seconds": 600}
+    bundles = operator.bench.cluster.lists[NAMESPACE]
     alone = bundles.bundle_of(TOPICS[0])
     assert (alone.width, bundles.count) == (1, 5)  # a half cut in two, and the topic cut out of the other
 
 
-def test_the_page_for_the_night_answers(desk: PageContext) -> None:
-    assert len(_follow(desk, "bundle-questions-at-night.md")) == 8
+def test_the_page_for_the_night_answers(operator: BundleOperator) -> None:
+    assert len(_follow(operator, "bundle-questions-at-night.md")) == 8
 
 
-def test_names_of_pulsar_s_first_version_are_refused_as_the_page_says(desk: PageContext) -> None:
+def test_names_of_pulsar_s_first_version_are_refused_as_the_page_says(operator: BundleOperator) -> None:
     for words in (
         ("hash", "persistent://property/cluster/namespace/topic"),
         ("split", "property/cluster/namespace/LARGEST"),
         ("unload", "property/cluster/namespace/0x00000000_0x80000000"),
     ):
-        assert "tenant/namespace" in desk.cleave.refused("bundles", *words)
+        assert "tenant/namespace" in operator.cleave.refused("bundles", *words)

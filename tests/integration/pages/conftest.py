@@ -16,9 +16,9 @@ from tests.support.statements import statements_sent
 @pytest.fixture
 def pages(bench: Bench) -> Iterator[AppClient]:
     """Mounted nowhere, so that links begin with a slash."""
-    desk = PageContext(lambda: {"dsn": bench.url, "extras": {}})
-    yield AppClient(pages_app(desk))
-    desk.close()
+    context = PageContext(lambda: {"dsn": bench.url, "extras": {}})
+    yield AppClient(pages_app(context))
+    context.close()
 
 
 @pytest.fixture

@@ -55,20 +55,20 @@ def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: AppClient
 
 
 def test_a_database_that_is_away_is_said_in_one_sentence_without_its_address() -> None:
-    desk = PageContext(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
+    context = PageContext(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
 
-    answer = AppClient(pages_app(desk)).get("/")
+    answer = AppClient(pages_app(context)).get("/")
 
     assert answer.status_code == 503
     assert "secret" not in answer.text
 
 
 def test_a_page_that_takes_too_long_says_so_and_is_given_up(bench: Bench) -> None:
-    desk = PageContext(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
+    context = PageContext(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
     with bench.store.transaction() as tx:
         tx.execute(text("LOCK TABLE cleave.backtest_run IN ACCESS EXCLUSIVE MODE"))
-        answer = AppClient(pages_app(desk)).get("/backtests")
-    desk.close()
+        answer = AppClient(pages_app(context)).get("/backtests")
+    context.close()
 
     assert answer.status_code == 503
     assert "did not answer within the time limit" in answer.text

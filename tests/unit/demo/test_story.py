@@ -109,7 +109,7 @@ class Child:
         self.asked = True
 
 
-class BucketReason:
+class IdleStack:
     """A stack on which nothing runs: it notes what it is told to start."""
 
     def __init__(self, directory: Path, plane: Plane = EMBEDDED) -> None:
@@ -150,16 +150,16 @@ def write(story: Story, name: str, *numbers: int) -> None:
             consumed.delivered(messages, Attachment(0, "", "1"))
 
 
-def story_on(stack: BucketReason, *, trace: Path | None = None, say: Callable[[str], None] = print) -> Story:
+def story_on(stack: IdleStack, *, trace: Path | None = None, say: Callable[[str], None] = print) -> Story:
     """A synthetic day of a hundred seconds."""
     profile = synthetic_day()
     return Story(cast("Stack", stack), day_seconds=100.0, profile=profile, trace=trace, say=say)
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> BucketReason:
+def stack(tmp_path: Path) -> IdleStack:
     """Nobody has come yet."""
-    return BucketReason(tmp_path)
+    return IdleStack(tmp_path)
 
 
 @pytest.fixture
@@ -169,13 +169,13 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def story(stack: BucketReason, said: list[str]) -> Story:
+def story(stack: IdleStack, said: list[str]) -> Story:
     """A day of a hundred seconds."""
     return story_on(stack, say=said.append)
 
 
 def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
-    story: Story, stack: BucketReason, said: list[str]
+    story: Story, stack: IdleStack, said: list[str]
 ) -> None:
     present = []
     for share in (0.0, CROWD_COMES_AT - 0.01, CROWD_COMES_AT, CROWD_COMES_AT + 0.01, CROWD_GOES_AT, 1.0):
@@ -189,7 +189,7 @@ def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
     assert len(said) == 2
 
 
-def test_producers_share_the_load_and_go_by_one_clock(story: Story, stack: BucketReason) -> None:
+def test_producers_share_the_load_and_go_by_one_clock(story: Story, stack: IdleStack) -> None:
     for _ in (0, 1):
         story._start_producer()
 
@@ -202,7 +202,7 @@ def test_producers_share_the_load_and_go_by_one_clock(story: Story, stack: Bucke
 
 
 def test_another_producer_takes_the_place_of_one_that_died(
-    story: Story, stack: BucketReason, said: list[str]
+    story: Story, stack: IdleStack, said: list[str]
 ) -> None:
     """Once, and under another name: the numbers of its messages begin anew."""
     for _ in (0, 1):
@@ -217,7 +217,7 @@ def test_another_producer_takes_the_place_of_one_that_died(
     assert said == ["producer shop-0 ended with -9; another producer replaces it"]
 
 
-def test_producers_and_consumers_are_told_what_an_application_is_told(stack: BucketReason) -> None:
+def test_producers_and_consumers_are_told_what_an_application_is_told(stack: IdleStack) -> None:
     story = story_on(stack)
 
     story._start_producer()
@@ -227,7 +227,7 @@ def test_producers_and_consumers_are_told_what_an_application_is_told(stack: Buc
     assert all(env == stack.client_env for env in stack.envs.values())
 
 
-def test_consumers_are_kept_running(story: Story, stack: BucketReason) -> None:
+def test_consumers_are_kept_running(story: Story, stack: IdleStack) -> None:
     story._start_consumers(2)
     story._start_producer()
 
@@ -247,7 +247,7 @@ def test_the_day_waits_for_what_each_part_of_it_is_for(story: Story) -> None:
 
 @pytest.mark.parametrize("plane", PLANES.values(), ids=PLANES)
 def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: Path) -> None:
-    stack = BucketReason(tmp_path, plane)
+    stack = IdleStack(tmp_path, plane)
     story = story_on(stack)
     story._start_consumers(1)
     for _ in range(PRODUCERS):
@@ -262,7 +262,7 @@ def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: P
     assert story.seen.policy == policy_at(plane.load_share)
 
 
-def test_a_trace_is_handed_to_the_producers(stack: BucketReason, tmp_path: Path) -> None:
+def test_a_trace_is_handed_to_the_producers(stack: IdleStack, tmp_path: Path) -> None:
     story_on(stack, trace=tmp_path / "t.csv")._start_producer()
 
     command = stack.commands["shop-0"]

@@ -11,7 +11,7 @@ from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from controller.devstack.airflow import AirflowStandalone
 from tests.support.browser import PAGES, pages_of
-from tests.support.bundle_desk import LOW, NAMESPACE, PageContext, bundle_desk
+from tests.support.bundle_operator import LOW, NAMESPACE, BundleOperator, bundle_operator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -24,18 +24,18 @@ LEFT_BEHIND = """
 
 
 @pytest.fixture
-def desk(
+def operator(
     cleave_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PageContext]:
+) -> Iterator[BundleOperator]:
     """Two brokers on the database that the DAGs act on."""
-    with bundle_desk(cleave_url, tmp_path, capsys, monkeypatch) as desk:
-        yield desk
-        desk.driver.sql(LEFT_BEHIND)
+    with bundle_operator(cleave_url, tmp_path, capsys, monkeypatch) as operator:
+        yield operator
+        operator.driver.sql(LEFT_BEHIND)
 
 
-def proposed(desk: PageContext) -> int:
+def proposed(operator: BundleOperator) -> int:
     """The one proposal of a new cycle; its id."""
-    [proposal] = desk.cleave.json("bundles", "propose")["proposals"]
+    [proposal] = operator.cleave.json("bundles", "propose")["proposals"]
     return int(proposal["proposal_id"])
 
 
@@ -46,9 +46,9 @@ def row(pages: FrameLocator, proposal: int) -> Locator:
     )
 
 
-def stored(desk: PageContext, proposal: int) -> tuple[Any, ...]:
+def stored(operator: BundleOperator, proposal: int) -> tuple[Any, ...]:
     """State of the proposal in the database, by whom, and with what words."""
-    [found] = desk.driver.sql(
+    [found] = operator.driver.sql(
         "SELECT state, actor, outcome FROM cleave.bundle_proposal WHERE proposal_id = :id", id=proposal
     )
     return tuple(found)
@@ -56,11 +56,11 @@ def stored(desk: PageContext, proposal: int) -> tuple[Any, ...]:
 
 @pytest.mark.chaos  # a quarter of a minute; the other way through the same buttons is made each time
 def test_a_proposal_is_rejected_with_its_reason(
-    airflow: AirflowStandalone, desk: PageContext, page: Page
+    airflow: AirflowStandalone, operator: BundleOperator, page: Page
 ) -> None:
-    desk.uneven()
-    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
-    first = proposed(desk)
+    operator.uneven()
+    operator.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    first = proposed(operator)
     airflow.api.wait_dag(DAG)
     page.goto(f"{airflow.url}{PAGES}bundles")
     pages = pages_of(page)
@@ -68,16 +68,16 @@ def test_a_proposal_is_rejected_with_its_reason(
     row(pages, first).get_by_label("reason").fill("not before the sale is over")
     row(pages, first).get_by_role("button", name="Reject").click()
     expect(row(pages, first)).to_have_count(0)
-    assert stored(desk, first) == ("refused", "Anonymous", "not before the sale is over")
+    assert stored(operator, first) == ("refused", "Anonymous", "not before the sale is over")
 
 
 def test_a_proposal_is_approved_by_whoever_logged_in_and_then_carried_out(
-    airflow: AirflowStandalone, front_door: str, desk: PageContext, logged_in: Callable[[str], Page]
+    airflow: AirflowStandalone, front_door: str, operator: BundleOperator, logged_in: Callable[[str], Page]
 ) -> None:
-    full, idle = desk.uneven()
-    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
-    first = proposed(desk)
-    assert desk.cleave.json("bundles", "apply") == [], "nobody has approved it"
+    full, idle = operator.uneven()
+    operator.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    first = proposed(operator)
+    assert operator.cleave.json("bundles", "apply") == [], "nobody has approved it"
     airflow.api.wait_dag(DAG)
     page = logged_in("ann")
     page.goto(f"{front_door}{PAGES}bundles")
@@ -85,10 +85,10 @@ def test_a_proposal_is_approved_by_whoever_logged_in_and_then_carried_out(
     row(pages, first).get_by_role("button", name="Approve").click()
     expect(row(pages, first)).to_contain_text("approved")
     expect(row(pages, first).get_by_role("button")).to_have_count(0)
-    assert stored(desk, first)[:2] == ("approved", "ann")
-    assert set(desk.bench.cluster.owners.values()) == {full}
+    assert stored(operator, first)[:2] == ("approved", "ann")
+    assert set(operator.bench.cluster.owners.values()) == {full}
 
-    applied, *_ = desk.cleave.json("bundles", "apply")
+    applied, *_ = operator.cleave.json("bundles", "apply")
 
     assert (applied["proposal_id"], applied["state"]) == (first, "applied")
-    assert {str(bundle): owner for bundle, owner in desk.bench.cluster.owners.items()}[LOW] == idle
+    assert {str(bundle): owner for bundle, owner in operator.bench.cluster.owners.items()}[LOW] == idle

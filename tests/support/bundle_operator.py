@@ -1,4 +1,4 @@
-"""Two brokers that behave as spec'd over real HTTP, a database and the command line: a desk to try `cleave bundles` at."""
+"""An operator of two simulated brokers that answer over HTTP: a database and the command line for tests of `cleave bundles`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
 
 
 @dataclass
-class PageContext:
-    """The command line beside the brokers and the database."""
+class BundleOperator:
+    """The command line, the brokers and the database."""
 
     cleave: CommandLine
     bench: Bench
@@ -68,9 +68,9 @@ class PageContext:
 
 
 @contextmanager
-def bundle_desk(
+def bundle_operator(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PageContext]:
+) -> Iterator[BundleOperator]:
     """A cluster of one namespace of two bundles; the settings name it."""
     with staged_bench() as bench:
         bench.cluster.add(NAMESPACE, HALF)
@@ -81,7 +81,7 @@ def bundle_desk(
         parameters = {"shedder": "threshold", "threshold_min_byte_rate": 0, "placement": "least_usage"}
         monkeypatch.setenv("CLEAVE_BUNDLE_BALANCE", json.dumps(parameters))
         monkeypatch.chdir(tmp_path)
-        desk = PageContext(CommandLine(database, capsys), bench, StoreDriver(database))
-        yield desk
-        desk.driver.store.dispose()
-        desk.cleave.store.dispose()
+        operator = BundleOperator(CommandLine(database, capsys), bench, StoreDriver(database))
+        yield operator
+        operator.driver.store.dispose()
+        operator.cleave.store.dispose()
