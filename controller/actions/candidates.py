@@ -219,7 +219,9 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
         return _weighed(
             context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed, waits)
         )
-    promotion = policy_candidates.promote(context.store, trials, request.topic, **arguments, with_approval=request.ask)
+    promotion = policy_candidates.promote(
+        context.store, trials, request.topic, **arguments, with_approval=request.ask
+    )
     return _weighed(context, promotion)
 
 

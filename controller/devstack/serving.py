@@ -78,7 +78,8 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
         worker.leases.round()
         parts = [threading.Thread(target=worker.leases.run, args=(lambda: None,), name="leases")]
         parts += [
-            threading.Thread(target=service.run, name=type(service).__name__) for service in worker.background_services
+            threading.Thread(target=service.run, name=type(service).__name__)
+            for service in worker.background_services
         ]
         for part in parts:
             part.start()

@@ -148,7 +148,9 @@ def test_being_away_is_not_the_grace_period() -> None:
     known.detach("a", stream, now=1.0)
     known.begin("a", "1", now=9.0)
 
-    assert known.connection_state(10.0).away_seconds == {"a": 9.0}, "registered anew, and still without a stream"
+    assert known.connection_state(10.0).away_seconds == {"a": 9.0}, (
+        "registered anew, and still without a stream"
+    )
     assert known.expired(now=18.9) == []
     assert known.expired(now=19.0) == [("a", "1")]
 
