@@ -127,7 +127,7 @@ def _deletable(
     report: SweepReport,
 ) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
-    again later. The logs of an aborted operation of which another log is kept are kept too.
+    again later. An existing log of an aborted operation of which another log is kept is kept too.
     """
     with store.transaction() as tx:
         owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due_entries])
@@ -261,7 +261,7 @@ def _keep(
     store: Store, deletion_entry: DeletionEntry, log_report: LogReport, reason: str, report: SweepReport
 ) -> None:
     """Close the deletion entry, list the log as unmanaged, and mark the topic as unverified, in one
-    transaction. A log that must be kept is evidence that the journal is behind its logs.
+    transaction; log the reason. A log that must be kept is evidence that the journal is behind its logs.
     """
     name = deletion_entry.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)

@@ -282,8 +282,9 @@ def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _To
 
 
 def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:
-    """Return the ids of expired segments that may be pruned, and add the others with their reasons to `kept`.
-    Ids ascend, so parents are checked before their children. A segment whose ancestors remain is kept.
+    """Return the ids of expired segments that may be pruned, and add the others with their reasons to
+    `kept_segments`. Ids ascend, so parents are checked before their children. A segment whose ancestors
+    remain is kept; one that was pruned in the meantime is left out.
     """
     chosen: set[int] = set()
     logs = {log.segment_id: log for log in view.metadata.logs}

@@ -63,9 +63,10 @@ class KeyCountLanding:
         self._stopping = threading.Event()
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add the counts of this producer since its last request, in memory until the next landing. If the
-        maximum number of segments is reached, the counts of further segments are logged and dropped. Raises
-        TopicNotFound, TopicNotLive, StoreUnavailable, and InvalidInput for counts that no producer can have.
+        """Add the counts of this producer since its last request, in memory until the next landing. Once the
+        maximum number of segments is reached, the first count of a further segment is logged, and it and the
+        remaining counts of the request are dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
+        InvalidInput for counts that no producer can have.
         """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)

@@ -152,7 +152,7 @@ class KeySampler:
 
     def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
         """Sample the logs, `PARALLEL_SAMPLES` at a time, and store the key histograms in one transaction. No
-        sample begins after `ROUND_SECONDS`. Counts the results as metrics.
+        sample begins after `ROUND_SECONDS`. Return the numbers of logs, which are also counted as metrics.
         """
         if not logs:
             return SampleRound()
@@ -173,9 +173,12 @@ class KeySampler:
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
-        """Return the sample of one log. None if the log cannot be sampled, the error of which is logged, or
-        if the round is over. Sets the time before which the segment is not sampled again. A data plane that
-        cannot sample keys is not queried again.
+        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or
+        terminated, another error occurs, which is logged, or the round is over at `give_up_at` (monotonic
+        seconds).
+
+        The segment is not sampled again for `every_seconds`, or for `FEW_AGAIN_SECONDS` after a sample with
+        too few messages. A data plane that cannot sample keys is not queried again.
         """
         now = self._clock.monotonic_seconds()
         plane = self._planes.get(log_to_sample.data_plane)

@@ -95,10 +95,11 @@ def set_consumers(
     that reshapes in progress apply the change. Does nothing if the subscription has this kind.
 
     The checks at the data plane come first; one transaction then locks topic and subscription, checks the
-    rows and writes. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Unsupported if the data plane
-    has no gates; Conflict while a consumer reads or a seek is in progress, for every kind but STREAM, and
-    while a sealed segment is unread whose descendants have no closed gates. The descendants have closed gates
-    if the database was restored to a time before this change.
+    rows and writes. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while a consumer
+    reads or a seek is in progress. Standard consumers also raise Unsupported if the data plane has no gates,
+    and Conflict for a subscription that is not STREAM, or while a sealed segment is unread whose descendants
+    have no closed gates. The descendants have closed gates if the database was restored to a time before this
+    change.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)

@@ -28,9 +28,10 @@ def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, 
 def answer_question(
     *, dsn: str, extras: Extras, question: Mapping[str, Any], answer: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Record an answer with the fields `approve`, `actor` and `reason`, and return the approval. If no person
-    answered in time, `actor` is None: all expired approvals get their defaults. If a person has already given
-    the same answer elsewhere, nothing changes. Raises the errors of `services.approvals.answer`.
+    """Record an answer with the fields `approve`, `actor` and `reason` to a question of `approval_questions`,
+    and return the approval. If no person answered in time, `actor` is None: all expired approvals get their
+    defaults. If a person has already given the same answer elsewhere, nothing changes. Raises the errors of
+    `services.approvals.answer`.
     """
     approval_id = int(question["approval_id"])
     with cleave_at(dsn, extras) as app:

@@ -21,10 +21,10 @@ RUN_IS_OVER_MS = 3_600_000
 
 def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:
     """Aggregate the window that ends now, by the database's clock, and return the result of the run. A dry
-    run only lists the files that it would read.
+    run returns the end of the window and the files that it would read, and changes nothing.
 
-    A repeated call with the same `run_id` changes nothing after the run was merged. Raises the errors of
-    `LoadAggregation.run`.
+    A repeated call with the same `run_id` changes nothing after the run was merged. Characters of the id that
+    a file's name cannot have become `-`. Raises the errors of `LoadAggregation.run`.
     """
     with cleave_at(dsn, extras) as app:
         with app.store.transaction() as tx:

@@ -73,8 +73,9 @@ def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
 
 def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
     """Compare metadata and data plane for the share's topics for up to `BUDGET_SECONDS`, and repair the
-    differences; a dry run only lists them. If no worker is running, then run due operations. Log the first
-    findings, and return the counts; `complete` is False if the time was over before the last topic.
+    differences; a dry run only lists them. If no worker is running, then run due operations. Log and return
+    the first `SHOWN_AT_MOST` findings, and return the counts; `complete` is False if the time was over before
+    the last topic.
     """
     findings: list[reconciler.Finding] = []
     after: int | None = 0

@@ -65,8 +65,9 @@ def merge_pass(
 def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
-    """Apply the defaults of expired approvals, evaluate the topics, log the actions, add them to the note of
-    the DAG run, and run due operations if no worker is running. A dry run only evaluates and logs.
+    """Apply the defaults of expired approvals, evaluate the topics, log the actions, and run due operations
+    if no worker is running. If actions were decided, add their number to the note of the DAG run. A dry run
+    only evaluates, logs and adds the note.
 
     In the summary, `shares` are the tasks to request, none if nothing is left; `unasked` is True if an
     approval awaits an answer and no run presents it.

@@ -26,8 +26,8 @@ def tune_policies(
     Each topic has a row with the number of variants that were tried, and the reason why a candidate was or
     was not proposed.
 
-    The result has the first hundred rows; topics with a proposed candidate come first. Raises InvalidInput
-    for an invalid form, NotFound for a topic that is not live.
+    Return the counts and the first `SHOWN_AT_MOST` rows; topics with a proposed candidate come first. Raises
+    InvalidInput for an invalid form, NotFound for a topic that is not live.
     """
     form = fill_in(TuningForm, params)
     with cleave_at(dsn, extras) as app:

@@ -95,8 +95,8 @@ class LayoutFollower:
         return self.resume_at or self._begin(), 0, 0
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
-        """Return the changes that were not returned before, oldest first, and remember them for twice the
-        `OVERLAP`.
+        """Return the changes that were not returned before, oldest first. Remember them for twice the
+        `OVERLAP`, and move `resume_at` forward.
         """
         new_changes = {
             (change.topic_id, change.epoch): change

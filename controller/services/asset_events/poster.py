@@ -101,9 +101,9 @@ class AssetEventPoster:
             metrics.ASSET_EVENTS.labels(outcome="dropped").inc()
 
     def _post_batch(self) -> None:
-        """Read a batch of pending changes from the database, and post them in the order of commits. Changes
-        that are not in the database are dropped. An event whose answer is lost is posted again later. Raises
-        the errors of the store and of Airflow.
+        """Read a batch of pending changes from the database, and post them in the order of commits, until
+        `stop` is called. Changes that are not in the database are dropped. An event whose answer is lost is
+        posted again later. Counts the events as metrics. Raises the errors of the store and of Airflow.
         """
         batch = list(self._pending)[:BATCH]
         if not batch:

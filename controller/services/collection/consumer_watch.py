@@ -118,7 +118,7 @@ class ConsumerWatch:
     def round(self) -> Round:
         """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction
         each, until each topic was read or the interval is over. The next round begins after the last topic of
-        this one. Logs the changed topics. Raises StoreUnavailable.
+        this one. Logs the changed topics, and returns the numbers of topics. Raises StoreUnavailable.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)
@@ -139,8 +139,8 @@ class ConsumerWatch:
         return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Return the data plane, id and logs of every topic, from the database or from the list that was read
-        before. Topics of one data plane are adjacent.
+        """Return data plane, id and logs of every topic. The list is read again in each round, unless reading
+        it took more than `LIST_SHARE` of the time since. Topics of one data plane are adjacent.
         """
         if now >= self._list_due:
             with self._store.transaction() as tx:
@@ -158,8 +158,9 @@ class ConsumerWatch:
         return self._topics
 
     def _observe(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
-        """Return the observations of these topics. A topic of which no log answered is left out; one of which
-        some logs did not answer is marked as not whole. Errors of a data plane are logged.
+        """Return the observations of these topics, each given as data plane, id and logs. A topic of which no
+        log answered is left out; one of which some logs did not answer is marked as not whole. Errors of a
+        data plane are logged.
         """
         consumers_by_log: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
         for name, plane in self._planes.items():

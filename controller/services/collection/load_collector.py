@@ -215,10 +215,12 @@ class LoadCollector:
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
         """Sample the counters of one data plane's logs, in calls of limited size. A log without an answer has
-        no sample, which is not the same as no load. Errors are logged, and the answer is then not whole.
+        no sample, which is not the same as no load; so has one with invalid counters. Errors, and a data
+        plane that is not configured here, are logged, and the answer is then not whole.
 
-        No call begins after `deadline` (monotonic seconds). The next tick begins with the remaining logs, so
-        a data plane that is too slow for the interval has every log sampled, but less often.
+        No call except the first begins after `deadline` (monotonic seconds). The next tick begins with the
+        remaining logs, so a data plane that is too slow for the interval has every log sampled, but less
+        often.
         """
         if name not in self._planes:
             log.warning(

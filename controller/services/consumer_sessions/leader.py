@@ -370,10 +370,12 @@ class SessionLeader:
 
     def _settle_together(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
         """Settle the requests in one transaction, which checks the shard's lease first. After the commit,
-        apply the result to memory, answer the requests and push assignments.
+        apply the result to memory, answer the requests and push assignments. A subscription without sessions
+        and owners is then forgotten.
 
         If the topic or subscription is gone, end its streams and refuse the requests. After another error,
-        nothing was written, and the settlement is repeated later. Raises StoreUnavailable.
+        nothing was written, and the settlement is repeated later; a consumer that deregisters then ends after
+        its grace period. Raises StoreUnavailable.
         """
         sessions = self._sessions_of(key)
         for request in requests:
@@ -411,10 +413,11 @@ class SessionLeader:
         error: CleaveError,
     ) -> None:
         """Handle a failed settlement, which wrote nothing: refuse the requests, log the error, and settle the
-        subscription again after `RETRY_SECONDS`. After an error that is not retryable, each of several
-        requests is tried alone, because a request that can never succeed must not block the others.
+        subscription again after `RETRY_SECONDS` (at once after InvalidInput). After an error that is not
+        retryable, each of several requests is tried alone, because a request that can never succeed must not
+        block the others. A lost lease refuses the requests as StoreUnavailable.
 
-        Raises StoreUnavailable.
+        Raises StoreUnavailable if the database is unavailable.
         """
         if len(requests) > 1 and not isinstance(error, Retryable):
             for request in requests:

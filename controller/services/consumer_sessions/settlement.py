@@ -151,11 +151,11 @@ def settle(
     connection_state: ConnectionState,
 ) -> Settlement:
     """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments,
-    sessions that begin and end, releases, reports, and the resulting changes of bucket owners. Return the
-    subscription after these changes.
+    sessions that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that
+    has not released a bucket within `release_seconds` loses it. Return the subscription after these changes.
 
     A request that cannot be applied is refused alone. While a seek is in progress, no bucket is assigned. The
-    rows are read first under the subscription's lock, and the topic's lock if a segment is drained. Raises
+    subscription stays locked until the transaction ends, and the topic too if a segment is drained. Raises
     SubscriptionNotFound, TopicNotFound.
     """
     batch = _Batch(requests)
@@ -264,8 +264,9 @@ def _mark_drained(
 
 
 def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
-    """Register and deregister consumers. A consumer without a session is refused if the subscription is of
-    another kind, or if its topic may not be acted on.
+    """Register and deregister consumers. A registration is refused if the subscription is of another kind,
+    or, without a session, if no session may begin on the topic. A deregistration is refused if the session
+    belongs to another subject.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):

@@ -140,9 +140,9 @@ class KeyCountIntake:
     fresh_seconds: float
 
     def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """Return the counts since the window of the last run, at most `MAX_COUNT_AGE_MS` old, up to the end
-        of this window. None if there are no counts or no topic uses them. Quarantines files that are not key
-        counts.
+        """Return the counts since the end of the last run's window (before the first run: since the begin of
+        this window), at most `MAX_COUNT_AGE_MS` old, up to the end of this window. None if there are no
+        counts or no topic uses them. Quarantines files that are not key counts.
         """
         if not baseline.memories.num_rows:
             return None

@@ -308,8 +308,9 @@ class LogSteps:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """End the ownership of consumers that have not released their buckets in time, in a transaction that
-        raises if a gate is about to open. Return the number of these owners.
+        """End the ownership of all buckets of the subscription, which their owners have not released in time.
+        Return the number of these owners. In the same transaction, raise HeldUp if a gate of the subscription
+        is being opened.
 
         Every cursor is read first: while a cursor is unreachable, none must be moved, and the seek can still
         be cancelled.
@@ -330,7 +331,7 @@ class LogSteps:
         """Move each cursor, and return the sealed segments that then have nothing to read, and the segments
         whose log or cursor does not exist. The target is an instant in milliseconds since the Unix epoch,
         None for the end of each log; otherwise the cursors stay, as those of a checkpoint group do, because
-        they keep messages.
+        they keep messages. The cursors of standard consumers are moved by `_move_gated_cursors`.
 
         A segment that is created in the meantime starts at the right position: all its messages are younger
         than the request.

@@ -117,7 +117,9 @@ class OperationSet:
     """Operations claimed at the same time: several that share calls on one data plane, or one."""
 
     def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
-        """`claimed_until` is a monotonic time, counted from before the claim was requested."""
+        """`claimed_until` is a monotonic time, counted from before the claim was requested. Observes as a
+        metric the time from the intent of each operation to its first claim.
+        """
         self._context = context
         self._members = [_Member(claim.operation, claim.observed) for claim in claimed]
         for claim in claimed:
@@ -256,8 +258,9 @@ class OperationSet:
                 self._handle_error(member, results.errors[member.operation_id])
 
     def _act(self, step: Step, members: Sequence[_Member]) -> StepResults:
-        """Perform the step on the data plane, or only return its details if no call is necessary: for an
-        abort, a commit, and an operation that finishes without its last action.
+        """Perform the step for these operations, and return details or errors of each. A mirrored operation,
+        which has its set to itself, makes its calls at the broker. Other operations make no call for an abort
+        or a commit, or if they finish without their last action.
         """
         if step is Step.ABORT:
             return StepResults(
@@ -403,8 +406,9 @@ class OperationSet:
     def _apply_record(
         self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None
     ) -> None:
-        """Apply a recorded step to the member, log it, and end the member if the operation is final. `now_ms`
-        is the database's time of the record; `epoch` is the layout epoch that was committed, if any.
+        """Apply a recorded step to the member, log it, and, if the operation is final, end the member, log
+        this and count it as metrics. `now_ms` is the database's time of the record; `epoch` is the layout
+        epoch that was committed, if any.
 
         The observation stays valid in states from which an operation can only go forward. In other states it
         is discarded, so that the next step is chosen on a new observation. Also resets the member's lost

@@ -171,11 +171,12 @@ def promote_on(
     tx: Connection, topic: str, run_id: int, *, actor: str, with_approval: bool = False
 ) -> Promotion:
     """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`, or request
-    an approval to promote it if `with_approval`. A promotion sets the topic's override. A candidate that was
-    promoted or refused stays as it is.
+    an approval to promote it if `with_approval`. The topic stays locked until the transaction ends. A
+    promotion sets the topic's override. A candidate that was promoted or refused stays as it is.
 
-    Raises Conflict for a run that is not about this candidate or has too few days, or for a withdrawn
-    candidate; LostRace if the policy in force is not the one that was compared: call `weigh` again.
+    Raises TopicNotFound, TopicNotLive, NotFound without a candidate; Conflict for a run that is not about
+    this candidate or has too few days, or for a withdrawn candidate; LostRace if the policy in force is not
+    the one that was compared: call `weigh` again.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
     candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)

@@ -136,8 +136,8 @@ def _topics_to_reconcile(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[int]:
     """Return the ids of the topics that differ according to one common view, and of those whose logs could
-    not be described. The other topics are recorded as verified and without unmanaged logs, unless this is a
-    dry run. Topics whose broker keeps the layout are only recorded.
+    not be described or whose data plane is not configured here. The other topics are recorded as verified and
+    without unmanaged logs, unless this is a dry run. Topics whose broker keeps the layout are only recorded.
     """
     with store.transaction() as tx:
         rows = topics.get_topics(tx, topic_ids)
@@ -326,8 +326,8 @@ def _recover(
     finding: Finding,
     actor: str,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Rebuild the layout from the logs, or hold the topic. Return the finding, and the logs that must be
-    terminated first.
+    """Rebuild the layout from the logs and return the finding; or return the logs that must be terminated
+    first, and no finding. Log what was done.
 
     The topic is held, with an error in the finding, if the plan has problems or a runner may still work on
     the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.

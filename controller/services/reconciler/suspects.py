@@ -80,8 +80,8 @@ class Suspects:
 
     def check_next(self) -> bool:
         """Check the suspects of the topic that has waited longest and was not checked in the last
-        `TOPIC_SECONDS`. Return False if there is no such topic. An error is logged; the client reports the
-        segment again.
+        `TOPIC_SECONDS`. Return False if there is no such topic. A CleaveError is logged, and the suspects are
+        forgotten; the client reports the segment again.
         """
         now = self._clock.monotonic_seconds()
         with self._lock:
@@ -102,9 +102,9 @@ class Suspects:
         return True
 
     def _check(self, name: str, segment_ids: Collection[int]) -> None:
-        """Describe the logs of these segments, and reconcile the topic if a log is not open or lacks a
-        cursor. Does nothing for segments that are sealed or part of a live operation, and for topics whose
-        broker keeps the layout.
+        """Describe the logs of these segments; if a log is not open or lacks a cursor, reconcile the topic
+        and log the findings. Does nothing for segments that are sealed or part of a live operation, and for
+        topics whose broker keeps the layout.
         """
         with self._store.transaction() as tx:
             topic = topics.find_topic(tx, name)

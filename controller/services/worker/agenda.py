@@ -94,7 +94,7 @@ class Agenda:
         return now >= min(self._firing_known_until, self._help_at)
 
     def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
-        """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `asked_at` is the time before the sensors
+        """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `queried_at` is the time before the sensors
         were queried, because the query may be slow.
 
         The agenda keeps the work of the sensor that fires first, and of all that are overdue. A sensor that

@@ -219,8 +219,9 @@ class ShardLeases(OneProcess):
         """Run rounds at a third of the lease time until `stop`, and call `on_change` after a round that
         changed `held`. The first round begins after a pause.
 
-        A failed round is repeated soon, so that leases that have not expired are renewed as soon as the store
-        answers. If another process uses the name, store the error in `refused`, call `on_refused` and return.
+        A failed round is logged and repeated soon, so that leases that have not expired are renewed as soon
+        as the store answers. If another process uses the name, store the error in `refused`, call
+        `on_refused` and return.
         """
         pause_seconds = self._ttl_seconds / 3
 

@@ -160,9 +160,9 @@ class WorkLoop:
         """Evaluate the topics of the round, then start threads for operations if the work requests operations
         or some were intended. Does nothing without shards.
 
-        If the right to act is refused, log it, pause, and still start requested operations. After an
-        unexpected error of the evaluation, start a thread for operations and raise. Retryable is raised at
-        once.
+        A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it,
+        pause, and still start requested operations. After any other error of the evaluation, start a thread
+        for operations and raise the error.
         """
         shards, work = self._shards(), next_round.work
         if not shards.held:
