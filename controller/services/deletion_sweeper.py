@@ -261,7 +261,8 @@ def _keep(
     store: Store, deletion_entry: DeletionEntry, log_report: LogReport, reason: str, report: SweepReport
 ) -> None:
     """Close the deletion entry, list the log as unmanaged, and mark the topic as unverified, in one
-    transaction; log the reason. A log that must be kept is evidence that the journal is behind its logs.
+    transaction. Log the reason and add it to `report`. A log that must be kept is evidence that the journal
+    is behind its logs.
     """
     name = deletion_entry.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)
@@ -288,9 +289,9 @@ def _record(
     existed: bool,
     report: SweepReport,
 ) -> None:
-    """Record the absence of a deleted log, which may close the entry, or its failure. `existed` says that the
-    log was there before this deletion, so an earlier absence does not count. Does nothing if another sweeper
-    closed the entry.
+    """Record the absence of a deleted log, which may close the entry, or its failure, in the database and in
+    `report`. `existed` says that the log was there before this deletion, so an earlier absence does not
+    count. Does nothing if another sweeper closed the entry.
     """
     if failure is not None:
         _fail(store, deletion_entry, failure, report)
@@ -312,7 +313,7 @@ def _record(
 
 
 def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, report: SweepReport) -> None:
-    """Log the failure and defer the entry. The delay doubles with each attempt."""
+    """Log the failure, add it to `report`, and defer the entry. The delay doubles with each attempt."""
     log.warning("log not deleted", backing_topic=deletion_entry.backing_topic, error=reason)
     report.failed[deletion_entry.backing_topic] = reason
     delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(deletion_entry.attempts, 10), LONGEST_DELAY_SECONDS)

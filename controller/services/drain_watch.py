@@ -97,8 +97,8 @@ class DrainWatch:
         return len(counts)
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
-        """Return the number of unread messages. None if the round is over, there is no count, or the data
-        plane raises an error, which is logged.
+        """Return the number of unread messages. None if the round is over at `give_up_at` (monotonic
+        seconds), there is no count, or the data plane raises an error, which is logged.
         """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None

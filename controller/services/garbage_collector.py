@@ -74,11 +74,12 @@ def collect(
 ) -> CollectionReport:
     """Run one round over up to `limit` topics with an id above `after` that have segments past their
     retention, and intend an operation for each topic with segments to prune. Return the operations, and the
-    segments that are kept with the reasons. A dry run writes nothing.
+    segments that are kept with the reasons. A dry run writes nothing. `shards` restricts the topics; None:
+    all.
 
     `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
     ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and
-    an unexpected one is also recorded in the view `inspect.set_aside`.
+    an unexpected one is also logged and recorded in the view `inspect.set_aside`.
     """
     with store.transaction() as tx:
         expired = expired_topics(

@@ -146,7 +146,9 @@ class _Loads:
     def _observe(
         self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
     ) -> None:
-        """Replace the segment's record by the next one. Rates older than the record are ignored."""
+        """Replace the segment's record by the record that follows `before` (None: there was none). Rates
+        older than the record are ignored.
+        """
         if before is not None and rates.observed_at < before.observed_at:
             return
         update = next_record(

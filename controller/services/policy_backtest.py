@@ -163,8 +163,9 @@ class PolicyBacktest:
         progress: Progress,
         most_days: float,
     ) -> BacktestAnswer:
-        """Collect the loads, compute the costs, store the results, and return them. A load that cannot be
-        simulated is left out with a reason. Raises InvalidInput and NotFound, as `run` says.
+        """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
+        which is logged), store the results, and return them. A load that cannot be simulated is left out with
+        a reason. Raises InvalidInput and NotFound, as `run` says.
         """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)
@@ -279,8 +280,8 @@ class PolicyBacktest:
         rates: pa.Table | None,
         progress: Progress,
     ) -> pa.Table:
-        """Return the costs without Spark: of traces computed in this process, of topics by `compute`. Calls
-        `progress`.
+        """Return the costs without Spark: of traces (`rates`) computed in this process, of topics (`rates` is
+        None) by `compute`. Calls `progress`.
         """
         from spark_jobs.policy_backtest import compute_here
 
@@ -310,7 +311,9 @@ class PolicyBacktest:
         loads: Loads,
         rates: pa.Table | None,
     ) -> pa.Table:
-        """Return the costs computed on Spark. If no day of the history has files, they are computed here."""
+        """Return the costs computed on Spark, of traces (`rates`) or of topics (`rates` is None). If no day
+        of the history has files, they are computed without Spark.
+        """
         from spark_jobs.policy_backtest import compute, rates_of_history
         from spark_jobs.session import frame_of, with_session
 

@@ -117,15 +117,15 @@ def adopt(
         if operations.find_by_request_key(tx, request.request_key) is None:
             # A repeated request returns its first result without a check.
             policies.demand_valid(tx, planned.topic, policy)
-        buckets = policies.get_cluster(tx).policy
+        cluster_policy = policies.get_cluster(tx).policy
         adoption = Adoption(
             name=planned.topic,
             data_plane=data_plane,
             old_topics=planned.found.logs,
             subscriptions=kinds,
             segments=planned.segments,
-            bucket_budget=buckets.entry_bucket_budget,
-            max_buckets=buckets.entry_bucket_max_per_segment,
+            bucket_budget=cluster_policy.entry_bucket_budget,
+            max_buckets=cluster_policy.entry_bucket_max_per_segment,
             policy=policy,
             stock=frozenset(stock_subscriptions) & kinds.keys(),
         )

@@ -20,7 +20,8 @@ Extras = Mapping[str, object]
 def database_url(
     hosts: str, port: int | None, user: str | None, password: str | None, database: str | None
 ) -> str:
-    """Return the libpq URI for the fields of a connection's form, secrets included.
+    """Return the libpq URI for the fields of a connection's form, secrets included. A field that is None is
+    left out.
 
     `hosts` is one host, or several separated by commas. A host with a port keeps it; the others get `port`.
     """

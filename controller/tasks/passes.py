@@ -45,7 +45,7 @@ def split_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
     """Run a pass over the load lane, and over the consumer lane if no worker is running; of all topics, or of
-    one share. Return its summary, as `_pass` describes.
+    one share. Return its summary. Summary and dry run are as `_pass` describes.
     """
     with cleave_at(dsn, extras) as app:
         lanes = {Lane.LOAD} if worker_is_up(app) else {Lane.LOAD, Lane.CONSUMER}
@@ -55,8 +55,8 @@ def split_pass(
 def merge_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
-    """Run a pass over the merge lane, of all topics or of one share. Return its summary, as `_pass`
-    describes.
+    """Run a pass over the merge lane, of all topics or of one share. Return its summary. Summary and dry run
+    are as `_pass` describes.
     """
     with cleave_at(dsn, extras) as app:
         return _pass(app, {Lane.MERGE}, decided_by, dry_run, share)

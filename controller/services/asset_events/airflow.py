@@ -177,8 +177,8 @@ class AirflowRest:
 
 
 def _session(proxy: Proxy | None) -> requests.Session:
-    """Return a session that takes only certificates from the environment. Proxies of the environment and
-    passwords of ~/.netrc are ignored, because they would replace the token.
+    """Return a session that uses `proxy` (None: no proxy) and takes only certificates from the environment.
+    Proxies of the environment and passwords of ~/.netrc are ignored, because they would replace the token.
     """
     session = requests.Session()
     session.trust_env = False

@@ -90,7 +90,9 @@ class AssetEventPoster:
         self._listener.interrupt()
 
     def _enqueue(self, notifications: list[Notification]) -> None:
-        """Queue the changes of held shards. If there are more than `PENDING_AT_MOST`, drop the oldest."""
+        """Queue the changes of held shards that the notifications name. If there are more than
+        `PENDING_AT_MOST`, drop the oldest and count them as a metric.
+        """
         shards = self._shards()
         for notification in notifications:
             match notification.ids:

@@ -218,7 +218,7 @@ class Batch:
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
         """Write the intents of these topics, each with one action, in two statements. If the second violates
-        a constraint, write each intent separately. A refused topic is dropped.
+        a constraint, log it and write each intent separately. A refused topic is dropped.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -255,9 +255,9 @@ class Batch:
     def _draft(
         self, topic: BatchTopic, view: TopicView | None, request: Request, ordinal: int
     ) -> ReshapeDraft:
-        """Return the action number `ordinal` as a plan on the present layout. Raises TopicNotFound if the
-        topic is gone, LostRace if the epoch or input version is not the one that was decided on, or the error
-        that makes the plan impossible.
+        """Return the action number `ordinal` as a plan on the present layout, which `view` holds (None: the
+        topic is gone). Raises TopicNotFound if the topic is gone, LostRace if the epoch or input version is
+        not the one that was decided on, or the error that makes the plan impossible.
         """
         situation = topic.situation
         if view is None or topic.locked is None:
@@ -275,8 +275,9 @@ class Batch:
         return draft
 
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
-        """Drop a topic whose intent was refused. If another process was faster, the topic stays dirty for the
-        next pass; after any other error the topic is paused.
+        """Drop and log a topic whose intent was refused. If another process was faster, the topic stays dirty
+        for the next pass, and the lost race is counted as a metric; after any other error the topic is
+        paused.
         """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()

@@ -156,7 +156,7 @@ class LoadCollector:
     def tick(self) -> Tick:
         """Sample all watched segments once, the data planes in parallel, and write the samples to the landing
         area as one file. Store the changed numbers of producers, and the clocks of this collector. Return
-        what was sampled.
+        what was sampled, and count the tick as a metric.
 
         No file is written if there are no samples, or if a clock was set since the last tick. A data plane
         that does not answer is reported in the result. Raises StoreUnavailable, and OSError if storage is

@@ -240,8 +240,8 @@ class SessionLeader:
         return False
 
     def _note(self, request: Request) -> None:
-        """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. Refuses
-        a consumer without a session of this incarnation.
+        """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. A
+        heartbeat without a session of this incarnation is refused with LostRace.
         """
         now, sessions = self._clock.monotonic_seconds(), self._subscriptions.get(request.key)
         try:
@@ -257,9 +257,9 @@ class SessionLeader:
             _answer(request)
 
     def _process_due(self) -> None:
-        """Disconnect silent consumers, end sessions whose grace period has passed, and update the metrics.
-        Every `SWEEP_SECONDS`, mark all subscriptions as not settled, and delete the rows of consumers that
-        departed long ago.
+        """Disconnect silent consumers, end sessions whose grace period has passed, each subscription in a
+        transaction, and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not settled, and
+        delete the rows of consumers that departed more than `LATE_SECONDS` ago.
         """
         self._disconnect_silent()
         now = self._clock.monotonic_seconds()

@@ -96,9 +96,9 @@ class SubscriptionSessions:
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
-        """Begin the session of a consumer that was just registered. Return False if this incarnation has a
-        session, which then gets a new grace period. The stream of another incarnation of the consumer name is
-        ended as replaced.
+        """Begin the session of a consumer that was just registered with a token of `subject` (None: without a
+        token). Return False if this incarnation has a session, which then gets a new grace period. The stream
+        of another incarnation of the consumer name is ended as replaced.
         """
         previous = self.sessions.get(consumer)
         if previous is not None and previous.incarnation == incarnation:

@@ -146,9 +146,9 @@ def _merge_and_publish(
     memory_ticks: pa.Table,
     counted_keys: CountedKeys | None,
 ) -> MergeResult:
-    """Merge the records, sources, memory ticks and key histograms of the run in one transaction, with the
-    samples and segments that were left out, and publish its rates. Nothing is published if the run was not
-    merged, because a newer window was.
+    """Merge the records, sources, memory ticks and key histograms of the run (None: it has none) in one
+    transaction, with the samples and segments that were left out, and publish its rates. Nothing is published
+    if the run was not merged, because a newer window was.
 
     After an error the scratch directory stays; the next run checks whether the merge was committed.
     """

@@ -189,7 +189,7 @@ class MirrorActs:
 
     def _is_done(self, layout: SegmentLayout) -> bool:
         """Return True if children with the operation's ranges have taken over from its parents in this
-        layout.
+        layout. Raises Unsupported if the operation, which a newer program wrote, names no ranges.
         """
         ranges = self._operation.parameters["child_ranges"]
         if not isinstance(ranges, Sequence):

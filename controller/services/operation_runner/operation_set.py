@@ -286,8 +286,9 @@ class OperationSet:
         return LogSteps(self._context.store, plane, self._call_all).perform(step, subjects)
 
     def _record_of(self, member: _Member, transition: Transition, results: StepResults) -> StepRecord:
-        """Return the record of the step. It includes the next step as well if that step needs no action: the
-        announcement of the fence, or the commit of the layout. Never for mirrored topics.
+        """Return the record of the step. It includes the next step as well if that step needs no action, the
+        announcement of the fence or the commit of the layout, except for mirrored topics. A step that passes
+        on subscriptions also records their version.
         """
         step, leads_to = transition
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
@@ -517,8 +518,8 @@ class OperationSet:
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
     def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
-        """Record the reason, release the claim, and end the operation here as DEFERRED. Another attempt is
-        due after the delay. If the claim is lost, the outcome is FENCED_OUT.
+        """Log and record the reason, release the claim, and end the operation here as DEFERRED. Another
+        attempt is due after the delay. If the claim is lost, the outcome is FENCED_OUT.
         """
         log.info(
             "operation deferred",
@@ -646,7 +647,8 @@ def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Me
 
 def _is_final(error: CleaveError, member: _Member, last_observation: Observed | None) -> bool:
     """Return True if another attempt is useless: after a terminal error, or if the data plane is unavailable
-    after the deadline of an operation that no deadline ends while it waits.
+    after the deadline of an operation that no deadline ends while it waits. Without `last_observation` the
+    deadline counts as not passed.
     """
     is_late = last_observation is not None and last_observation.now_ms >= member.operation.deadline_at_ms
     is_patient = member.operation.kind in NOT_ABORTABLE

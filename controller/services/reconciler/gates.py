@@ -62,8 +62,9 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
-    """Return the differences of one topic's gates, each subscription in a transaction of its own. None if the
-    data plane has no gates. A subscription that was deleted in the meantime is skipped.
+    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their
+    rows unless `dry_run`. Return the differences; empty if the data plane has no gates. A subscription that
+    was deleted in the meantime is skipped.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -85,8 +86,8 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
 
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
-    """Return the states, at the data plane, of the gates that are recorded as open on unread segments. Calls
-    the data plane, `PARALLEL_CALLS` at a time.
+    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None
+    for a gate that does not exist. Calls the data plane, `PARALLEL_CALLS` at a time.
     """
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread

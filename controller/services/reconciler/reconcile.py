@@ -91,7 +91,7 @@ def verify_topics(
 ) -> tuple[int, int]:
     """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a
     restore of the database, and repair their differences. Return the number of these topics, and how many of
-    them are verified afterwards. Raises StoreUnavailable only.
+    them are verified afterwards. `shards` restricts the topics; None: all. Raises StoreUnavailable only.
     """
     with store.single_statement() as tx:
         topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
@@ -105,9 +105,9 @@ def verify_topics(
 def _compare_all(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[Finding]:
-    """Reconcile the topics that differ, and return the findings. A topic whose comparison fails is logged and
-    skipped. After an unexpected error it is also recorded in the view `inspect.set_aside`. Raises
-    StoreUnavailable only.
+    """Reconcile the topics that differ, and return the findings; a dry run changes nothing. A topic whose
+    comparison fails is logged and skipped. After an unexpected error it is also recorded in the view
+    `inspect.set_aside`. Raises StoreUnavailable only.
     """
     findings: list[Finding] = []
     set_aside_topics: list[SetAside] = []
@@ -508,8 +508,9 @@ def _create_again(
     origin: LogOrigin | None,
     closed: Collection[tuple[str, str]],
 ) -> None:
-    """Create the log again with the cursors of its first creation: the recorded subscriptions, and those that
-    applications created on its parents.
+    """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its
+    first creation: the recorded subscriptions, and those that applications created on its parents. A cursor
+    with a closed gate is created together with the gate.
     """
     [parents] = [log.parent_topics for log in metadata.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}

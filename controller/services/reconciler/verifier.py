@@ -55,8 +55,9 @@ class Verifier:
         ).run()
 
     def _paced_round(self) -> float:
-        """Run a round, and call `on_verified` if it verified topics. Return the seconds until the next round:
-        0 if topics were verified, longer after each round that verified none of the unverified topics.
+        """Run a round; if it verified topics, log this and call `on_verified`. Return the seconds until the
+        next round: 0 if topics were verified, longer after each round that verified none of the unverified
+        topics.
         """
         unverified, verified = self.round()
         if verified:
