@@ -107,8 +107,9 @@ def answer(
 
 def settle(store: Store) -> Mapping[int, ApprovalState]:
     """Apply the default to approvals that have expired, and end approvals whose subject is gone, each in a
-    transaction of its own: at most `SETTLE_LIMIT`. Return the new states by approval id. An approval that
-    another caller settled is left out; one whose subject raises a terminal error is logged and left as it is.
+    transaction of its own: at most `SETTLE_LIMIT`. Log and return the new states by approval id. An approval
+    that another caller settled is left out; one whose subject raises a terminal error is logged and left as
+    it is.
     """
     with store.transaction() as tx:
         overdue = approvals.overdue(tx, SETTLE_LIMIT)

@@ -448,7 +448,7 @@ def _trace_document(trace: Trace) -> dict[str, Any]:
 def _read_table(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """Return the results, the pictures by load and policy (of the first seed), and the error of each load
+    """Return the results, the first picture of each load and policy, and the error of each load
     that could not be simulated.
     """
     results: list[BacktestResult] = []

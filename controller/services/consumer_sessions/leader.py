@@ -182,8 +182,8 @@ class SessionLeader:
             self._subscriptions.pop(key).end_all("moved")
 
     def _follow_leases(self) -> None:
-        """Remove subscriptions that this worker does not lead, and read those of new shards from the
-        database, with all their consumers disconnected.
+        """Remove subscriptions that this worker does not lead, and end their streams. Read the sessions of
+        new shards from the database, with all their consumers disconnected.
         """
         self._leave_shards()
         terms = dict(self._leases.terms)
@@ -349,8 +349,8 @@ class SessionLeader:
         """Settle the requests of one subscription in one transaction, then update the memory, answer the
         requests and push assignments. After an unexpected error of several requests, each is settled alone.
 
-        An error is logged and refuses the request; the other subscriptions are settled. Raises
-        StoreUnavailable.
+        An error is logged and refuses the request, and the subscription is settled again later. Raises only
+        StoreUnavailable, so that other subscriptions are settled in any case.
         """
         try:
             self._settle_together(key, requests)

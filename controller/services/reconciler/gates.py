@@ -87,7 +87,7 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
     """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None
-    for a gate that does not exist. Calls the data plane, `PARALLEL_CALLS` at a time.
+    for a gate whose log or cursor does not exist. Calls the data plane, `PARALLEL_CALLS` at a time.
     """
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread

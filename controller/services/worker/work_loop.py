@@ -303,8 +303,8 @@ class WorkLoop:
 
     def _firings(self) -> list[Firing]:
         """Return the sensors that fire without a notification, for the held shards, in how many seconds by
-        the database's clock. Skips sensors of operations while all threads are busy, and sensors whose work
-        is deferred.
+        the database's clock; none without shards. Skips sensors of operations while all threads are busy, and
+        sensors that would fire for deferred work while work is deferred.
         """
         shards = self._shards()
         firings: list[Firing] = []
