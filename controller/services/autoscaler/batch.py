@@ -1,4 +1,6 @@
-"""One batch of a pass: drained topics that are evaluated and acted on within one transaction."""
+"""One batch of a pass: topics whose evaluation rows are locked, and which are evaluated and acted on within
+one transaction.
+"""
 
 from __future__ import annotations
 
