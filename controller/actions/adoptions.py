@@ -166,7 +166,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
         context.journal_request(request.reason),
         data_plane=request.data_plane,
         cut_off=request.cut_off or context.dry_run,
-        stock=request.stock,
+        stock_subscriptions=request.stock,
     )
     old_topic = plan.found
     return context.respond(

@@ -182,9 +182,9 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
         reason=context.journal_request(request.reason).reason,
     )
     fields = _fields(context, request.topic, proposal.candidate)
-    if context.dry_run and not proposal.was_there:
+    if context.dry_run and not proposal.was_proposed_before:
         fields["candidate_id"] = None
-    return ProposedCandidate(**fields, was_there=proposal.was_there)
+    return ProposedCandidate(**fields, was_there=proposal.was_proposed_before)
 
 
 def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
@@ -222,7 +222,9 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
         return _weighed(
             context, policy_candidates.Promotion(request.topic, comparison.candidate, comparison, waits)
         )
-    promotion = policy_candidates.promote(context.store, trials, request.topic, **arguments, ask=request.ask)
+    promotion = policy_candidates.promote(
+        context.store, trials, request.topic, **arguments, with_approval=request.ask
+    )
     return _weighed(context, promotion)
 
 

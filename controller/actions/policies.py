@@ -158,10 +158,10 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
 
 def _consequences(preview: policy_admin.Consequences) -> Consequences:
     changed_topics = [
-        ChangedTopic(topic=topic.topic, now=list(map(str, topic.now)), then=list(map(str, topic.then)))
-        for topic in preview.others
+        ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
+        for other in preview.changed_topics
     ]
-    return Consequences(changed_topics=changed_topics, evaluated=preview.asked, topics=preview.topics)
+    return Consequences(changed_topics=changed_topics, evaluated=preview.evaluated, topics=preview.topics)
 
 
 ACTIONS = (

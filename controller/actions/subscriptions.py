@@ -284,7 +284,7 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     )
     cursors = None
     if context.dry_run:
-        moves = topic_admin.what_a_seek_moves(
+        moves = topic_admin.cursors_to_move(
             context.store, context.app.planes, request.topic, request.subscription, limit=MOST_CURSORS
         )
         cursors = [CursorDocument.model_validate(cursor) for cursor in moves]
