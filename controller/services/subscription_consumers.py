@@ -136,7 +136,9 @@ def _closed_gates(
     with store.transaction() as tx:
         logs_behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
     logs = [log.backing_topic for log in logs_behind]
-    return frozenset(log for log in logs if plane.gate_state(log, row.name) is GateState.CLOSED)
+    return frozenset(
+        log for log in logs if plane.gate_state(log, row.name) in (GateState.CLOSED, GateState.SPENT)
+    )
 
 
 def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed_logs: Collection[str]) -> bool:

@@ -122,7 +122,8 @@ def _differences(
         for gate, state in states.items()
         if recorded.get(gate.segment_id) == gate
         and gate.segment_id not in waiting.logs
-        and state in (GateState.CLOSED, GateState.BREACHED)
+        and state is not None
+        and state.is_shut
     ]
     if not dry_run:
         gates.close(tx, key, unclosed_ids)
