@@ -332,6 +332,18 @@ def test_commands_and_settings_of_airflow_exist() -> None:
     assert "exec airflow scheduler" in (ROOT / "docker" / "airflow-scheduler.sh").read_text()
 
 
+def test_a_task_of_a_scheduler_that_died_is_reset_in_time_for_an_aggregation_within_two_minutes() -> None:
+    """At the latest a minute after the reset the next aggregation begins."""
+    told = SERVICES["airflow-scheduler"]["environment"]
+    prefix = "AIRFLOW__SCHEDULER__"
+
+    assert (
+        told[f"{prefix}SCHEDULER_HEALTH_CHECK_THRESHOLD"] + told[f"{prefix}ORPHANED_TASKS_CHECK_INTERVAL"]
+        <= 45
+    )
+    assert told[f"{prefix}TASK_INSTANCE_HEARTBEAT_TIMEOUT"] <= 45
+
+
 def test_every_service_has_a_ceiling_of_memory() -> None:
     """One that runs away takes neither the machine nor the database along."""
     assert [
