@@ -99,7 +99,7 @@ def stack() -> Iterator[None]:
         )
         yield
     finally:
-        attempt("down", "--volumes", "--timeout", "20")
+        attempt("--profile", "*", "down", "--volumes", "--timeout", "20")
 
 
 def container(service: str) -> str:
