@@ -43,7 +43,7 @@ _CELLS = """
                         byte_rate_out / nullif(CAST(:byte_rate_out AS float8), 0)) AS ratio
           FROM record
     )
-    SELECT segment_id, cell, max(ratio) AS highest, (array_agg(ratio ORDER BY recorded_at DESC))[1] AS last
+    SELECT segment_id, cell, max(ratio) AS highest, (max(ARRAY[extract(epoch FROM recorded_at)::float8, ratio]))[2] AS last  -- without a sort
       FROM rated GROUP BY segment_id, cell ORDER BY segment_id, cell
 """
 # A page has fewer pixels than records. So a line keeps two records of each part of the time: the peak and the last one.
