@@ -14,9 +14,9 @@ def public(cleave: Application) -> str:
     and roles that cleave_owner lacks, each with the statement that corrects it.
     """
     with cleave.store.transaction() as tx:
-        public_rights_left = public_rights.held_by_everybody(tx)
-        missing_roles = public_rights.missing_for_the_owner(tx)
-        databases = public_rights.databases_open_to_everybody(tx)
+        public_rights_left = public_rights.held_by_public(tx)
+        missing_roles = public_rights.missing_owner_roles(tx)
+        databases = public_rights.databases_open_to_public(tx)
     findings = []
     if public_rights_left:
         findings.append(

@@ -182,7 +182,7 @@ def _demand_answerable(row: ApprovalRow) -> None:
             f"{row.default_answer}, applies; make the change by hand if the default is wrong"
         )
     raise Conflict(
-        f"{refusal}: to {row.action} is no longer possible, since {rules.why_gone(row.subject)}; if it is still needed, a new "
+        f"{refusal}: to {row.action} is no longer possible, since {rules.why_subject_ended(row.subject)}; if it is still needed, a new "
         "approval will be requested"
     )
 

@@ -186,7 +186,7 @@ def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
         )
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
-        metadata = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
+        metadata = backing_logs.read_expected_logs(tx, [topic.topic_id])[topic.topic_id]
         drained_ids = {name: drains.drained(tx, topic.topic_id, name) for name in metadata.subscriptions}
         stock = gates.stock_subscriptions(tx, topic.topic_id)
     if metadata.has_checkpoints:

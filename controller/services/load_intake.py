@@ -57,7 +57,7 @@ class LoadIntake:
                 _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now_ms)
             sent_ms = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
             _check("the request", sent_ms, now_ms)
-            reader = readers.seen(tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms)
+            reader = readers.record(tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms)
             watched_by_name = {
                 log.backing_topic: log
                 for log in watched_logs.watched_logs(

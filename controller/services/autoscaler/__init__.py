@@ -84,7 +84,7 @@ def run_pass(
             if dry_run and topic_ids is not None:
                 pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in handled_ids]
             else:
-                pending = evaluations.drain(
+                pending = evaluations.lock_due(
                     tx,
                     lanes=lanes,
                     limit=batch_limit,

@@ -23,7 +23,7 @@ from controller.services.autoscaler.batch_topic import BatchTopic, Treatment
 from controller.services.autoscaler.shadows import Shadow
 from controller.store import approvals, set_aside
 from controller.store.decisions import decision_log, evaluations, reconnections, situations
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluations import PendingEvaluation
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
@@ -189,7 +189,7 @@ class Batch:
         self._intend([topic for topic in new_topics if topic.actions])
         decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
-    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, LedgerRow]]:
+    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
         """Return the decision log's rows of these topics, built before any intent. A topic whose inputs
         cannot be stored is logged and paused, so its decision is not carried out.
         """

@@ -14,7 +14,7 @@ from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
 from controller.services.autoscaler.verdicts import digest
 from controller.store.approvals import NewApproval, StartedAction
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.reconnections import Spending
 from controller.store.decisions.situations import LockedTopic
@@ -131,12 +131,12 @@ class BatchTopic:
             decision_id=self.decision_id,
         )
 
-    def ledger_row(self) -> LedgerRow:
+    def ledger_row(self) -> EvaluationRecord:
         """Return the row of the decision log. Raises ValueError if JSON cannot represent the inputs,
         InvariantViolated before a decision id is reserved.
         """
         situation = self.situation
-        return LedgerRow(
+        return EvaluationRecord(
             decision_id=self._reserved_id(),
             topic_id=self.topic_id,
             decided_at=situation.now,

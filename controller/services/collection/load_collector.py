@@ -128,7 +128,7 @@ class LoadCollector:
         """Record in the database that no tick of this collector follows. An unavailable database is ignored."""
         self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
-            readers.gone(tx, self.name)
+            readers.delete(tx, self.name)
 
     def _timed_tick(self) -> float:
         """Run a tick if it is this process's turn. Otherwise leave, so that the counters are not compared
@@ -194,7 +194,7 @@ class LoadCollector:
         the samples were read before or after.
         """
         with self._store.transaction() as tx:
-            reader = readers.seen(
+            reader = readers.record(
                 tx,
                 self.name,
                 ahead_of_database(tx, self._clock),

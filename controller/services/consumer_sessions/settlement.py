@@ -294,12 +294,12 @@ def _store_reports(
         with batch.each(index):
             if isinstance(request, ReportReasons):
                 _demand_session(incarnations, request)
-                bucket_owners.say(tx, key, request.consumer, request.buckets)
+                bucket_owners.replace_reports(tx, key, request.consumer, request.buckets)
             elif isinstance(request, Register) and incarnations.get(request.consumer) not in (
                 None,
                 request.incarnation,
             ):
-                bucket_owners.say(tx, key, request.consumer, ())
+                bucket_owners.replace_reports(tx, key, request.consumer, ())
 
 
 def _attached(incarnations: Mapping[str, str], requests: Sequence[Request]) -> set[str]:

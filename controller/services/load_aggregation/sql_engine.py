@@ -36,7 +36,7 @@ class SqlEngine:
             rates, last_samples = sql_rates.aggregate(tx, samples, window, RATE_SCHEMA)
             if (key_counts := landed.counted) is not None:
                 counts = key_counts.area.batches(key_counts.files, sql_rates.KEY_COUNT_COLUMNS)
-                sketches = sql_rates.add_up(tx, counts, key_counts.since_ms, key_counts.until_ms)
+                sketches = sql_rates.sum_key_counts(tx, counts, key_counts.since_ms, key_counts.until_ms)
                 scratch.write("sketches", sketches)
         scratch.write("rates", rates.cast(RATE_SCHEMA))
         scratch.write("heard", last_samples)

@@ -25,7 +25,7 @@ from controller.domain.errors import (
 )
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import has_taken_over
+from controller.domain.mirroring import have_children_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.calls import CallAll, Result
@@ -196,7 +196,9 @@ class MirrorActs:
             raise Unsupported(
                 f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
             )
-        return has_taken_over(layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges])
+        return have_children_taken_over(
+            layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges]
+        )
 
     def _read(self) -> Detail:
         return {"layout": self._layout().to_metadata()}

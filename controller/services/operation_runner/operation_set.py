@@ -382,7 +382,7 @@ class OperationSet:
         reasons: dict[int, CleaveError] = {}
         if uncommitted:
             with self._context.store.single_statement() as tx:
-                reasons = commits.why_left(tx, uncommitted, runner)
+                reasons = commits.why_skipped(tx, uncommitted, runner)
         for member, record in records.items():
             if (layout_commit := committed.get(member.operation_id)) is None:
                 count_race(reasons[member.operation_id])

@@ -172,7 +172,7 @@ def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int,
     try:
         plane_views = _views(store, plane, names)
         with store.transaction() as tx:
-            metadata = backing_logs.read_books(tx, names)
+            metadata = backing_logs.read_expected_logs(tx, names)
         return [
             topic_id
             for topic_id in names
@@ -275,7 +275,7 @@ def _reconcile_view(
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
         # metadata last.
         topic = topics.get_topic(tx, topic_id, lock=not dry_run)
-        metadata = backing_logs.read_books(tx, [topic_id])[topic_id]
+        metadata = backing_logs.read_expected_logs(tx, [topic_id])[topic_id]
         expected = {log.backing_topic for log in metadata.logs}
         owners = backing_logs.ownership(tx, [name for name in plane_view.listed if name not in expected])
         if ahead.may_be_ahead(plane_view, metadata, owners):
@@ -371,7 +371,7 @@ def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> d
     """
     listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
-        metadata = backing_logs.read_books(tx, names)
+        metadata = backing_logs.read_expected_logs(tx, names)
     logs = [log.backing_topic for topic_metadata in metadata.values() for log in topic_metadata.logs]
     reports = _describe(plane, logs)
     # Missing logs are described twice, because a log may be moving to another broker.

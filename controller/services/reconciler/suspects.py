@@ -108,7 +108,7 @@ class Suspects:
         """
         with self._store.transaction() as tx:
             topic = topics.find_topic(tx, name)
-            metadata = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
+            metadata = backing_logs.read_expected_logs(tx, [topic.topic_id])[topic.topic_id]
         plane = self._planes.get(topic.data_plane)
         if not isinstance(plane, SetWiseDataPlane) or isinstance(plane, LayoutKeeper):
             return  # If a broker keeps the layout, `services.mirror` follows its logs.

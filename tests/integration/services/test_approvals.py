@@ -13,7 +13,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
-from controller.domain.approvals import MOVES, ApprovalState, Subject
+from controller.domain.approvals import TRANSITIONS, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import (
     CleaveError,
@@ -393,7 +393,7 @@ def test_the_database_knows_the_transitions_of_the_domain(cold: Bench) -> None:
         (before, after) for before in ApprovalState for after in ApprovalState if moves(cold, before, after)
     }
 
-    assert allowed == {(before, after) for before, later in MOVES.items() for after in later}
+    assert allowed == {(before, after) for before, later in TRANSITIONS.items() for after in later}
 
 
 def moves(bench: Bench, before: ApprovalState, after: ApprovalState) -> bool:

@@ -208,8 +208,8 @@ def _keeper(bench: Bench, _: Path) -> Broken:
         call_timeout_seconds=5.0,
         pool_size=1,
         application_name="keeper",
-        away=DataPlaneUnavailable,
-        late=DataPlaneTimeout,
+        unavailable_error=DataPlaneUnavailable,
+        timeout_error=DataPlaneTimeout,
     )
     return Broken(_Keeper(QueueKeeper(calls, 5 * SOON)), QueueKeeper, "_keep")
 
