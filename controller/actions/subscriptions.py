@@ -269,7 +269,7 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     from the data plane.
 
     Raises InvalidInput for an invalid target, the errors of `topic_admin.seek_subscription`, and in a dry run those
-    of `topic_admin.what_a_seek_moves`.
+    of `topic_admin.cursors_to_move`.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
