@@ -127,9 +127,9 @@ def test_a_draft_that_a_killed_writer_left_is_deleted_when_it_is_old(area: Landi
     written_at_ms = area.location.hidden_files("day=2027-01-15")[0].modified_at_ms
     settle = max(0, NOON - written_at_ms)  # the fixture's noon lies in the clock's future
 
-    compaction._sweep_drafts(area, "day=2027-01-15", written_at_ms - 1)
+    compaction._delete_drafts(area, "day=2027-01-15", written_at_ms - 1)
     assert len(area.location.hidden_files("day=2027-01-15")) == 1
-    compaction._sweep_drafts(area, "day=2027-01-15", written_at_ms + settle)
+    compaction._delete_drafts(area, "day=2027-01-15", written_at_ms + settle)
     assert area.location.hidden_files("day=2027-01-15") == []
 
 
