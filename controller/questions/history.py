@@ -94,14 +94,19 @@ class ListHotKeys(TopicQuestion):
 def segments_over_time(
     tx: Connection, topic_id: int, since: datetime, thresholds: Mapping[str, Any], limit: int
 ) -> list[Row]:
-    """Return segments that were ACTIVE after `since`, the newest first, with the highest ratio of a rate to its threshold."""
+    """Return at most `limit` segments that were ACTIVE after `since`, the newest first, with the highest ratio of a
+    rate to its threshold since then. `thresholds` are the present thresholds by metric.
+    """
     return read_statement(tx, _OVER_TIME, topic_id=topic_id, since=since, limit=limit, **thresholds)
 
 
 def load_records(
     tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
 ) -> list[Row]:
-    """Return records of the `lines` hottest segments, the hottest first. `segments` is the number of segments with records."""
+    """Return records since `since` of the `lines` hottest segments, the hottest first, each by time. The segments
+    share `parts` parts of the time equally; of each part only the record with the highest rate and the last one are
+    returned. `segments` is the number of all segments with records.
+    """
     return read_statement(
         tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts
     )

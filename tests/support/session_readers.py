@@ -27,7 +27,7 @@ class Reader:
         session = getattr(self, "session", None)
         found = session.assignment if session is not None else None
         if found is not None:
-            session.say_released([one for one in found.buckets if one.release])
+            session.report_released([one for one in found.buckets if one.release])
 
     @property
     def owned(self) -> set[tuple[int, int]]:
