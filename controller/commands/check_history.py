@@ -21,7 +21,7 @@ _TOTALS = ("sent", "delivered", "redelivered", "ended", "acknowledged")
 _MEANINGS: Mapping[str, str] = {
     "lost": "sent, and never delivered",
     "duplicated": "delivered again after it was acknowledged",
-    "overtaken": "delivered or worked on before its predecessor of the same key",
+    "overtaken": "delivered or processed before its predecessor of the same key",
     "gap": "skipped by an attachment that continued with its key",
     "two_owners": "two consumers held its key at once",
     "unconfirmed": "no fault: delivered, and no producer knows that it was stored",

@@ -81,11 +81,11 @@ _COMMANDS = {
     ),
     "dead-letters": (
         GENERATED,
-        "Messages that a subscription could not handle: list, and put back into the topic.",
+        "Messages that a subscription could not handle: list, and redrive (publish again to the topic).",
     ),
     "bundles": (
         "bundles:app",
-        "Namespace bundles: show, draw, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",
+        "Namespace bundles: show, draw, split, unload; collect, aggregate, propose, approve, apply, and replay.",
     ),
     "decide": (
         "decide:decide",

@@ -21,6 +21,7 @@ from controller.commands.remote_verbs import demand_database
 from controller.commands.server_choice import ask
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
+from controller.domain.formatting import counted
 from controller.domain.names import topic_name
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
@@ -112,10 +113,10 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
 
 def _summary(document: Mapping[str, Any]) -> str:
     replayed, same = document["replayed"], document["same"]
-    made_by, now_by = (", ".join(document[key]) or "nobody" for key in ("code_versions", "replayed_by"))
+    made_by, now_by = (", ".join(document[key]) or "none" for key in ("code_versions", "replayed_by"))
     ended = "all with the same answer" if same == replayed else f"{replayed - same} with another answer"
     return (
-        f"{document['topic']}: {replayed} decisions replayed, {ended} "
+        f"{document['topic']}: {counted(replayed, 'decision')} replayed, {ended} "
         f"(made by {made_by}; replayed by {now_by})"
     )
 
@@ -160,7 +161,9 @@ def _retraced_summary(document: Mapping[str, Any]) -> str:
         if same == retraced
         else f"{retraced - same} with another load or another answer"
     )
-    return f"{document['topic']}: {retraced} decisions replayed from {document['history']}, {ended}"
+    return (
+        f"{document['topic']}: {counted(retraced, 'decision')} replayed from {document['history']}, {ended}"
+    )
 
 
 def _loads_that_differ(
@@ -225,8 +228,8 @@ def _outcome(again: Replay) -> str:
     if any(found for side in alone.values() for found in side.values()):
         return "another answer"
     if again.stored["valid_until"] != again.replayed["valid_until"]:
-        return f"the same acts and refusals, but now it {evaluation_tables.title(again.replayed).rpartition('; ')[2]}"
-    return "the same acts and refusals, in another order"
+        return f"the same actions and refusals, but now {evaluation_tables.title(again.replayed).rpartition('; ')[2]}"
+    return "the same actions and refusals, in another order"
 
 
 add_questions(app, "decisions")

@@ -9,21 +9,23 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from controller.domain.formatting import counted
 from controller.domain.refusal_text import how_far
 from controller.questions.evaluations import Document, at, matched
 from controller.terminal import cell
 
-COLUMNS = ("verdict", "segment", "reason", "figures", "not_before")
+COLUMNS = ("result", "segment", "reason", "figures", "not_before")
 
 
 def title(evaluation: Document) -> str:
     """Return the number of actions and refusals, and the time until which they are valid."""
-    acts = len(evaluation["decisions"])
     until = at(evaluation["valid_until"])
-    holds = "until something changes" if until is None else f"until {cell(until)}"
-    return (
-        f"{acts or 'no'} act{'' if acts == 1 else 's'}, {len(evaluation['refusals'])} refused; holds {holds}"
+    end = "until something changes" if until is None else f"until {cell(until)}"
+    actions, refusals = (
+        counted(len(evaluation[key]), noun)
+        for key, noun in (("decisions", "action"), ("refusals", "refusal"))
     )
+    return f"{actions}, {refusals}; valid {end}"
 
 
 def rows(evaluation: Document, now: int) -> list[dict[str, Any]]:
@@ -44,12 +46,12 @@ def side_by_side(first: Document, second: Document, names: tuple[str, str], now:
 
 
 def _act_row(act: Document) -> dict[str, Any]:
-    return {"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"], **_target(act)}
+    return {"result": act["kind"], "segment": _segments(act), "reason": act["reason"], **_target(act)}
 
 
 def _refusal_row(refusal: Document, now: int) -> dict[str, Any]:
     return {
-        "verdict": "left alone",
+        "result": "no action",
         "segment": _segments(refusal),
         "reason": refusal["reason"],
         "figures": how_far(refusal, now),

@@ -141,7 +141,7 @@ def topic_picture(seen: Mapping[str, Any]) -> Picture:
         Text(),
         rows_table(_segment_rows(segments)),
         *_titled("operations", _operation_rows(seen["operations"])),
-        *_titled("left alone", _refusal_rows(seen["refusals"])),
+        *_titled("no action", _refusal_rows(seen["refusals"])),
     )
     return seen, picture
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from controller import telemetry
 from controller.bootstrap import (
@@ -84,7 +85,8 @@ def migrate(
         )
         return
     names = migrations.migrate(target, drop_dependent_views=drop_dependent_views)
-    emit(as_json, {"applied": names}, rows_table([{"applied": name} for name in names], ("applied",)))
+    rows = [{"applied": name} for name in names]
+    emit(as_json, {"applied": names}, rows_table(rows, ("applied",)) if rows else Text("up to date"))
 
 
 def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:

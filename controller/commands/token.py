@@ -60,7 +60,7 @@ Namespaces = Annotated[
 Holder = Annotated[
     Role,
     typer.Option(
-        help="client consumes; reader reads everything; operator also splits, merges and sets policies in its namespaces; "
+        help="client produces and consumes; reader reads everything; operator also splits, merges and sets policies in its namespaces; "
         "admin does everything except consume; broker writes load.",
     ),
 ]

@@ -23,7 +23,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "worker schemas": control_plane.worker_schemas,
     "operations": control_plane.stuck_operations,
     "topics held": control_plane.held_topics,
-    "foreign logs": control_plane.unmanaged_logs,
+    "unmanaged logs": control_plane.unmanaged_logs,
     "entry buckets": control_plane.buckets,
     "gates": gates.gates,
     "java": load.java,

@@ -46,6 +46,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text)} characters)"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with the noun in singular or plural: `no rows`, `1 row`, `2 rows`."""
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return the duration as text, in the largest unit of which there are at least two (days, hours, minutes),
     rounded to whole units; otherwise in seconds.

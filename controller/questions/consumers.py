@@ -14,6 +14,7 @@ from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Answer, Row
 from controller.actions.rights import Right
 from controller.domain.errors import Conflict
+from controller.domain.formatting import counted
 from controller.questions.question import Question, TopicQuestion, read_statement
 from controller.services import subscription_lag
 from controller.store.topics import subscriptions, topics
@@ -88,10 +89,11 @@ class LagAnswer(Answer):
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
         uncounted_text = f", and {uncounted} that could not be counted" if uncounted else ""
-        bucket_text = f"in {len(self.buckets)} places{uncounted_text}"
+        part = "bucket" if all(bucket.bucket for bucket in self.buckets) else "segment"
+        bucket_text = f"in {counted(len(self.buckets), part)}{uncounted_text}"
         if self.kind is SubscriptionKind.CHECKPOINT:
             return (
-                f"{self.topic}: {self.subscription} keeps {messages} messages {bucket_text}; its consumers keep their own places and "
+                f"{self.topic}: {self.subscription} keeps {messages} messages {bucket_text}; its consumers store their own positions and "
                 "acknowledge nothing, so this number does not say how far they have read"
             )
         return f"{self.topic}: {self.subscription} has {messages} messages to read {bucket_text}"

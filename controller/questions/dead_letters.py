@@ -65,14 +65,14 @@ class DeadLetterDocument(BaseModel):
 
 
 class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
-    """A page of dead letters, their log, and the number of dead letters that can be put back."""
+    """A page of dead letters, their log, and the number of dead letters that can be redriven."""
 
     log: str = Field(examples=["persistent://acme/shop/orders-billing-DLQ"])
     count: int = Field(examples=[3])
 
     def sentence(self) -> str:
         """Return one sentence about the answer."""
-        return f"{self.log}: {self.count} to put back"
+        return f"{self.log}: {self.count} to redrive"
 
     def rows(self) -> Sequence[Row]:
         """Return the rows of the answer's table."""

@@ -15,7 +15,7 @@ DATABASE_CHECKS = frozenset(
         "worker schemas",
         "operations",
         "topics held",
-        "foreign logs",
+        "unmanaged logs",
         "entry buckets",
         "gates",
         "load runs",

@@ -163,9 +163,9 @@ def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason
     if not operation_ids:
         seek = under_way(tx, key)
         raise Conflict(
-            f"no seek of {subscription} of {topic.name} is in progress; there is nothing to abort"
+            f"no seek of {subscription} of {topic.name} is in progress; there is nothing to cancel"
             if seek is None
-            else f"seek {seek.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be aborted; "
+            else f"seek {seek.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be cancelled; "
             "wait until the seek is done, then seek to another position"
         )
     return read_operations(tx, operation_ids)

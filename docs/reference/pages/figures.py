@@ -14,7 +14,7 @@ def figures() -> str:
     """Return the table, and the commits of its figures. Raises LookupError if the results lack a figure."""
     pages = ("pulsar_controllers", "joins", "fleet_pass")
     commits = ", ".join(f"`{_commit(page)}` ({page})" for page in pages)
-    return f"{_table()}\nMeasured at {commits}.\n"
+    return f"{_table()}\nCommits of Cleave at which each benchmark ran: {commits}.\n"
 
 
 def _table() -> str:

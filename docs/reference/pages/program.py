@@ -184,7 +184,7 @@ def metrics() -> str:
         "that begin with `cleave_bundle`, and reads the gauges from the database, wherever the cycles run. Metrics of "
         "producers (`cleave_producer_*`), consumers (`cleave_consumer_messages_total`, `cleave_consumer_acknowledged_total`) and readers "
         "(`cleave_stalled_readers_total`, `cleave_misplaced_messages_total`, `cleave_shortened_logs_total`) are counted in the application, "
-        "which [serves them itself](../how-to/watch-the-fleet.md#those-of-applications).",
+        "which [serves them itself](../how-to/watch-the-fleet.md#metrics-of-applications).",
         table(("metric", "type", "labels", "meaning"), rows),
         "## Metrics of the fleet",
         "`cleave metrics` serves these metrics from the database, because passes of Airflow and runs of Spark end before they can be scraped. One such "

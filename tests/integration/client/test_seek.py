@@ -306,7 +306,7 @@ def test_while_a_log_is_out_of_reach_nothing_is_moved_and_it_can_be_given_up(
 
 def test_one_that_moves_cursors_is_not_given_up(bench: Bench, producer: Producer, join: Join) -> None:
     """Whoever asks is told so, and what the runner records in that very moment is refused."""
-    with pytest.raises(Conflict, match="nothing to abort"):
+    with pytest.raises(Conflict, match="nothing to cancel"):
         give_up(bench)
     intent = intend(bench, EARLIEST, release_seconds=0.0)
     wait_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0, message="nobody reads")

@@ -470,7 +470,7 @@ def test_a_seek_that_waits_is_given_up_over_http(http: OverHttp, cleave: Command
     ]
 
     assert (given_up["kind"], given_up["state"]) == ("seek", "aborted")
-    assert "nothing to abort" in http.refused("subscriptions", "cancel-seek", orders, "billing")
+    assert "nothing to cancel" in http.refused("subscriptions", "cancel-seek", orders, "billing")
 
 
 @pytest.mark.usefixtures("fleet")

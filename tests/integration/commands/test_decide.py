@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controller.domain.formatting import counted
 from tests.support.command_line import CommandLine
 
 HOT = 20_000.0
@@ -44,7 +45,7 @@ def test_a_live_topic_is_decided_on_and_left_as_it_is(cleave: CommandLine, order
     assert [(refusal["lane"], refusal["reason"]) for refusal in verdict["refusals"]] == [
         ("merge", "not-cold")
     ]
-    assert table.startswith("1 act, ")
+    assert table.startswith("1 action, 1 refusal; ")
     assert cleave.rows() == before
 
 
@@ -59,9 +60,9 @@ def test_every_refusal_has_its_row_with_instants_a_person_can_read(cleave: Comma
 
     assert len(lines) == 2 + len(verdict["refusals"])
     cooldowns = [line for line in lines if "split-cooldown" in line]
-    assert [line.split()[:3] for line in cooldowns] == [["left", "alone", number] for number in "023"]
+    assert [line.split()[:3] for line in cooldowns] == [["no", "action", number] for number in "023"]
     assert all(line.count(":") == 6 for line in cooldowns)  # three instants: value, needed, not before
-    assert lines[0].startswith(f"no acts, {len(verdict['refusals'])} refused; holds until 20")
+    assert lines[0].startswith(f"no actions, {counted(len(verdict['refusals']), 'refusal')}; valid until 20")
 
 
 def test_a_snapshot_can_be_edited_and_asked_again(

@@ -107,11 +107,11 @@ def test_a_changed_row_is_found_and_shown(cleave: CommandLine, life: Bench) -> N
 
     assert (answer.code, one.code, document.code) == (1, 1, 1)
     assert "3 with another answer" in answer.out
-    assert "now it holds until something changes" in answer.out
+    assert "now valid until something changes" in answer.out
     rows = [line.split()[:3] for line in one.out.splitlines()]
     assert ["stored", "split", "0"] in rows
     assert ["replayed", "split", "1"] in rows
-    assert ["both", "left", "alone"] in rows
+    assert ["both", "no", "action"] in rows
     assert '"is_same": false' in document.out
 
 

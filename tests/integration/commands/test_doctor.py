@@ -200,7 +200,7 @@ def test_held_topics_are_wrong_and_those_not_compared_yet_a_note(cleave: Command
 
 def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, orders: str) -> None:
     assert orders
-    assert findings(cleave)["foreign logs"] == ("ok", "none")
+    assert findings(cleave)["unmanaged logs"] == ("ok", "none")
 
     with cleave.store.transaction() as tx:
         topic_id = tx.execute(text("SELECT topic_id FROM cleave.topic")).scalar_one()
@@ -208,7 +208,7 @@ def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, order
             log = UnmanagedLog(topic_id, f"log-{segment_id}", segment_id, "not of this journal", None, 2)
             unmanaged_logs.note(tx, "embedded", log)
 
-    level, sentence = findings(cleave)["foreign logs"]
+    level, sentence = findings(cleave)["unmanaged logs"]
     assert level == "note"
     assert sentence.startswith("4 log(s) belong to no segment")
     assert "log-7, log-8, log-9, ...; inspect.unmanaged_logs says why" in sentence

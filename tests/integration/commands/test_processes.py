@@ -36,6 +36,7 @@ def test_migrate_brings_an_empty_database_to_the_schema_once(on_empty: CommandLi
     assert planned[-1] == "views"
     assert applied == planned
     assert again == []
+    assert on_empty.ok("migrate") == "up to date\n"
     assert on_empty.json("topics", "list") == []
 
 

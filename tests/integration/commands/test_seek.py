@@ -47,7 +47,7 @@ def test_one_that_waits_is_given_up(cleave: CommandLine, orders: str) -> None:
     ]
 
     assert (given_up["kind"], given_up["state"]) == ("seek", "aborted")
-    assert "nothing to abort" in cleave.refused("subscriptions", "cancel-seek", orders, "billing")
+    assert "nothing to cancel" in cleave.refused("subscriptions", "cancel-seek", orders, "billing")
     assert "Missing argument 'TO'" in cleave.refused("subscriptions", "seek", orders, "billing")
 
 

@@ -25,7 +25,7 @@ OTHER_KEYS = {
     "check": "what doctor looked at",
     "finding": "what it found",
     "how_far": "a refusal's figures as one sentence",
-    "verdict": "an act or a refusal",
+    "result": "an action or a refusal",
 }
 """Keys that no view of schema inspect has, and what they are."""
 

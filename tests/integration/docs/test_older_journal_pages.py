@@ -241,7 +241,8 @@ def test_a_restore_by_the_page_recovers_what_the_backup_lacks(
     page = Page(
         "how-to/restore-the-database.md",
         {
-            "postgresql://cleave_owner:...@db/cleave_restored": f"'{url}'",
+            "postgresql://cleave_migrator:...@db/cleave_restored": f"'{url}'",
+            "postgresql://cleave_app:...@db/cleave_restored": f"'{url}'",
             "cleave_restored": restored,
             "acme/shop/orders": lost.topic_name.removeprefix("topic://"),
         },

@@ -178,7 +178,7 @@ class TestChanges:
     def test_a_seek_that_waits_is_given_up(self, bench: Bench, http: httpx.Client) -> None:
         path = f"{TOPIC}/subscriptions/billing/seek"
         nothing = http.delete(path)
-        assert (nothing.status_code, "nothing to abort" in nothing.json()["reason"]) == (409, True)
+        assert (nothing.status_code, "nothing to cancel" in nothing.json()["reason"]) == (409, True)
         bench.execute(
             "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', 'c')",
             id=bench.topic_id,

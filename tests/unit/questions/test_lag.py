@@ -20,11 +20,11 @@ def _lag(kind: SubscriptionKind) -> LagAnswer:
 
 
 def test_the_messages_of_a_stream_are_to_be_read() -> None:
-    assert "indexers has 5500 messages to read in 1 places" in _lag(SubscriptionKind.STREAM).sentence()
+    assert "indexers has 5500 messages to read in 1 segment" in _lag(SubscriptionKind.STREAM).sentence()
 
 
 def test_the_messages_of_a_checkpoint_subscription_are_kept_whoever_has_read_them() -> None:
     sentence = _lag(SubscriptionKind.CHECKPOINT).sentence()
 
-    assert "indexers keeps 5500 messages in 1 places" in sentence
+    assert "indexers keeps 5500 messages in 1 segment" in sentence
     assert "this number does not say how far they have read" in sentence
