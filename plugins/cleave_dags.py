@@ -50,8 +50,9 @@ PASS_SHARES = 2
 
 
 def seconds_from(variable: str, default: int) -> int:
-    """Return an interval from the environment, in whole seconds, at least 5. An invalid value becomes the
-    DAG's import error.
+    """Return an interval from the environment in whole seconds; `default` if the variable is empty.
+
+    Raises ValueError for a value that is no whole number or below 5, which becomes the DAG's import error.
     """
     text = os.environ.get(variable, "").strip() or str(default)
     seconds = from_digits(text)

@@ -33,7 +33,8 @@ class CleaveHook(HookWithForm):
     def access(self) -> dict[str, Any]:
         """Return `dsn` and `extras` of the connection, the arguments of every function of `controller.tasks`.
 
-        Raises AirflowFailException with one line if the connection does not exist.
+        If the connection names a connection to Pulsar, its settings are added; extras of the Cleave connection take precedence. Raises
+        AirflowFailException with one line if a connection does not exist.
         """
         connection = self.found(
             self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"

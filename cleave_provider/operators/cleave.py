@@ -202,7 +202,7 @@ class BacktestOperator(CleaveOperator):
         self.spark_conn_id = spark_conn_id
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """Run the backtest, as `CleaveOperator.execute` requires."""
+        """Run the backtest and return its document; a repeated request returns the stored results."""
         from controller import tasks
 
         if self.spark_conn_id is not None:

@@ -58,9 +58,9 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         self.retries = max(self.retries or 0, self.least_retries({"deferrable": deferrable}))
 
     @classmethod
-    def least_retries(cls, said: Mapping[str, Any]) -> int:
+    def least_retries(cls, arguments: Mapping[str, Any]) -> int:
         """Return the minimum number of retries: more for a deferrable task."""
-        return LEAST_RETRIES_DEFERRED if said.get("deferrable") else 0
+        return LEAST_RETRIES_DEFERRED if arguments.get("deferrable") else 0
 
     @told_apart
     def execute(self, context: Context) -> Any:

@@ -38,8 +38,10 @@ class AirflowApi:
         return self._token
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. Raises DevstackFailed with the answer's
-        text for an error status.
+        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. If the token is refused, get another token and send the
+        call once more.
+
+        Raises DevstackFailed with the answer's text for an error status.
         """
         answer = self._send(method, path, body)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:

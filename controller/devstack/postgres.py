@@ -149,7 +149,11 @@ class EmbeddedPostgres(PostgresServer):
         return self._child.pid
 
     def start(self) -> None:
-        """Initialize the data directory at the first start, then start the server; do nothing while it runs."""
+        """Initialize the data directory at the first start, then start the server and wait until it accepts connections. Does nothing
+        while the server runs.
+
+        Raises DevstackFailed if the server does not start within 60 s.
+        """
         if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)

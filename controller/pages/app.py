@@ -95,7 +95,9 @@ Id = Annotated[int, Query(ge=0, lt=2**63)]
 
 
 def pages_app(desk: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
-    """Return the app of the pages. FastAPI checks `dependencies` before every route."""
+    """Return the app of the pages. FastAPI checks `dependencies` before every route. Errors of Cleave and invalid forms are answered with
+    their reason.
+    """
     app = FastAPI(
         title="Cleave",
         docs_url=None,
@@ -235,8 +237,8 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _wrong_form(request: Request, error: Exception) -> Response:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
-    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in problems)
-    return _reason(request, said, 400)
+    reason = "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in problems)
+    return _reason(request, reason, 400)
 
 
 def _reason(request: Request, reason: str, status: int) -> Response:

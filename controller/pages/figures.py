@@ -26,7 +26,7 @@ def ring_now(segments: Sequence[Row]) -> Figure:
     """Draw one strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
     trace = {
         "orientation": "h",
-        "x": [one["range_end"] - one["range_start"] + 1 for one in segments],
+        "x": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
         "y": ["now"] * len(segments),
         **_bars(segments, "hottest_ratio"),
     }
@@ -44,9 +44,9 @@ def ring_now(segments: Sequence[Row]) -> Figure:
 
 def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
     """Draw a rectangle for each segment, its range by its lifetime, coloured by the highest recorded load."""
-    spans = [(one["created_at"], one["sealed_at"] or now) for one in segments]
+    spans = [(segment["created_at"], segment["sealed_at"] or now) for segment in segments]
     trace = {
-        "y": [one["range_end"] - one["range_start"] + 1 for one in segments],
+        "y": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
         "x": [(start + (end - start) / 2).isoformat() for start, end in spans],
         "width": [max((end - start).total_seconds() * 1000, 1.0) for start, end in spans],
         "textangle": 0,
@@ -67,17 +67,17 @@ def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
     """Draw a step line of the rate `metric` for each segment, and the split threshold."""
-    names = list(dict.fromkeys(one["segment_id"] for one in records))
+    names = list(dict.fromkeys(record["segment_id"] for record in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):
-        mine = [one for one in records if one["segment_id"] == segment_id]
+        records_of_segment = [record for record in records if record["segment_id"] == segment_id]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": f"segment {segment_id}",
-                "x": [one["recorded_at"].isoformat() for one in mine],
-                "y": [one["rate"] for one in mine],
+                "x": [record["recorded_at"].isoformat() for record in records_of_segment],
+                "y": [record["rate"] for record in records_of_segment],
                 "line": {"shape": "hv", "color": _LINES[number % len(_LINES)]},
                 "meta": segment_id,
             }
@@ -102,19 +102,19 @@ def load_over_time(records: Sequence[Row], threshold: float | None, metric: str,
 
 def bundles_by_load(bundles: Sequence[Row]) -> Figure:
     """Draw the 32-bit ring of a namespace: each bundle is as wide as its range and as high as its bytes per second, coloured by broker."""
-    brokers = sorted({one["broker"] or "nobody" for one in bundles})
+    brokers = sorted({bundle["broker"] or "nobody" for bundle in bundles})
     traces = [
         {
             "type": "bar",
             "name": broker,
-            "x": [(one["lower_bound"] + one["upper_bound"]) / 2 for one in mine],
-            "width": [one["upper_bound"] - one["lower_bound"] for one in mine],
-            "y": [float(one["byte_rate"] or 0.0) for one in mine],
-            "hovertext": [f"{one['bundle']}<br>{broker}" for one in mine],
+            "x": [(bundle["lower_bound"] + bundle["upper_bound"]) / 2 for bundle in bundles_of_broker],
+            "width": [bundle["upper_bound"] - bundle["lower_bound"] for bundle in bundles_of_broker],
+            "y": [float(bundle["byte_rate"] or 0.0) for bundle in bundles_of_broker],
+            "hovertext": [f"{bundle['bundle']}<br>{broker}" for bundle in bundles_of_broker],
             "marker": {"color": _LINES[number % len(_LINES)], "line": {"color": "white", "width": 1}},
         }
         for number, broker in enumerate(brokers)
-        for mine in [[one for one in bundles if (one["broker"] or "nobody") == broker]]
+        for bundles_of_broker in [[bundle for bundle in bundles if (bundle["broker"] or "nobody") == broker]]
     ]
     return {
         "data": traces,
@@ -137,9 +137,9 @@ def regrets(rows: Sequence[Row]) -> Figure:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "y": [one["policy"] for one in rows],
-        "x": [one["regret"] for one in rows],
-        "text": ["" if one["regret"] is None else f"{one['regret']:.2f}" for one in rows],
+        "y": [row["policy"] for row in rows],
+        "x": [row["regret"] for row in rows],
+        "text": ["" if row["regret"] is None else f"{row['regret']:.2f}" for row in rows],
         "marker": {"color": _LINES[0]},
         "hoverinfo": "x+y",
     }
@@ -159,13 +159,13 @@ def _bars(segments: Sequence[Row], ratio: str) -> Figure:
     """Return the common parts of all bars of segments: the colour of the load in column `ratio`, the id, and the hover text."""
     return {
         "type": "bar",
-        "base": [one["range_start"] for one in segments],
-        "marker": _coloured([one[ratio] for one in segments]),
-        "text": [str(one["segment_id"]) for one in segments],
+        "base": [segment["range_start"] for segment in segments],
+        "marker": _coloured([segment[ratio] for segment in segments]),
+        "text": [str(segment["segment_id"]) for segment in segments],
         "textposition": "inside",
         "insidetextanchor": "middle",
-        "customdata": [one["segment_id"] for one in segments],
-        "hovertext": [_about(one, one[ratio]) for one in segments],
+        "customdata": [segment["segment_id"] for segment in segments],
+        "hovertext": [_about(segment, segment[ratio]) for segment in segments],
         "hoverinfo": "text",
     }
 
@@ -193,6 +193,6 @@ def _between(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 
 
-def _about(one: Row, ratio: Any) -> str:
+def _about(segment: Row, ratio: Any) -> str:
     load = "load unknown" if ratio is None else f"{float(ratio):.2f} of the split threshold"
-    return f"segment {one['segment_id']} [{one['hash_range']}]<br>{load}"
+    return f"segment {segment['segment_id']} [{segment['hash_range']}]<br>{load}"

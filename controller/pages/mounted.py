@@ -51,9 +51,10 @@ class ContextServices:
 
 
 async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
-    """Return the grant of a user of the mounting server. `may` is called in a thread for the rights to read, operate and administer.
+    """Return the grant of a user of the mounting server: the highest role of which the user has the right (administer, operate in every
+    namespace, read).
 
-    Raises AccessForbidden for a user without the right to read.
+    `may` is called in a thread. Raises AccessForbidden for a user without the right to read.
     """
     subject = name[:LONGEST_SUBJECT]
 
