@@ -1,4 +1,4 @@
-"""Waiting in tests: poll a condition until a deadline. Never sleep a fixed time, never assert on how long."""
+"""Waiting in tests: poll a condition until a deadline. Tests never sleep a fixed time, and never assert on durations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _POLL_SECONDS = 0.02
 
 
 def wait_until(predicate: Callable[[], Found], *, timeout_seconds: float = 30.0, message: str = "") -> Found:
-    """The first truthy answer of ``predicate``; AssertionError with ``message`` when none comes in time."""
+    """Return the first truthy result of `predicate`. Raises AssertionError with `message` if there is none in time."""
     deadline = time.monotonic() + timeout_seconds
     while True:
-        found = predicate()
-        if found:
-            return found
+        result = predicate()
+        if result:
+            return result
         if time.monotonic() > deadline:
             raise AssertionError(
-                f"not within {timeout_seconds:g} s: {message or predicate}; last answer {found!r}"
+                f"not within {timeout_seconds:g} s: {message or predicate}; last answer {result!r}"
             )
         time.sleep(_POLL_SECONDS)
