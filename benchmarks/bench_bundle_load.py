@@ -126,7 +126,11 @@ class Fleet:
 
 
 def run(spark: SparkSession, store: Store, scratch: Path, fleet: Fleet, tick: int) -> dict[str, float]:
-    """Perform one aggregation run with its merge. Return the seconds of Spark and of the merge, and the numbers of rows."""
+    """Aggregate tick 0 (cold) or 1 (warm) of the fleet, with the merge. Return the seconds of Spark and of the merge, and the numbers of
+    rows.
+
+    Creates `scratch` and leaves the intermediate files in it.
+    """
     scratch.mkdir()
     with store.transaction() as tx:
         baseline = bundle_loads.baseline(tx)

@@ -23,7 +23,9 @@ from controller.store.postgres.migrations import migrate
 
 
 def measure(url: str, topics: int, segments: int, change_every: int) -> dict[str, object]:
-    """Fill the empty database, and return seconds and counts of the three passes."""
+    """Migrate and fill the empty database, and return seconds and counts of the three passes. One of `change_every` topics changes its
+    load before the second.
+    """
     migrate(url)
     store = Store(url)
     planes = {"embedded": EmbeddedDataPlane(url, call_timeout_seconds=5.0)}

@@ -151,7 +151,7 @@ def reconcile(app: Application) -> None:
 
 
 def collect(app: Application) -> None:
-    """Write the intents of all prunes that are due, and run them."""
+    """Write the intents of all prunes that are due, and run them. Raises RuntimeError if a segment cannot be pruned."""
     after: int | None = 0
     while after is not None:
         report = garbage_collector.collect(app.store, app.planes, retention_minutes=0, after=after)

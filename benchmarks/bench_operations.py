@@ -66,7 +66,9 @@ def application(url: str) -> Iterator[Application]:
 
 @contextmanager
 def worker(url: str, parallel: int) -> Iterator[int]:
-    """Run `cleave worker` on that database as a process, and yield its id; it acquires its shards while the topics are created."""
+    """Run `cleave worker` on that database as a process until the end of the block, and yield its id; it acquires its shards while the
+    topics are created.
+    """
     env = {**os.environ, "CLEAVE_DATABASE_URL": url, "CLEAVE_WORKER_PARALLEL_OPERATIONS": str(parallel)}
     command = [
         sys.executable,

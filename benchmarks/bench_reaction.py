@@ -74,7 +74,9 @@ def _wait_idle(app: Application) -> None:
 
 
 def react(app: Application, topic_ids: list[int]) -> list[float]:
-    """Return the milliseconds of each round."""
+    """Register a second consumer on each topic, and return the milliseconds until its split is notified. Raises RuntimeError after 30 s
+    without a split.
+    """
     listener = Listener(app.store.address, ["cleave_layout"])
     listener.wait(0.1)
     took = []

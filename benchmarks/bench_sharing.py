@@ -107,7 +107,7 @@ class Group:
 
 
 def until(condition: Callable[[], bool]) -> float:
-    """Wait until the condition is True, and return the seconds."""
+    """Wait until the condition is True, and return the seconds. Ends the program after ENDS_WITHIN_SECONDS."""
     begun = time.perf_counter()
     while not condition():
         if time.perf_counter() - begun > ENDS_WITHIN_SECONDS:
@@ -130,8 +130,8 @@ def active_segments(app: Application, topic: str) -> list[int]:
 
 @contextmanager
 def sending(app: Application, servers: Servers, topic: str, rate: float) -> Iterator[Callable[[], int]]:
-    """Send messages of many keys at a steady rate in a thread, each stored before the next one. Yield a function that returns their
-    number.
+    """Send messages of many keys at a steady rate in a thread until the end of the block, each stored before the next one. Yield a
+    function that returns their number.
     """
     ending, stored = threading.Event(), [0]
 

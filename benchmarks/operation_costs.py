@@ -118,7 +118,9 @@ class Meter:
 
     @classmethod
     def of(cls, app: Application) -> Meter:
-        """Return the meter of the server to which the application is connected."""
+        """Return the meter of the server to which the application is connected. Raises RuntimeError if the server runs on another
+        machine.
+        """
         with app.store.transaction() as tx:
             backend = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
         server = backend.parent()

@@ -72,7 +72,9 @@ ADAPTIVE = Pace(60, {}, "adaptive")
 
 @contextmanager
 def own_system(name: str, pace: Pace, server: EmbeddedPostgres, directory: Path) -> Iterator[System]:
-    """Start the controller of that name with a new broker in `directory`, and yield it."""
+    """Start the controller of that name with a new broker in `directory`, and yield it; with Cleave also a database, a worker that
+    collects load, and the aggregation. All are ended at the end.
+    """
     version = PULSAR_4 if name == PULSAR else PULSAR_5
     properties = pace.broker_properties if name == NATIVE else {}
     directory.mkdir(parents=True)

@@ -31,7 +31,7 @@ GOALS = {
 
 
 def wait_active(system: System, topic: str, wanted: int) -> float:
-    """Wait until that many segments are active, and return the instant."""
+    """Wait until that many segments are active, and return the instant (monotonic seconds). Raises RuntimeError after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(system.layout(topic).active) < wanted:
         if time.monotonic() > deadline:

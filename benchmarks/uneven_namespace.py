@@ -140,7 +140,9 @@ class UnevenNamespace:
 def make(
     admin_url: str, brokers: Mapping[str, str], name: str, bundle_rates: Sequence[float]
 ) -> UnevenNamespace:
-    """Create the namespace (`tenant/namespace`) with one bundle for each rate; two topics in the bundle share the rate."""
+    """Create the tenant and the namespace (`tenant/namespace`) with one bundle for each rate. Return it with two topic names in each
+    bundle, which share the rate; the topics are not created.
+    """
     made = UnevenNamespace(admin_url, brokers, name, NamespaceBundles.equal(name, len(bundle_rates)), {})
     [cluster] = [
         cluster_name

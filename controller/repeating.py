@@ -52,7 +52,8 @@ class Repeating:
         """Call `act` until the loop is stopped, for the first time after `first_pause_seconds`. Between two rounds, pause for the seconds
         that `act` returned, or after an error for its backoff.
 
-        An error is logged, and `on_error` is called before the next round. Raises only errors of the types in `ends_with`.
+        An error is logged, and `on_error` is called before the next round. Raises only errors of the types in `ends_with`. Does nothing
+        if the loop was stopped before.
         """
         pause_seconds = first_pause_seconds
         failure: Exception | None = None

@@ -141,9 +141,9 @@ class _Column:
     def __init__(self, name: str, values: Sequence[Any]) -> None:
         self.title = name.replace("_", " ")
         self.cells = [cell(value) for value in values]
-        known = [value for value in values if value is not None]
-        self.is_numeric = bool(known) and all(
-            isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in known
+        present = [value for value in values if value is not None]
+        self.is_numeric = bool(present) and all(
+            isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in present
         )
         self.most = max(len(self.title), *(len(text) for text in self.cells))
         words = [word for text, value in zip(self.cells, values, strict=True) for word in _words(text, value)]

@@ -45,7 +45,7 @@ def command_of(action: AnyAction) -> Callable[..., None]:
     """Return the function from which Typer builds the command: it confirms the action if needed, performs it, prints the response, and
     waits for its operation.
 
-    The command exits with the exit code of the response.
+    With a response that replaces the log, the command logs errors only. It exits with the exit code of the response.
     """
 
     def command(

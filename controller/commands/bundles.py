@@ -130,7 +130,7 @@ def apply(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Apply approved proposals, and check that earlier ones are still in effect."""
+    """Apply approved proposals, and verify applied ones on the brokers."""
     from controller.bundles.services import balancer
 
     with cluster() as bundles:

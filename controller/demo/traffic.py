@@ -137,7 +137,9 @@ def consume(
     token: Token,
     plane: PlaneName = "embedded",
 ) -> None:
-    """Read in order until SIGTERM, and record what happens to every message and when."""
+    """Read in order until SIGTERM, and record what happens to every message and when. Write the seconds until the first message to
+    `wait_file`.
+    """
     stop, readings = _Stop(), Readings()
     with (
         closing(Servers([url], token)) as servers,

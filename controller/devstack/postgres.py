@@ -242,8 +242,9 @@ class EmbeddedPostgres(PostgresServer):
         write_private(stored_password, self._password)
 
     def _reachable_binaries(self) -> Path:
-        """Return a directory from which the server's account can run `initdb` and `postgres`; copy the wheel's binaries
-        if necessary.
+        """Return a directory from which the server's account can run `initdb` and `postgres`; copy the wheel's binaries if necessary.
+
+        Raises DevstackFailed if the account cannot run the given `binaries`.
         """
         source = self._binaries or wheel_binaries()
         if self._account is None or reachable_by(self._account, source / "postgres"):

@@ -215,8 +215,8 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. In the
-        middle of another answer, only disconnect.
+        """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. If
+        another answer has begun, or earlier requests wait, only disconnect.
         """
         self._refusal = (status, reason)
         self._await(None)

@@ -62,8 +62,8 @@ def _name_rights(app: FastAPI, described: dict[str, Any]) -> None:
 
 
 def describe(app: FastAPI) -> None:
-    """Add the routes of the page, its files and the document to the app. The document is built at the first request and kept for the life
-    of the app.
+    """Add the routes of the page, its files and the document to the app. The document is built in a thread at the first request, and kept
+    as built for the life of the app.
     """
     making: list[asyncio.Task[bytes]] = []
 

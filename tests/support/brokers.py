@@ -46,7 +46,7 @@ class SharedBroker:
 @contextmanager
 def shared_broker(kind: str, room: Path) -> Iterator[SharedBroker]:
     """Yield the run's server of this `kind`, and start it if this is the first user; `room` is one directory for all processes of the
-    run.
+    run. The end of the block ends this use.
     """
     demand_jars(_VERSION_OF[kind])
     home = room / f"pulsar-{kind}"
@@ -88,7 +88,7 @@ def pulsar_client(
 
 
 def _launch_keeper(kind: str, home: Path) -> None:
-    """Start the keeper and wait for its address. Raises with its last line if the keeper ends instead."""
+    """Start the keeper and wait for its address. Raises RuntimeError with the last line of its log if the keeper ends instead."""
     with (home / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.support.brokers", kind, str(home)],

@@ -59,7 +59,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def window(patience_seconds: float) -> Iterator[BrowserContext]:
-    """Yield a new browser context in the size of a desktop screen; each of its waits lasts at most `patience_seconds`."""
+    """Yield a new browser context in the size of a desktop screen, closed at the end; each of its waits lasts at most `patience_seconds`."""
     from playwright.sync_api import expect
 
     with browser() as started:

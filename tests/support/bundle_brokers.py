@@ -328,7 +328,7 @@ class Bench:
 
 @contextlib.contextmanager
 def staged_bench(deadline_seconds: float = DEADLINE_SECONDS) -> Iterator[Bench]:
-    """Run two brokers for one test."""
+    """Run two brokers until the end of the block, and yield a bench on them."""
     cluster = StagedCluster()
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Handler) for _ in range(2)]
     for server in servers:

@@ -92,7 +92,9 @@ def _changed(random: Random, layout: SegmentLayout, event: str, now: int, max_se
 def play(
     steps: Iterable[Step], assign: Assign, moved: Mapping[tuple[str, str], Moved] | None = None
 ) -> dict[tuple[str, str], Moved]:
-    """Return the moves by regime and event, added to `moved`. Each assignment begins with the owners that the previous one left."""
+    """Return the moves and the fewest possible moves by regime and event, added to those of `moved`, which is not to be used afterwards.
+    Each assignment begins with the owners that the previous one left.
+    """
     counts: defaultdict[tuple[str, str], Moved] = defaultdict(Moved, moved or {})
     owners: dict[SegmentBucket, str] = {}
     for step in steps:

@@ -56,7 +56,9 @@ class FaultyLogs:
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Append by the wrapped client, or fail as the counts say."""
+        """Append by the wrapped client, as the counts say: refuse with DataPlaneUnavailable, store only the first messages, or store all
+        and raise DataPlaneTimeout.
+        """
         if self.refuse:
             self.refuse -= 1
             raise DataPlaneUnavailable("injected: refused", delay_seconds=0.01)
@@ -130,7 +132,9 @@ class FaultyLogs:
             self.hang(backing_topic)
 
     def hang(self, backing_topic: str) -> None:
-        """Wait until `goes_on`, or while the log is named. Not for the application's own thread."""
+        """Wait until `goes_on` is set, or until the log is no longer named; then raise DataPlaneTimeout. Not for the application's own
+        thread.
+        """
         assert threading.current_thread() is not threading.main_thread(), (
             f"{backing_topic} keeps the application"
         )

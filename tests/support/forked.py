@@ -357,7 +357,9 @@ def _plane(scene: Scene) -> Iterator[tuple[Use, Use]]:
 
 @contextmanager
 def _store(scene: Scene) -> Iterator[tuple[Use, Use]]:
-    """Fork while another thread uses one of the two connections, and the other one is idle."""
+    """Yield the child's and the parent's use of a store. At the fork another thread uses one of its two connections, and the other one is
+    idle.
+    """
     store = Store(scene.place.database, pool_size=2, application_name="forked")
     is_taken, may_end, ended = threading.Event(), threading.Event(), threading.Event()
     servers: list[object] = []
@@ -399,7 +401,7 @@ def _store(scene: Scene) -> Iterator[tuple[Use, Use]]:
 
 @contextmanager
 def _transaction(scene: Scene) -> Iterator[tuple[Use, Use]]:
-    """Fork in the middle of a transaction."""
+    """Yield the child's and the parent's use of a transaction that is open at the fork."""
     store = Store(scene.place.database, application_name="forked")
     with store.transaction() as tx:
         tx.execute(text("CREATE TABLE kept (number integer)"))
@@ -423,12 +425,12 @@ def _listener(scene: Scene) -> Iterator[tuple[Use, Use]]:
         listener.wait(SECONDS)
 
         def look_in_child() -> object:
-            told = [one.channel for one in listener.wait(SECONDS)]
+            channels = [notification.channel for notification in listener.wait(SECONDS)]
             listener.interrupt()
             listener.close()
-            return told
+            return channels
 
-        yield look_in_child, lambda: [one.channel for one in listener.wait(0.1)]
+        yield look_in_child, lambda: [notification.channel for notification in listener.wait(0.1)]
 
 
 SHARED: Mapping[str, Callable[[Scene], AbstractContextManager[tuple[Use, Use]]]] = {

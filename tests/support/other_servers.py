@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 @contextmanager
 def somebody(status: int, body: bytes, **headers: str) -> Iterator[str]:
-    """Run a server that gives every request this answer, and yield its address."""
+    """Run a server that gives every request this answer until the end of the block, and yield its address."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

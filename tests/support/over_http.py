@@ -33,7 +33,7 @@ NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 
 @contextmanager
 def serving(database: str, directory: Path, **settings: object) -> Iterator[str]:
-    """Run what `cleave serve` runs, in threads of this process, and yield its address; no worker runs.
+    """Run what `cleave serve` runs, in threads of this process until the end of the block, and yield its address; no worker runs.
 
     A process takes four seconds of a core to start: `server_process` is for tests of the process.
     """
@@ -57,7 +57,9 @@ def _settings(**overrides: object) -> Settings:
 
 @contextmanager
 def server_process(database: str, directory: Path, **settings: object) -> Iterator[tuple[ChildProcess, str]]:
-    """Run `cleave serve` as a process, and yield the process and its address; a test may kill it and start it again there."""
+    """Run `cleave serve` as a process until the end of the block, and yield the process and its address; a test may kill it and start it
+    again there.
+    """
     port, log = free_port(), directory / "serve.log"
     process = cleave_process(
         "serve",

@@ -21,7 +21,9 @@ _ALSO = ("/usr/sbin", "/sbin")
 
 @contextmanager
 def pgbouncer(database: str, directory: Path, mode: str, **settings: object) -> Iterator[str]:
-    """Run a PgBouncer and yield the URL of the database through it. It logs in at the server as the user of `database`."""
+    """Run a PgBouncer until the end of the block, and yield the URL of the database through it. It logs in at the server as the user of
+    `database`. Skips the test without PgBouncer.
+    """
     program = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), *_ALSO)))
     if program is None:
         skip_without("pgbouncer is missing: on Debian, install the package pgbouncer")

@@ -362,7 +362,7 @@ def _leash(family: list[psutil.Process]) -> subprocess.Popen[bytes]:
 
 
 def _slow_clock(home: Path, behind_seconds: int) -> Path:
-    """Return a directory with a `postgres` whose clock is `behind_seconds` behind the machine's, or ahead if negative.
+    """Write a `postgres` whose clock is `behind_seconds` behind the machine's, or ahead if negative, and return its directory.
 
     In a signal handler that interrupts a wait, libfaketime shows the machine's clock. So a server that is behind ends an idle transaction
     at its first timer, within seconds, and a server that is ahead ends it late.

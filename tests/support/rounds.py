@@ -8,7 +8,7 @@ import pytest
 
 
 def rounds_of(consumer: Any, timeout_seconds: float, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the number of polls of one call of `receive` that receives nothing."""
+    """Call `receive`, which must return None, and return the number of its polls. The consumer stays patched until the end of the test."""
     polls = 0
     look = consumer._poll_or_raise
 

@@ -32,7 +32,9 @@ def unsettled_consumer(
 
 
 def main() -> None:
-    """Run the process that the module describes."""
+    """Receive messages until SIGTERM, which raises SystemExit at any place; then close the consumer. Prints `received` for each batch,
+    and `closing`.
+    """
     name, url, topic, addresses, token, close_seconds = sys.argv[1:]
     servers = Servers(addresses.split(","), token, call_timeout_seconds=CALL_SECONDS)
     consumer = StreamConsumer(servers, EmbeddedLogClient(url), topic, "billing", name)

@@ -71,7 +71,9 @@ def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> N
 
 
 def consume(consumer: Any, path: Path) -> None:
-    """Record deliveries in order; acknowledge after ACKNOWLEDGE_EVERY messages, and whenever none arrives."""
+    """Record deliveries in order, without end. Acknowledge cumulatively after ACKNOWLEDGE_EVERY messages, and whenever none arrives
+    within half a second.
+    """
     wait = jpype.JPackage("java").time.Duration.ofMillis(500)
     last, pending = None, 0
     everything = Attachment("", "", os.getpid())  # this client does not say which segment a message is from

@@ -109,7 +109,10 @@ class BundleCollector:
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """Create a collector. `name` is part of file names. Two collectors of one area need different names and clusters."""
+        """Create a collector. `name` is part of file names. Two collectors of one area need different names and clusters.
+
+        Raises InvalidInput for an interval of 0 s or less.
+        """
         if interval_seconds <= 0:
             raise InvalidInput(
                 f"the interval of a collector must be greater than 0 s, not {interval_seconds:g} s"

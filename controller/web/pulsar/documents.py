@@ -107,7 +107,9 @@ class AutoScalePolicy(_Camel):
     @model_validator(mode="before")
     @classmethod
     def _under_its_present_name(cls, document: Any) -> Any:
-        """Accept both names that Pulsar has used for the floor of the consumer lane; responses have the current name."""
+        """Accept both names that Pulsar has used for the floor of the consumer lane; responses have the current name. Raises ValueError
+        if both are given and differ.
+        """
         if not isinstance(document, Mapping) or _OLD_FLOOR not in document:
             return document
         renamed = {name: value for name, value in document.items() if name != _OLD_FLOOR}
@@ -279,8 +281,8 @@ def stats_of(
         "activeSegments": active,
         "sealedSegments": len(layout.segments) - active,
         "segments": {
-            str(i): segment_stats(topic, one, backing_topics[i], load_of.get(i))
-            for i, one in sorted(layout.segments.items())
+            str(i): segment_stats(topic, segment, backing_topics[i], load_of.get(i))
+            for i, segment in sorted(layout.segments.items())
         },
         "subscriptions": {
             row["subscription"]: {

@@ -207,8 +207,8 @@ def _destination(
     """Return the destination of the bundle, after the checks that apply to the proposals of every shedder."""
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
         return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
-    others = [name for name in occupancy.allowed(bundle) if name != move.source]
-    if not others:
+    alternatives = [name for name in occupancy.allowed(bundle) if name != move.source]
+    if not alternatives:
         return MoveRefusal(MoveRefusalReason.NO_OTHER_HOME, move.source, move.bundle_id, "brokers", 0, 1)
     if move.destination is not None and occupancy.may_take(bundle, move.destination):
         return Choice(move.destination, (move.destination,), state)

@@ -313,8 +313,8 @@ class _Decision:
         return self.inputs.bundle_counts[namespace] + self.added[namespace]
 
     def _cut(self, hot: _HotBundle) -> SplitRefusal | None:
-        """The last gate: choose the split if the algorithm finds cuts within the cap, and record it for the next cycle. Otherwise return
-        the refusal.
+        """The last gate: choose the split if the algorithm finds cuts within the cap, record it for the next cycle, and return None.
+        Otherwise return the refusal.
         """
         bundle, cap = hot.report.bundle, self.settings.max_bundles
         count = self._bundle_count(bundle.namespace)

@@ -198,8 +198,8 @@ def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState
 def _pending(
     cluster: Cluster, done: list[ProposalRow], under_way: list[ProposalRow]
 ) -> tuple[PendingMove, ...]:
-    """Return the unloads with a destination that are not visible yet, sorted: those that wait or run, and applied ones until the source
-    broker has reported afterwards.
+    """Return the unloads with a destination that are not visible yet, sorted: those that wait or run, and applied ones until they are
+    verified and their source broker has reported afterwards.
 
     An unload whose bundle is unknown or no longer owned by its source is left out.
     """

@@ -141,7 +141,11 @@ class Levels:
 
 
 def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, BrokerReading] | None:
-    """Return the reason for moves, with the figure that is beyond its bound. None if no figure is."""
+    """Return the reason for moves, with the figure that is beyond its bound; the first that applies of a high deviation, a broker with
+    low usage or low byte rate, and a broker with high usage.
+
+    None if no figure is beyond its bound.
+    """
     target = settings.transfer_target_std
     if levels.std > target:
         return MoveReason.OVERLOADED, BrokerReading(None, "std of usage", levels.std, target)

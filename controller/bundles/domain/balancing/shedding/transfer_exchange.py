@@ -102,7 +102,7 @@ class Exchange:
     def run(
         self, bundles: Sequence[Bundle], back: Iterator[Bundle], share: float, reported: int
     ) -> MoveRefusal | None:
-        """Add moves of up to `share` of the source's throughput to `moves`. Return a refusal if no bundle could be moved.
+        """Add moves of up to `share` of the source's throughput to `moves`. Return None, or a refusal if no bundle could be moved.
 
         A bundle that exceeds the share goes only in exchange for bundles from `back`. `reported` is the number of the source's reported
         bundles, including those that may not move; one of them stays.
