@@ -97,7 +97,9 @@ def report() -> str:
 
 
 def main() -> int:
-    """Run the named benchmarks (default: all), then write the report. Return 1 if any failed."""
+    """Run the named benchmarks (default: all; none with `--only-report`), then write the report. Return 1 if any failed; an unknown name
+    ends the program.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="which; all where left out")
     parser.add_argument("--only-report", action="store_true", help="write RESULTS.md from what is kept")

@@ -79,7 +79,9 @@ def produce(run: Run, results: Queue[dict[str, float]]) -> None:
 
 
 def consume(run: Run, results: Queue[dict[str, float]]) -> None:
-    """Receive and acknowledge all messages, and record every tenth message's delay. Put the times into `results`. Runs as a process."""
+    """Receive and acknowledge all messages, and record every tenth message's delay. Put an empty result into `results` when subscribed,
+    and the times at the end. Runs as a process.
+    """
     delays: list[float] = []
     remaining = run.messages
     with (

@@ -52,7 +52,7 @@ class RetryableOnly(RetryPolicy):
         return RetryDecision.fail(_not_retried(exception))
 
 
-def told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_airflow_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its errors translated for Airflow's tasks.
 
     An error that can never pass (invalid input, not found, conflict) ends the task with one line and without further attempts. An error

@@ -268,10 +268,12 @@ def build_worker(
 
     runner = partial(app.runner, worker_id, incarnation=incarnation)
     loop = _work_loop(app, worker_id, sensors, listener, leases, runner)
-    beside = _beside(app, leases, loop.rescan)
-    beside += () if served is None else _serving(app, leases, served)
-    beside += (build_collection(app, holder=worker_id, incarnation=incarnation),) if collects else ()
-    return Worker(loop, leases, listener, beside, worker_id, demand_schema)
+    background_services = _background_services(app, leases, loop.rescan)
+    background_services += () if served is None else _serving(app, leases, served)
+    background_services += (
+        (build_collection(app, holder=worker_id, incarnation=incarnation),) if collects else ()
+    )
+    return Worker(loop, leases, listener, background_services, worker_id, demand_schema)
 
 
 def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundService, ...]:
@@ -416,10 +418,12 @@ def _work_loop(
     return loop
 
 
-def _beside(
+def _background_services(
     app: Application, leases: ShardLeases, rescan: Callable[[], None]
 ) -> tuple[BackgroundService, ...]:
-    """Build the background services that have something to do with these settings."""
+    """Build the background services, without those that have nothing to do with these settings and data planes. Starts none. The verifier
+    calls `rescan` after it has verified topics.
+    """
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.gate_keeper import GateKeeper
@@ -458,7 +462,7 @@ def _beside(
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
-    """Build the sender of layout changes to Airflow; None unless the address and a token or a user are set."""
+    """Build the sender of layout changes to Airflow. None unless the address of Airflow and a token or a user are set."""
     from controller.postgres.listener import Listener
     from controller.services import asset_events
     from controller.services.asset_events import AssetEventPoster

@@ -218,7 +218,11 @@ class ReportArea:
         return files
 
     def _examine(self, kind: str, path: str) -> int | str | None:
-        """Return the rows of a valid file, the reason for which a file is invalid, or None for a missing file."""
+        """Read the footer of a file. Return its number of rows, or as a text the reason for which it is invalid: not Parquet, or a
+        missing or differing column. None if the file is missing.
+
+        Raises OSError if the storage does not answer.
+        """
         try:
             stream = self.location.open(path)
         except FileNotFoundError:

@@ -42,13 +42,13 @@ def doctor(
         findings = findings_by(began + CHECK_SECONDS, looks)
         if all(finding.level != "wrong" for finding in findings if finding.check in NEEDED_FOR_NAMESPACES):
             findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
-    rows = [asdict(finding) for finding in _said_once(findings)]
+    rows = [asdict(finding) for finding in _without_repetitions(findings)]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)
 
 
-def _said_once(findings: Sequence[Finding]) -> list[Finding]:
+def _without_repetitions(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings. A finding that only repeats the error of the check `database` refers to that check instead."""
     database_findings = {finding.finding for finding in findings if finding.check == "database"}
     return [

@@ -158,7 +158,7 @@ def _draw_counts(figure: go.Figure, day: DayRecord) -> None:
 
 
 def _draw_ranges(figure: go.Figure, day: DayRecord) -> None:
-    """Draw one rectangle per segment: from the time of its first epoch to that of its last, over its range."""
+    """Add one rectangle per segment to the figure: from the time of its first epoch to that of its last, over its range."""
     seconds_of_epoch = _seconds_of_epochs(day)
     end = max((moment.at_seconds for moment in day.moments), default=0.0)
     for row in _one_row_per_segment(day.segments):

@@ -90,9 +90,7 @@ class AirflowApi:
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait_run(self, dag_id: str, dag_run_id: str, *, timeout_seconds: float = 120) -> str:
-        """Return the final state of the run, `success` or `failed`. Raises DevstackFailed if the run does not end in
-        time.
-        """
+        """Poll the run until it ends, and return its state, `success` or `failed`. Raises DevstackFailed if the run does not end in time."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             state = str(self.call("GET", f"/dags/{dag_id}/dagRuns/{dag_run_id}")["state"])

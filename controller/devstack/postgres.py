@@ -116,7 +116,9 @@ class EmbeddedPostgres(PostgresServer):
         settings: Mapping[str, str] = DURABLE,
         binaries: Path | None = None,
     ) -> None:
-        """Store the settings. `binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's."""
+        """Store the settings; the server starts with `start`. `port` None: a free port. `settings` are configuration parameters of the
+        server. `binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's.
+        """
         self._directory = directory.resolve()
         self._fixed_port = port
         self._settings = {**_ALWAYS, **settings}

@@ -84,8 +84,8 @@ class Wish(BaseModel):
 
 
 def _reading(request: Request) -> Iterator[Connection]:
-    desk: PageContext = request.app.state.desk
-    with desk.reading() as tx:
+    context: PageContext = request.app.state.context
+    with context.reading() as tx:
         yield tx
 
 
@@ -94,7 +94,7 @@ Text = Annotated[str, Query(max_length=1_000)]
 Id = Annotated[int, Query(ge=0, lt=2**63)]
 
 
-def pages_app(desk: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
+def pages_app(context: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
     """Return the app of the pages. FastAPI checks `dependencies` before every route. Errors of Cleave and invalid forms are answered with
     their reason.
     """
@@ -106,7 +106,7 @@ def pages_app(desk: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
         redirect_slashes=False,  # a redirect would lead to the host that the request names
         dependencies=list(dependencies),
     )
-    app.state.desk = desk
+    app.state.context = context
     app.add_middleware(_Headed)
     app.include_router(router)
     app.add_exception_handler(CleaveError, _refused)
@@ -167,8 +167,8 @@ def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLRespon
 @router.get("/lag")
 def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
     """The lag of a subscription. The page requests it only on demand, because the data plane has to count."""
-    desk: PageContext = request.app.state.desk
-    cleave = desk.application()
+    context: PageContext = request.app.state.context
+    cleave = context.application()
     topic = topic_name(name)
     rows = subscription_lag.lag(cleave.store, cleave.planes, topic, subscription)
     return render(request, "lag.html", topic=topic, subscription=subscription, rows=rows)
@@ -213,8 +213,8 @@ def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLRe
 @router.post("/preview")
 def preview(request: Request, wish: Wish) -> JSONResponse:
     """The dry run of a DAG's form."""
-    desk: PageContext = request.app.state.desk
-    return JSONResponse(dry_runs.dry_run(desk.application(), wish.dag_id, wish.conf))
+    context: PageContext = request.app.state.context
+    return JSONResponse(dry_runs.dry_run(context.application(), wish.dag_id, wish.conf))
 
 
 @router.get("/static/{name}")

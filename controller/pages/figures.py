@@ -66,7 +66,7 @@ def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
 
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
-    """Draw a step line of the rate `metric` for each segment, and the split threshold."""
+    """Return a figure with a step line of the rate `metric` for each segment, and the split threshold if it is known."""
     names = list(dict.fromkeys(record["segment_id"] for record in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):

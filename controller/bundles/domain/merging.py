@@ -271,7 +271,9 @@ def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
 def _refused_by_itself(
     look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
 ) -> MergeRefusal | None:
-    """Return the reason in the bundle itself that prevents a merge. None also for a warm bundle, which needs no reason."""
+    """Return the reason in the bundle itself that prevents a merge: no report, isolated, not cold long enough, a split in progress, or a
+    recent split. None if none applies, and for a warm bundle (`cold` None), which needs no reason.
+    """
     if not reported:
         return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)
     if cold is None:

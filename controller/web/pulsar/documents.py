@@ -154,12 +154,12 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
     """
     read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
     fields: Document = {
-        name: field_value for name, value in read if (field_value := _said(name, value)) is not None
+        name: field_value for name, value in read if (field_value := _field_value(name, value)) is not None
     }
     return AutoScalePolicy.model_construct(**fields) if fields else None
 
 
-def _said(name: str, value: Any) -> float | None:
+def _field_value(name: str, value: Any) -> float | None:
     """Return the value of Pulsar's field, cut to the field's range. None for a value that is not a number, which a newer version or a
     manual update may have written.
     """

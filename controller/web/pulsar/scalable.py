@@ -232,7 +232,7 @@ def create_subscription(
     subscription: Name,
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
 ) -> None:
-    """Create a subscription at earliest on every segment. An existing subscription of that name and type stays as it is."""
+    """Create a subscription at earliest on every segment. An existing live subscription of that name and type stays as it is."""
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
         listed = {

@@ -204,7 +204,10 @@ def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Mov
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> Choice | MoveRefusal:
-    """Return the destination of the bundle, after the checks that apply to the proposals of every shedder."""
+    """Return the choice for the bundle, or the refusal if its namespace has excluded policies or no other broker is allowed.
+
+    The destination of the move is kept if it may take the bundle; otherwise the placement chooses.
+    """
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
         return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
     alternatives = [name for name in occupancy.allowed(bundle) if name != move.source]

@@ -112,7 +112,9 @@ class EvenLevels:
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
     def bundles_of(self, broker: str) -> list[SharedBundle]:
-        """Return the bundles that may leave the broker, by share, then by name; without bundles that this cycle moved here."""
+        """Return the bundles that may leave the broker and have traffic, lightest share first, then by name. The shares are computed at
+        the first call, so bundles that this cycle moves to the broker afterwards are missing.
+        """
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)
             weigher = _Weigher(self._resource, owned)
@@ -128,7 +130,9 @@ class EvenLevels:
         return may_move(self.cluster, bundle, self.settings, self._state, self._now_ms)
 
     def perform(self, move: Move) -> Move:
-        """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move."""
+        """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move, which must come from
+        `pick_for`.
+        """
         destination = str(move.destination)
         self._bundles[move.source].remove(SharedBundle(move.load, move.bundle_id))
         self.bundles_of(destination)  # to compute its shares from the load before anything was moved to it
