@@ -33,7 +33,7 @@ def main() -> None:
         "--systems", nargs="*", default=[NATIVE, SCALABLE, PULSAR], choices=[NATIVE, SCALABLE, PULSAR]
     )
     options = parser.parse_args()
-    document: dict[str, Any] = {}
+    bursts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cleave-bench-") as name:
         directory = Path(name)
         server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
@@ -41,7 +41,7 @@ def main() -> None:
             server.start()
             for system_name in options.systems:
                 with own_system(system_name, ADAPTIVE, server, directory / f"burst_{system_name}") as system:
-                    document[system_name] = burst(
+                    bursts[system_name] = burst(
                         system, ADAPTIVE, seconds=options.seconds, threshold=options.threshold
                     )
         finally:
@@ -51,7 +51,7 @@ def main() -> None:
         "machine": machine(),
         "times_the_threshold": TIMES,
         "threshold_messages_per_second": options.threshold,
-        "burst": document,
+        "burst": bursts,
     }
     print(json.dumps(document))
 
