@@ -1,1 +1,1 @@
-"""Benchmarks: each `bench_*` runs for itself and prints one line of JSON; `python -m benchmarks` runs them all."""
+"""Benchmarks: each `bench_*` is a program that prints one line of JSON; `python -m benchmarks` runs all of them."""

@@ -1,7 +1,7 @@
-"""Run benchmarks one after the other, keep each one's line of JSON, and write RESULTS.md from what was kept.
+"""Runs benchmarks one after the other, stores the line of JSON of each, and writes RESULTS.md from the stored figures.
 
-`python -m benchmarks` runs all, `python -m benchmarks decide operations` some, `--only-report` none. Figures come
-from real runs only: RESULTS.md is never edited by hand.
+`python -m benchmarks` runs all, `python -m benchmarks decide operations` some, `--only-report` none. Figures come from real runs only:
+RESULTS.md is never edited by hand.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HERE = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """Every benchmark, by file name."""
+    """Return the names of all benchmarks, by file name."""
     return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
 def run(name: str) -> bool:
-    """Run one and keep its line; False when it failed."""
+    """Run one benchmark as a process, and store and print its last line of JSON. Return False if it failed or printed none."""
     print(f"== {name}", flush=True)
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.bench_{name}"],
@@ -45,7 +45,7 @@ def run(name: str) -> bool:
 
 
 def records(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The innermost sections of a document with the names that lead there."""
+    """Yield the innermost sections of a document with the names that lead to them."""
     own = {key: value for key, value in document.items() if not isinstance(value, dict)}
     if own:
         yield path, own
@@ -55,25 +55,27 @@ def records(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 def figures(document: dict[str, Any]) -> list[str]:
-    """Markdown: sections that hold the same figures are the rows of one table, the others a list of names and values."""
+    """Return lines of Markdown. Sections with the same figures are rows of one table; the other figures are a list of names and values."""
     lines: list[str] = []
     by_shape: dict[tuple[str, tuple[str, ...]], list[tuple[str, dict[str, Any]]]] = {}
-    alone: list[tuple[str, Any]] = []
-    for path, found in records(document):
-        by_shape.setdefault((path[0] if path else "", tuple(found)), []).append((", ".join(path[1:]), found))
+    single: list[tuple[str, Any]] = []
+    for path, section_figures in records(document):
+        by_shape.setdefault((path[0] if path else "", tuple(section_figures)), []).append(
+            (", ".join(path[1:]), section_figures)
+        )
     for (section, names), rows in by_shape.items():
         if len(rows) == 1:
             label = ".".join(part for part in (section, rows[0][0].replace(", ", ".")) if part)
-            alone += [(f"{label}.{name}" if label else name, value) for name, value in rows[0][1].items()]
+            single += [(f"{label}.{name}" if label else name, value) for name, value in rows[0][1].items()]
             continue
         lines += ["", f"| {section} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
         lines += [f"| {label} | {' | '.join(str(row[name]) for name in names)} |" for label, row in rows]
-    head = ["", "| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in alone)]
-    return (head if alone else []) + lines
+    head = ["", "| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in single)]
+    return (head if single else []) + lines
 
 
 def report() -> str:
-    """RESULTS.md: a table for each kept result, with the command and the machine."""
+    """Return the text of RESULTS.md: a table for each stored result, with the command and the machine."""
     parts = [
         "# Results",
         "",
@@ -95,7 +97,9 @@ def report() -> str:
 
 
 def main() -> int:
-    """Run what was named (all of it by default), then write the report; 1 if any failed."""
+    """Run the named benchmarks (default: all; none with `--only-report`), then write the report. Return 1 if any failed; an unknown name
+    ends the program.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="which; all where left out")
     parser.add_argument("--only-report", action="store_true", help="write RESULTS.md from what is kept")

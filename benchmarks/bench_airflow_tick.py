@@ -1,9 +1,9 @@
-"""What Cleave's ticks cost through Airflow: processor time and wall time of each scheduled DAG on a quiet fleet.
+"""Measures the cost of Cleave's ticks through Airflow: processor time and wall time of each scheduled DAG on a quiet fleet.
 
-A whole Airflow on loopback runs each DAG some times, one run after the other; the aggregation finds fresh samples of
-every segment and runs on a warm Spark Connect server. Processor time is that of Airflow's processes with all their
-children, of PostgreSQL and of Spark, less what they use when nothing runs. `cores_used` is the sum at the default
-cadences; the goal leaves one of two cores to everything else. Prints one line of JSON.
+A whole Airflow on loopback runs each DAG several times, one run after the other; the aggregation finds fresh samples of every segment and
+runs on a warm Spark Connect server. Processor time is that of Airflow's processes with all their children, of PostgreSQL and of Spark,
+less their use while nothing runs. `cores_used` is the sum at the default cadences; the goal leaves one of two cores to other work. Prints
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RUNS_AN_HOUR = {
 
 
 def processor_seconds(pids: list[int]) -> float:
-    """Of the processes, their living descendants, and the dead ones that were waited for."""
+    """Return the processor seconds of the processes, their living descendants, and the ended ones that were waited for."""
     total = 0.0
     for pid in pids:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -59,7 +59,7 @@ def processor_seconds(pids: list[int]) -> float:
 
 
 class Watch:
-    """Processor time of processes since a moment, less what they use when nothing runs."""
+    """Processor time of processes since its creation, less their use while nothing runs."""
 
     def __init__(self, pids: list[int], idle_cores: float = 0.0) -> None:
         self._pids, self._idle_cores = pids, idle_cores
@@ -67,12 +67,12 @@ class Watch:
 
     @property
     def wall_seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the creation."""
         return time.perf_counter() - self._started
 
     @property
     def busy_seconds(self) -> float:
-        """Processor seconds on top of the idle ones."""
+        """Processor seconds in addition to the idle ones."""
         return processor_seconds(self._pids) - self._before - self._idle_cores * self.wall_seconds
 
 
@@ -84,7 +84,10 @@ def measure_dag(
     idle_cores: float,
     prepare: Callable[[], None],
 ) -> dict[str, float]:
-    """Medians over the runs; the first one, which warms caches, is left out."""
+    """Run the DAG `runs` times, and return the medians of wall and processor seconds. A first run, which warms caches, is not counted.
+
+    `prepare` is called before each run. Raises RuntimeError if a run fails.
+    """
     walls, busy = [], []
     for _ in range(runs + 1):
         prepare()
@@ -101,7 +104,7 @@ def measure_dag(
 
 
 def land(area: LandingArea, fleet: int) -> None:
-    """Seven ticks, ten seconds apart, of every segment at the rate it has on record."""
+    """Write seven ticks of samples, ten seconds apart, of every segment at its recorded rate."""
     now_ms = time.time_ns() // 1_000_000
     topic = [number for number in range(1, fleet + 1) for _ in range(SEGMENTS)]
     for tick in range(7):
@@ -115,9 +118,9 @@ def land(area: LandingArea, fleet: int) -> None:
             "reader": ["bench"] * len(topic),
             "instant": [to_datetime(instant_ms)] * len(topic),
             "msg_in": counter,
-            "byte_in": [one * 100 for one in counter],
+            "byte_in": [count * 100 for count in counter],
             "msg_out": counter,
-            "byte_out": [one * 100 for one in counter],
+            "byte_out": [count * 100 for count in counter],
         }
         arrays = {field.name: pa.array(columns[field.name], field.type) for field in SAMPLE_SCHEMA}
         area.append(instant_ms, "bench", pa.table(arrays, SAMPLE_SCHEMA))
@@ -126,7 +129,7 @@ def land(area: LandingArea, fleet: int) -> None:
 def measure(
     server: EmbeddedPostgres, spark: SparkConnectServer, directory: Path, runs: int, fleet: int
 ) -> dict[str, object]:
-    """Each scheduled DAG on a fleet of warm topics."""
+    """Start Airflow on a fleet of warm topics, and return the figures of each scheduled DAG."""
     url = server.create_database("cleave")
     migrate(url)
     with application(url) as app, app.store.transaction() as tx:
@@ -176,7 +179,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure on private servers and print."""
+    """Measure on private servers and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--fleet", type=int, default=1_000)
@@ -187,9 +190,9 @@ def main() -> None:
         stack.callback(server.destroy)
         server.start()
         spark = stack.enter_context(SparkConnectServer(directory / "spark"))
-        found = measure(server, spark, directory, options.runs, options.fleet)
+        document = measure(server, spark, directory, options.runs, options.fleet)
     load = round(os.getloadavg()[0], 1)
-    print(json.dumps({"benchmark": "airflow_tick", **found, "load_average": load, "machine": machine()}))
+    print(json.dumps({"benchmark": "airflow_tick", **document, "load_average": load, "machine": machine()}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What an assignment moves, against the fewest moves that any fair one could do with, and what it costs.
+"""Measures the moves of an assignment, compared with the fewest moves of any fair assignment, and its processor time.
 
-Random histories of joins, leaves, splits, merges and rebuckets on small topics, where every fair assignment can be looked
-at. A move is a bucket that a living consumer loses; a child's bucket belongs to whoever owned the parents'. Beside it
-Pulsar's round robin in the same histories, against the fewest moves from its own owners. Then the time of one
-assignment of 10,000 segments to 1,000 consumers. Prints one line of JSON.
+Random histories of joins, leaves, splits, merges and rebuckets on small topics, where every fair assignment can be enumerated. A move is
+a bucket that a living consumer loses; a child's bucket belongs to the owner of the parents' bucket. Pulsar's round robin runs in the same
+histories, compared with the fewest moves from its own owners. Then the time of one assignment of 10,000 segments to 1,000 consumers is
+measured. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GOAL = 1.1
 
 
 def moved(histories: int, steps: int) -> dict[str, dict[str, dict[str, object]]]:
-    """By regime and event, of the assignment and of round robin."""
+    """Return the moves of the assignment and of round robin, by regime and event."""
     ours: dict[tuple[str, str], Moved] = {}
     round_robin: dict[tuple[str, str], Moved] = {}
     for seed in range(histories):
@@ -49,15 +49,15 @@ def _row(ours: Moved, round_robin: Moved) -> dict[str, object]:
     }
 
 
-def ratio(found: Moved) -> float | None:
-    """Moves divided by the least; None where none were needed and there were some."""
-    if not found.least:
-        return None if found.moves else 1.0
-    return round(found.moves / found.least, 3)
+def ratio(moves: Moved) -> float | None:
+    """Return the moves divided by the fewest moves. None if none were needed and some were made."""
+    if not moves.least:
+        return None if moves.moves else 1.0
+    return round(moves.moves / moves.least, 3)
 
 
 def milliseconds(segments: int, consumers: int, buckets: int, rounds: int) -> dict[str, float]:
-    """The quickest of some rounds of each event."""
+    """Return the time of the fastest of `rounds` assignments after each event."""
     layout = SegmentLayout.initial(segments, bucket_budget=segments * buckets, now=0)
     names = [f"consumer-{i:04}" for i in range(consumers)]
     owners = {
@@ -82,7 +82,7 @@ def milliseconds(segments: int, consumers: int, buckets: int, rounds: int) -> di
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--histories", type=int, default=400)
     parser.add_argument("--steps", type=int, default=30)

@@ -1,20 +1,19 @@
-"""How well each shedder balances a cluster that only exists as numbers: rounds, moved load, overshoot, oscillation.
+"""Measures how well each shedder balances a simulated cluster: rounds, moved load, overshoot, oscillation.
 
-Three events for each size: a start at random (`start`), a tenth more brokers that join empty (`join`), a tenth that
-fail (`fail`); join and fail begin balanced by the default shedder, and of the largest size there is a join alone, half
-as long. The same clusters, seeds and cycles for every shedder; a cycle is a minute. For each shedder, over the seeds:
+There are three events for each size: a random start (`start`), a tenth more brokers that join empty (`join`), a tenth that fail (`fail`).
+The events join and fail begin with a cluster that the default shedder has balanced; the largest size has a join alone, half as long. All
+shedders have the same clusters, seeds and cycles; a cycle is a minute. For each shedder, over the seeds:
 
 - `std_start` and `std_end`: population standard deviation of usage as a share of the mean, before and after;
-- `rounds`: cycles until the share is at most 0.25 for good (None: not within the run), the worst seed;
-- `moved`: load moved as a share of all load, and `least` what any method must move to get to 0.25, were load a
-  liquid;
-- `overshoot`: how far the fullest broker came above where it started, in points of usage, by moves alone;
-- `returned`: moves that took a bundle back to a broker it had left; `moves`: all of them.
+- `rounds`: cycles until the share stays at most 0.25 (None: not within the run), of the worst seed;
+- `moved`: load moved as a share of all load, and `least` the load that any method must move to reach 0.25, if load were a liquid;
+- `overshoot`: points of usage by which the fullest broker exceeded the usage of the fullest at the start, by moves alone;
+- `returned`: moves that returned a bundle to a broker it had left; `moves`: all moves.
 
-And the named cases of PIP-217, PIP-220 and PIP-364 in the same figures.
+The named cases of PIP-217, PIP-220 and PIP-364 have the same figures.
 
-`dag` tells the default shedder alone, within the limits that the DAG `bundle_balance` has by itself: the interval of its
-cycles and the most moves in each. There `minutes` is how long the cluster takes to come within 0.25 for good.
+`dag` has the figures of the default shedder alone, within the default limits of the DAG `bundle_balance`: the interval of its cycles and
+the maximum number of moves in each. Its `minutes` is the time until the cluster stays within 0.25.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _LARGE = 1_000
 
 
 def settings_for(shedder: str) -> BalanceSettings:
-    """Pulsar's defaults with the placement each is used with; for `avg` the advised fraction."""
+    """Return Pulsar's defaults with the placement that belongs to the shedder; for `avg` with the advised fraction."""
     placement = {"avg": "planned", "threshold": "least_usage"}.get(shedder, "least_long_term_rate")
     fraction = 0.5 if shedder == "avg" else 0.2
     return BalanceSettings(shedder=shedder, placement=placement, unload_fraction=fraction)
 
 
 def started(event: str, brokers: int, seed: int) -> Simulation:
-    """The cluster at the moment the shedder under test takes over."""
+    """Return the cluster after the event, at the moment at which the measured shedder begins."""
     simulation = zipf_cluster(brokers, BalanceSettings(), seed)
     if event != "start":
         simulation.run(_CALM_CYCLES)
@@ -63,67 +62,67 @@ def started(event: str, brokers: int, seed: int) -> Simulation:
 
 
 def tried(begin: Simulation, shedder: str, cycles: int) -> dict[str, Any]:
-    """What the shedder makes of the same beginning as every other."""
+    """Return the figures of a shedder from this beginning, which is the same for every shedder."""
     simulation = copy.deepcopy(begin)
     simulation.settings = settings_for(shedder)
     return figures(simulation, cycles)
 
 
 def figures(simulation: Simulation, cycles: int) -> dict[str, Any]:
-    """Runs it and says how it went."""
+    """Run the simulation for `cycles` cycles and return its figures."""
     before = simulation.usage()
     simulation.run(cycles)
-    seen = simulation.cycles
+    record = simulation.cycles
     carried = sum(before.values())
-    moved = sum(cycle.moved_bytes for cycle in seen) / 2 / _BYTES_PER_BROKER
-    settled = next((i for i in range(cycles) if all(one.spread <= TARGET for one in seen[i:])), None)
-    fullest = max(max(cycle.usage.values()) for cycle in seen)
+    moved = sum(cycle.moved_bytes for cycle in record) / 2 / _BYTES_PER_BROKER
+    settled = next((i for i in range(cycles) if all(later.spread <= TARGET for later in record[i:])), None)
+    fullest = max(max(cycle.usage.values()) for cycle in record)
     stays = simulation.stays.values()
     return {
-        "std_start": seen[0].spread,
-        "std_end": seen[-1].spread,
+        "std_start": record[0].spread,
+        "std_end": record[-1].spread,
         "rounds": settled,
         "moved": moved / carried,
         "least": least_load_to_move(before, TARGET) / carried,
         "overshoot": max(0.0, fullest - max(before.values())),
         "returned": sum(len(stay) - len(set(stay)) for stay in stays),
-        "moves": sum(len(cycle.moves) for cycle in seen),
+        "moves": sum(len(cycle.moves) for cycle in record),
     }
 
 
 def dag_seconds() -> int:
-    """The default interval of the DAG, as its file has it: importing the file needs Airflow."""
-    found = re.search(r'seconds_from\("CLEAVE_BUNDLE_BALANCE_SECONDS", (\d+)\)', DAG_FILE.read_text())
-    if found is None:
+    """Return the default interval of the DAG, read from the text of its file, because importing the file needs Airflow."""
+    default = re.search(r'seconds_from\("CLEAVE_BUNDLE_BALANCE_SECONDS", (\d+)\)', DAG_FILE.read_text())
+    if default is None:
         raise RuntimeError(f"{DAG_FILE} has no default of CLEAVE_BUNDLE_BALANCE_SECONDS")
-    return int(found[1])
+    return int(default[1])
 
 
 def within_dag_limits(begin: Simulation, cycles: int) -> dict[str, Any]:
-    """What the default shedder makes of it within the DAG's limits."""
+    """Return the figures of the default shedder from this beginning, within the limits of the DAG."""
     simulation = copy.deepcopy(begin)
     simulation.settings = BalanceSettings()
     seconds = dag_seconds()
     simulation.cycle_ms, simulation.most_moves = seconds * 1_000, DAG_MOVES
-    found = figures(simulation, cycles)
-    rounds = found["rounds"]
-    return {**found, "minutes": None if rounds is None else rounds * seconds / 60}
+    run_figures = figures(simulation, cycles)
+    rounds = run_figures["rounds"]
+    return {**run_figures, "minutes": None if rounds is None else rounds * seconds / 60}
 
 
 def worst(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means of the seeds; of the rounds the worst, None if one of them did not get there."""
-    found: dict[str, Any] = {}
+    """Return the means over the seeds; of the rounds the maximum, None if one run did not settle."""
+    combined: dict[str, Any] = {}
     for key in runs[0]:
         values = [run[key] for run in runs if run[key] is not None]
         if key in ("rounds", "minutes"):
-            found[key] = max(values) if len(values) == len(runs) else None
+            combined[key] = max(values) if len(values) == len(runs) else None
         else:
-            found[key] = round(sum(values) / len(values), 3) if values else None
-    return found
+            combined[key] = round(sum(values) / len(values), 3) if values else None
+    return combined
 
 
 def table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
-    """Figures by event and size, then by shedder."""
+    """Return the figures by event and size, then by shedder."""
     rows: dict[str, Any] = {}
     for size in sizes:
         # The largest size is there to show that it holds: one seed does.
@@ -138,7 +137,7 @@ def table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
 
 
 def dag_table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
-    """Figures within the DAG's limits: the named cases, then by event and size, but for the largest."""
+    """Return the figures within the limits of the DAG: of the named cases, then by event and size without the largest."""
     rows = {
         name: worst([within_dag_limits(named_case(usages, 40, BalanceSettings()), cycles)])
         for name, usages in NAMED.items()
@@ -151,7 +150,7 @@ def dag_table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000])
     parser.add_argument("--seeds", type=int, default=2)

@@ -1,10 +1,10 @@
-"""A real cluster brought into balance: two brokers of Pulsar 4.2.4, all traffic on one, then the DAG `bundle_balance`.
+"""Balances a real cluster: two brokers of Pulsar 4.2.4, all traffic on one, then the DAG `bundle_balance`.
 
-Everything is fresh: ZooKeeper, bookie, brokers, PostgreSQL, an Airflow home and a Spark session of this process. One
-namespace of eight bundles with uneven rates lies on the first broker. A run in dry run shows its proposals, then the
-namespace is automatic and the DAG runs until the brokers' message rates are level and every move has ended. Rates are
-what the brokers tell, asked directly; `std_over_mean` is their population standard deviation over their mean. The brokers
-move nothing by themselves; which parameters are in force and why, see `uneven_namespace`. Prints one line of JSON.
+Everything is fresh: ZooKeeper, bookie, brokers, PostgreSQL, an Airflow home and a Spark session of this process. One namespace of eight
+bundles with uneven rates is on the first broker. A dry run shows its proposals; then the namespace is automatic and the DAG runs until
+the brokers' message rates are level and every move has ended. Rates are read from the brokers directly; `std_over_mean` is their
+population standard deviation divided by their mean. The brokers move nothing by themselves; `uneven_namespace` has the parameters in
+force and their reasons. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ ENDED = (ProposalState.VERIFIED, ProposalState.FAILED)
 
 @dataclass
 class Runs:
-    """The DAG, run in this process, and how long each run and each task took."""
+    """Runs of the DAG in this process, with the duration of each run and each task."""
 
     seconds: list[float] = field(default_factory=list)
     tasks: dict[str, list[float]] = field(default_factory=dict)
 
     def once(self) -> Any:
-        """One run; gives what `propose` gave."""
+        """Run the DAG once, record its seconds, and return the result of its task `propose`. Raises RuntimeError if the run fails."""
         from airflow.dag_processing.dagbag import DagBag
 
         path = str(PROJECT_ROOT / "dags" / f"{DAG}.py")
@@ -69,14 +69,14 @@ class Runs:
         self.seconds.append(time.perf_counter() - started)
         if run.state != "success":
             raise RuntimeError(f"a run of {DAG} is {run.state}; its log is above")
-        instances = {one.task_id: one for one in run.get_task_instances()}
-        for name, one in instances.items():
-            self.tasks.setdefault(name, []).append(one.duration or 0.0)
+        instances = {task_instance.task_id: task_instance for task_instance in run.get_task_instances()}
+        for name, task_instance in instances.items():
+            self.tasks.setdefault(name, []).append(task_instance.duration or 0.0)
         return instances["propose"].xcom_pull(task_ids="propose")
 
 
 def surroundings(address: DatabaseAddress, cluster: PulsarCluster, directory: Path) -> dict[str, str]:
-    """What tells the DAG where everything is."""
+    """Return the environment variables with which the DAG finds the servers."""
     return {
         "AIRFLOW_CONN_CLEAVE": address.uri.replace("postgresql://", "postgres://", 1),
         "CLEAVE_PULSAR_ADMIN_URL": cluster.admin_url,
@@ -90,31 +90,33 @@ def surroundings(address: DatabaseAddress, cluster: PulsarCluster, directory: Pa
 
 
 def of_cycles(store: Store, since: int) -> list[ProposalRow]:
-    """Proposals of the cycles after one."""
+    """Return the proposals of the cycles after cycle `since`."""
     with store.transaction() as tx:
-        found = bundle_proposals.list_proposals(tx, CLUSTER_NAME)
-    return [row for row in found if row.cycle_id > since]
+        proposals = bundle_proposals.list_proposals(tx, CLUSTER_NAME)
+    return [row for row in proposals if row.cycle_id > since]
 
 
 def enable(store: Store) -> None:
-    """The namespace becomes automatic."""
+    """Set the namespace to automatic."""
     with store.transaction() as tx:
-        seen = bundle_namespaces.get_namespace(tx, CLUSTER_NAME, NAMESPACE).row_version
+        row_version = bundle_namespaces.get_namespace(tx, CLUSTER_NAME, NAMESPACE).row_version
         mode, key = BalancingMode.AUTOMATIC, (CLUSTER_NAME, NAMESPACE)
-        bundle_namespaces.set_mode(tx, *key, mode, actor="benchmark", seen_row_version=seen)
+        bundle_namespaces.set_mode(tx, *key, mode, actor="benchmark", seen_row_version=row_version)
 
 
 def replayed(store: Store) -> dict[str, int]:
-    """Stored cycles, and how many give another answer when they are decided again."""
+    """Return the number of stored cycles, and of those whose replay has another result."""
     with store.transaction() as tx:
         rows = read_view(tx, "inspect.bundles_imbalance", "cluster = :cluster", cluster=CLUSTER_NAME)
         cycles = [bundle_cycles.stored_cycle(tx, row["cycle_id"]) for row in rows]
-    differing = sum(not bundle_balancer.replay(one).is_same for one in cycles)
+    differing = sum(not bundle_balancer.replay(cycle).is_same for cycle in cycles)
     return {"cycles": len(cycles), "differing": differing}
 
 
 def measure(store: Store, uneven: UnevenNamespace, most_cycles: int) -> dict[str, Any]:
-    """From uneven to level; the traffic flows meanwhile."""
+    """Move all bundles to one broker, run the DAG until the rates are level, at most `most_cycles` times, and return the figures. Traffic
+    continues meanwhile.
+    """
     full, runs = min(uneven.brokers), Runs()
     uneven.move_all_to(full)
     before = uneven.message_rates()
@@ -140,18 +142,22 @@ def measure(store: Store, uneven: UnevenNamespace, most_cycles: int) -> dict[str
         "moved_share": round(carried(moves) / sum(before.values()), 3),
         "seconds_first_cycle": round(runs.seconds[0], 1),
         "seconds_a_cycle": round(statistics.mean(warm), 1),
-        "seconds_a_task": {name: round(statistics.mean(told[1:]), 2) for name, told in runs.tasks.items()},
+        "seconds_a_task": {
+            name: round(statistics.mean(seconds[1:]), 2) for name, seconds in runs.tasks.items()
+        },
         "replay": replayed(store),
     }
 
 
 def carried(moves: list[ProposalRow]) -> float:
-    """Messages a second of the bundles whose move is verified."""
+    """Return the messages per second of the bundles whose moves are verified."""
     return sum(float(row.detail["load"]) for row in moves if row.state is ProposalState.VERIFIED)
 
 
 def destinations_kept(uneven: UnevenNamespace, rounds: int) -> dict[str, Any]:
-    """Moves that ended where they were sent: unloads as `pulsar-admin` does them, and Cleave's, under traffic."""
+    """Return the numbers of moves that ended at their destination, of unloads as `pulsar-admin` performs them and of Cleave's, under
+    traffic.
+    """
     with requests.Session() as session:
         brokers = BrokerList(session, [uneven.admin_url])
         reader = BundleReader(
@@ -163,14 +169,14 @@ def destinations_kept(uneven: UnevenNamespace, rounds: int) -> dict[str, Any]:
             return acts.unload(bundle, destination=destination).owner
 
         ways = {"plain": lambda bundle, to: uneven.unload(str(bundle), to), "cleave": by_cleave}
-        kept = dict.fromkeys(ways, 0)
+        arrived = dict.fromkeys(ways, 0)
         for _ in range(rounds):
             for name, way in ways.items():
                 for bundle in uneven.bundles.bundles:
-                    [other] = uneven.brokers.keys() - {uneven.owner_of(str(bundle))}
-                    way(bundle, other)
-                    kept[name] += uneven.owner_of(str(bundle)) == other
-    return {"moves_each": rounds * len(uneven.bundles.bundles), **kept}
+                    [destination] = uneven.brokers.keys() - {uneven.owner_of(str(bundle))}
+                    way(bundle, destination)
+                    arrived[name] += uneven.owner_of(str(bundle)) == destination
+    return {"moves_each": rounds * len(uneven.bundles.bundles), **arrived}
 
 
 def _told(rates: dict[str, float]) -> dict[str, Any]:
@@ -181,7 +187,7 @@ def _told(rates: dict[str, float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=600.0, help="messages a second into the namespace")
     parser.add_argument("--cycles", type=int, default=10, help="at most so many after the dry run")

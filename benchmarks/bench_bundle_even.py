@@ -1,9 +1,9 @@
-"""The default shedder on a real cluster: two brokers of Pulsar 4.2.4, all traffic on one, then the DAG `bundle_balance`.
+"""Balances a real cluster with the default shedder: two brokers of Pulsar 4.2.4, all traffic on one, then the DAG `bundle_balance`.
 
-As `bench_bundle_cluster`, but every parameter has its default. So brokers are told apart by their usage, and each is in a control
-group of its own (controller/devstack/control_group.py): it reports its own processor against its own limit. Brokers look at their
-processor once a minute, and `even` acts on the second report that says the same: a cycle follows each report. Ends when no cycle
-proposes anything any more. Prints one line of JSON.
+As `bench_bundle_cluster`, but every parameter has its default. So brokers are compared by their usage, and each is in its own control
+group (controller/devstack/control_group.py): it reports its own processor against its own limit. Brokers read their processor once a
+minute, and `even` acts on the second report with the same result: a cycle follows each report. The benchmark ends when two cycles in a
+row propose nothing. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REPORT_SECONDS = 62.0
 
 
 def usages(brokers: dict[str, str]) -> dict[str, float]:
-    """The processor of each broker over its limit, as the brokers tell."""
+    """Return the processor usage of each broker divided by its limit, as the broker reports it."""
     found = {}
     for name, url in brokers.items():
         answer = requests.get(f"{url}/admin/v2/broker-stats/load-report", timeout=CALL_SECONDS)
@@ -51,7 +51,9 @@ def usages(brokers: dict[str, str]) -> dict[str, float]:
 
 
 def measure(store: Store, uneven: UnevenNamespace, most_cycles: int) -> dict[str, Any]:
-    """From uneven until nothing is proposed any more; the traffic flows meanwhile."""
+    """Move all bundles to one broker, run the DAG until it proposes nothing, at most `most_cycles` times, and return the figures. Traffic
+    continues meanwhile.
+    """
     brokers = dict(uneven.brokers)
     uneven.move_all_to(min(brokers))
     time.sleep(2 * REPORT_SECONDS)  # what the brokers tell first is of the moves
@@ -79,10 +81,10 @@ def measure(store: Store, uneven: UnevenNamespace, most_cycles: int) -> dict[str
 
 
 def told(uneven: UnevenNamespace) -> dict[str, Any]:
-    """Usage and traffic of the brokers, and how far apart they are."""
+    """Return usage and traffic of the brokers, and the standard deviation of each."""
     used, rates = usages(dict(uneven.brokers)), uneven.message_rates()
     return {
-        "usage": [round(one, 3) for _, one in sorted(used.items())],
+        "usage": [round(usage, 3) for _, usage in sorted(used.items())],
         "usage_std_over_mean": round(statistics.pstdev(used.values()) / statistics.mean(used.values()), 3),
         "messages_per_second_in_and_out": [round(rate, 1) for _, rate in sorted(rates.items())],
         "messages_std_over_mean": round(spread(rates), 3),
@@ -90,7 +92,7 @@ def told(uneven: UnevenNamespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=1_000.0, help="messages a second into the namespace")
     parser.add_argument("--cores", type=float, default=0.6, help="of processor for each broker")

@@ -1,9 +1,9 @@
-"""One run of bundle load on Spark: topics of many brokers in many bundles, from landed files to the rows to write.
+"""Measures one run of bundle load on Spark: topics of many brokers in many bundles, from landed files to the rows to write.
 
-The fleet: topics spread by their hashes over namespaces of equal bundles, each topic reported by its bundle's broker. A
-cold store (everything is new) and a warm one (a twentieth of the topics changed) are measured on a session that has run
-before, as the minute's task finds it; the merge into PostgreSQL is measured beside. Prints one line of JSON: seconds of
-wall, rows, and the JVM's peak memory.
+The topics of the fleet are spread by their hashes over namespaces of equal bundles, and each topic is reported by its bundle's broker. A
+cold store (everything is new) and a warm one (a twentieth of the topics changed) are measured on a session that has run before, as the
+task of every minute finds it. The merge into PostgreSQL is measured separately. Prints one line of JSON: wall seconds, rows, and the
+JVM's peak memory.
 """
 
 from __future__ import annotations
@@ -126,7 +126,11 @@ class Fleet:
 
 
 def run(spark: SparkSession, store: Store, scratch: Path, fleet: Fleet, tick: int) -> dict[str, float]:
-    """One run to the end; seconds of Spark and of the merge, and the rows written."""
+    """Aggregate tick 0 (cold) or 1 (warm) of the fleet, with the merge. Return the seconds of Spark and of the merge, and the numbers of
+    rows.
+
+    Creates `scratch` and leaves the intermediate files in it.
+    """
     scratch.mkdir()
     with store.transaction() as tx:
         baseline = bundle_loads.baseline(tx)
@@ -152,7 +156,7 @@ def run(spark: SparkSession, store: Store, scratch: Path, fleet: Fleet, tick: in
 
 
 def measure(directory: Path, topics: int, bundles: int, runs: int, heap: str) -> dict[str, object]:
-    """Cold and warm runs; of several the median."""
+    """Return the medians of `runs` cold and warm runs, after a small warm-up run. Each run has an empty database."""
     fleet = Fleet(directory, topics, bundles, 1_795_168_860_000)
     (directory / "small").mkdir()
     warm_up = Fleet(directory / "small", 10_000, 1_000, 1_795_168_860_000)
@@ -195,7 +199,7 @@ def measure(directory: Path, topics: int, bundles: int, runs: int, heap: str) ->
 
 
 def main() -> None:
-    """Run it."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=1_000_000)
     parser.add_argument("--bundles", type=int, default=100_000)

@@ -1,9 +1,9 @@
-"""A burst to sixteen times the split threshold: Pulsar 5.0.0-M1's own controller beside `adaptive` on the same broker and on 4.2.4.
+"""Measures a burst to sixteen times the split threshold: Pulsar 5.0.0-M1's own controller and `adaptive` on the same broker and on 4.2.4.
 
-The systems are those of `bench_pulsar_controllers`, each with a broker of its own, one after the other: `native`, the controller in
-the 5.0.0-M1 broker with its defaults; `pulsar_scalable`, Cleave attached to scalable topics of such a broker, which halves one
-segment a call; `pulsar`, Cleave on ordinary topics of 4.2.4, where an act makes as many segments as are needed. Cleave decides by
-`adaptive` in the worker's load lane, with rates over 10 s that are aggregated every 10 s. What is watched: `pulsar_burst`.
+The systems are those of `bench_pulsar_controllers`, each with a broker of its own, one after the other: `native`, the controller in the
+5.0.0-M1 broker with its defaults; `pulsar_scalable`, Cleave attached to scalable topics of such a broker, which halves one segment in
+each call; `pulsar`, Cleave on ordinary topics of 4.2.4, where an action creates as many segments as needed. Cleave decides by `adaptive`
+in the worker's load lane, with rates over 10 s that are aggregated every 10 s. `pulsar_burst` observes the layouts.
 
 Prints one line of JSON: seconds from the first message until the first split, and until no segment is above the threshold.
 """
@@ -23,7 +23,7 @@ from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,15 +33,17 @@ def main() -> None:
         "--systems", nargs="*", default=[NATIVE, SCALABLE, PULSAR], choices=[NATIVE, SCALABLE, PULSAR]
     )
     options = parser.parse_args()
-    found: dict[str, Any] = {}
+    bursts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cleave-bench-") as name:
         directory = Path(name)
         server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
         try:
             server.start()
-            for one in options.systems:
-                with own_system(one, ADAPTIVE, server, directory / f"burst_{one}") as system:
-                    found[one] = burst(system, ADAPTIVE, seconds=options.seconds, threshold=options.threshold)
+            for system_name in options.systems:
+                with own_system(system_name, ADAPTIVE, server, directory / f"burst_{system_name}") as system:
+                    bursts[system_name] = burst(
+                        system, ADAPTIVE, seconds=options.seconds, threshold=options.threshold
+                    )
         finally:
             server.destroy()
     document = {
@@ -49,7 +51,7 @@ def main() -> None:
         "machine": machine(),
         "times_the_threshold": TIMES,
         "threshold_messages_per_second": options.threshold,
-        "burst": found,
+        "burst": bursts,
     }
     print(json.dumps(document))
 

@@ -1,12 +1,11 @@
-"""Ordered consumption by entry buckets on an unmodified Pulsar 4.2.4, beside the stock client on the same broker.
+"""Measures ordered consumption by entry buckets on an unmodified Pulsar 4.2.4, and the stock client on the same broker.
 
-`entries`: 50,000 messages of 20,000 keys into 16 buckets of one log: how many entries they make, and what three consumers find
-misplaced or out of order; beside it the stock client's key-based batching. `join`: a second consumer joins a topic of one segment
-under 2,000 messages a second, as in `bench_sessions`; `join_on_pulsar_5`: the same on a Pulsar 5.0.0-M1 with its own controller and its
-Java client. `throughput`: one producer and four consumers, each a process: Cleave's in the
-four buckets of one segment, the stock client's on a topic of four partitions with a consumer each, its own default batching, both
-acknowledging everything; both touch key and payload of each message. A first round, of a broker that has just started, does not
-count. One line of JSON.
+`entries`: 50,000 messages of 20,000 keys into 16 buckets of one log: the number of entries, and the messages that three consumers find
+misplaced or out of order; for comparison the stock client's key-based batching. `join`: a second consumer joins a topic of one segment at
+2,000 messages per second, as in `bench_sessions`; `join_on_pulsar_5`: the same on a Pulsar 5.0.0-M1 with its own controller and its Java
+client. `throughput`: one producer and four consumers, each a process: Cleave's in the four buckets of one segment, the stock client's on
+a topic of four partitions with a consumer each, with its own default batching. Both acknowledge everything and touch key and payload of
+each message. A first round, of a broker that has just started, is not counted. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ PAYLOAD = b"x" * 100
 
 @dataclass(frozen=True)
 class Place:
-    """Where everything is; goes to other processes."""
+    """Addresses and token of the servers; it is passed to other processes."""
 
     admin_url: str
     service_url: str
@@ -73,7 +72,7 @@ class Place:
 
     @contextmanager
     def clients(self) -> Iterator[tuple[Servers, PulsarLogClient]]:
-        """What an application has."""
+        """Open the clients of an application: workers and logs."""
         with (
             closing(Servers([self.address], self.token, call_timeout_seconds=10.0)) as servers,
             closing(PulsarLogClient(self.access)) as logs,
@@ -83,7 +82,9 @@ class Place:
 
 @contextmanager
 def ground(directory: Path) -> Iterator[tuple[Place, Application]]:
-    """A broker, a database and a worker that serves, each a process of its own."""
+    """Start a broker, a database and a serving worker, each as a process, and yield their addresses and an application. All are stopped
+    at the end.
+    """
     with ExitStack() as running:
         broker = running.enter_context(PulsarStandalone(directory / "pulsar"))
         server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
@@ -116,14 +117,14 @@ def ground(directory: Path) -> Iterator[tuple[Place, Application]]:
 
 
 def set_buckets(app: Application, budget: int) -> None:
-    """Of topics that are made from here on, which nobody but this benchmark reshapes."""
+    """Set the bucket budget in the policy of the cluster, and disable the auto-scaler, so that only this benchmark reshapes topics."""
     with app.store.transaction() as tx:
         policy = replace(policies.get_cluster(tx).policy, enabled=False, entry_bucket_budget=budget)
         policies.set_cluster(tx, policy, actor="benchmark")
 
 
 def stored_entries(place: Place, log: str) -> int:
-    """Entries that a log got."""
+    """Return the number of entries that were stored in a log."""
     path = log.replace("://", "/")
     answer = requests.get(f"{place.admin_url}/admin/v2/{path}/internalStats", timeout=30)
     answer.raise_for_status()
@@ -131,7 +132,7 @@ def stored_entries(place: Place, log: str) -> int:
 
 
 def make_plain(place: Place, topic: str, partitions: int = 0) -> None:
-    """A topic that Cleave knows nothing of."""
+    """Create a topic that is not managed by Cleave, with `partitions` partitions."""
     path = f"{place.admin_url}/admin/v2/{topic.replace('://', '/')}"
     answer = (
         requests.put(f"{path}/partitions", json=partitions, timeout=30)
@@ -142,18 +143,20 @@ def make_plain(place: Place, topic: str, partitions: int = 0) -> None:
 
 
 def log_of(app: Application, topic: str) -> str:
-    """The log of a topic's only segment."""
+    """Return the log of a topic's only segment."""
     with app.store.transaction() as tx:
         [log] = published_layout(tx, topic).backing_topics.values()
     return log
 
 
 class Auditor(threading.Thread):
-    """Reads until there is no more to come; what it found is one list of (key, number), and how many were misplaced."""
+    """A consumer thread that reads until no further messages come. It adds (key, number) of each message to `received`, and counts
+    misplaced ones.
+    """
 
-    def __init__(self, place: Place, topic: str, name: str, found: list[tuple[str, int]]) -> None:
+    def __init__(self, place: Place, topic: str, name: str, received: list[tuple[str, int]]) -> None:
         super().__init__(name=name)
-        self._place, self._topic, self._found = place, topic, found
+        self._place, self._topic, self._found = place, topic, received
         self.misplaced = 0
 
     def run(self) -> None:
@@ -173,7 +176,9 @@ class Auditor(threading.Thread):
 
 
 def entries(place: Place, app: Application) -> dict[str, object]:
-    """The same messages through Cleave's buckets and the stock client's key-based batches."""
+    """Send the same messages through Cleave's buckets and the stock client's key-based batches. Return the numbers of entries, and of
+    lost, misplaced and unordered messages.
+    """
     set_buckets(app, BUCKETS)
     topic = f"topic://{NAMESPACE}/entries"
     make_topic(app, topic, "pulsar")
@@ -184,15 +189,15 @@ def entries(place: Place, app: Application) -> dict[str, object]:
             producer.send(b"%08d" % number + PAYLOAD, keys[number * 7919 % KEYS])
         producer.flush()
         producer.close()
-    found: list[tuple[str, int]] = []
-    auditors = [Auditor(place, topic, f"c{number}", found) for number in range(3)]
+    received: list[tuple[str, int]] = []
+    auditors = [Auditor(place, topic, f"c{number}", received) for number in range(3)]
     for auditor in auditors:
         auditor.start()
     for auditor in auditors:
         auditor.join()
     last: dict[str, int] = {}
     out_of_order = 0
-    for key, number in found:
+    for key, number in received:
         out_of_order += number < last.get(key, -1)
         last[key] = number
     plain = f"persistent://{NAMESPACE}/key-based"
@@ -216,15 +221,15 @@ def entries(place: Place, app: Application) -> dict[str, object]:
         "entries": stored_entries(place, log_of(app, topic)),
         "goal_entries": 1_000,
         "entries_of_key_based_batching": stored_entries(place, plain),
-        "found": len(found),
-        "lost": len(set(range(MESSAGES)) - {number for _, number in found}),
+        "found": len(received),
+        "lost": len(set(range(MESSAGES)) - {number for _, number in received}),
         "misplaced": sum(auditor.misplaced for auditor in auditors),
         "out_of_order": out_of_order,
     }
 
 
 def send_ours(place: Place, topic: str, started: Synchronized[float]) -> None:
-    """A producer's process."""
+    """Send all messages with Cleave's client, and store the time of the first send in `started`. Runs as a process."""
     with place.clients() as (servers, logs):
         producer = Producer(HttpSource(servers), logs, topic, batch_messages=1_000)
         keys = [f"key-{number}" for number in range(1_000)]
@@ -235,8 +240,13 @@ def send_ours(place: Place, topic: str, started: Synchronized[float]) -> None:
         producer.close()
 
 
-def read_ours(place: Place, topic: str, name: str, left: Synchronized[int], ready: Synchronized[int]) -> None:
-    """A consumer's process."""
+def read_ours(
+    place: Place, topic: str, name: str, remaining: Synchronized[int], ready: Synchronized[int]
+) -> None:
+    """Read with Cleave's client until no message remains; subtract acknowledged messages from `remaining`. Runs as a process.
+
+    Adds 1 to `ready` when the consumer owns a bucket.
+    """
     with (
         place.clients() as (servers, logs),
         StreamConsumer(servers, logs, topic, "s", name, batch_messages=1_000) as consumer,
@@ -244,17 +254,17 @@ def read_ours(place: Place, topic: str, name: str, left: Synchronized[int], read
         while not consumer.buckets:
             consumer.receive(0.05)
         _count(ready, 1)
-        while left.value > 0:
+        while remaining.value > 0:
             batch = consumer.receive(0.2)
             if batch is None:
                 continue
             _touch((message.key, message.payload) for message in batch.messages)
             if consumer.acknowledge(batch):
-                _count(left, -len(batch.messages))
+                _count(remaining, -len(batch.messages))
 
 
 def send_stock(place: Place, topic: str, started: Synchronized[float]) -> None:
-    """The stock client's producer: its own batching, keys routed to partitions."""
+    """Send all messages with the stock client: its own batching, keys routed to partitions. Runs as a process."""
     with closing(stock_client(place)) as client:
         producer = client.create_producer(
             topic, batching_enabled=True, batching_max_messages=1_000, block_if_queue_full=True
@@ -267,9 +277,11 @@ def send_stock(place: Place, topic: str, started: Synchronized[float]) -> None:
 
 
 def read_stock(
-    place: Place, topic: str, name: str, left: Synchronized[int], ready: Synchronized[int]
+    place: Place, topic: str, name: str, remaining: Synchronized[int], ready: Synchronized[int]
 ) -> None:
-    """The stock client's consumer of one partition, which acknowledges cumulatively, as ordered consumers do."""
+    """Read one partition with the stock client, and acknowledge cumulatively, as ordered consumers do. Runs as a process, like
+    `read_ours`.
+    """
     partition = f"{topic}-partition-{name[1:]}"
     policy = pulsar.ConsumerBatchReceivePolicy(1_000, -1, 20)
     with closing(stock_client(place)) as client:
@@ -277,16 +289,16 @@ def read_stock(
             partition, "s", initial_position=pulsar.InitialPosition.Earliest, batch_receive_policy=policy
         )
         _count(ready, 1)
-        while left.value > 0:
+        while remaining.value > 0:
             batch = consumer.batch_receive()
             if batch:
                 _touch((message.partition_key(), message.data()) for message in batch)
                 consumer.acknowledge_cumulative(batch[-1])
-                _count(left, -len(batch))
+                _count(remaining, -len(batch))
 
 
 def _touch(messages: Iterable[tuple[bytes | str | None, bytes]]) -> None:
-    """What an application does at the least: see the key and the payload of each message, which may be made only then."""
+    """Read key and payload of each message, the minimum of any application; a client may create them only then."""
     for key, payload in messages:
         if not key or len(payload) != len(PAYLOAD):
             raise SystemExit(f"a message came with key {key!r} and {len(payload)} bytes")
@@ -298,7 +310,7 @@ def _count(shared: Synchronized[int], change: int) -> None:
 
 
 def stock_client(place: Place) -> pulsar.Client:
-    """The stock client, which says errors only."""
+    """Return the stock client, which logs errors only."""
     return pulsar.Client(place.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 
 
@@ -312,11 +324,15 @@ Read = Callable[[Place, str, str, "Synchronized[int]", "Synchronized[int]"], Non
 
 
 def messages_per_second(place: Place, topic: str, send: Send, read: Read) -> float:
-    """One producer, four consumers, each a process; from the first send to the last acknowledgement."""
+    """Run one producer and four consumers, each as a process. Return the rate from the first send to the last acknowledgement."""
     spawn = multiprocessing.get_context("spawn")
-    started, left, ready = spawn.Value("d", 0.0), spawn.Value("q", THROUGHPUT_MESSAGES), spawn.Value("q", 0)
+    started, remaining, ready = (
+        spawn.Value("d", 0.0),
+        spawn.Value("q", THROUGHPUT_MESSAGES),
+        spawn.Value("q", 0),
+    )
     readers = [
-        spawn.Process(target=read, args=(place, topic, f"c{number}", left, ready), daemon=True)
+        spawn.Process(target=read, args=(place, topic, f"c{number}", remaining, ready), daemon=True)
         for number in range(CONSUMERS)
     ]
     for reader in readers:
@@ -326,7 +342,7 @@ def messages_per_second(place: Place, topic: str, send: Send, read: Read) -> flo
         time.sleep(0.01)
     sender = spawn.Process(target=send, args=(place, topic, started), daemon=True)
     sender.start()
-    while left.value > 0:
+    while remaining.value > 0:
         _demand_running([sender, *readers])
         time.sleep(0.001)
     took: float = time.monotonic() - started.value
@@ -336,32 +352,40 @@ def messages_per_second(place: Place, topic: str, send: Send, read: Read) -> flo
 
 
 def throughput(place: Place, app: Application, rounds: int) -> dict[str, object]:
-    """Both in turns, since this machine's speed changes from minute to minute; the middle of the ratios."""
+    """Measure both clients in turns, since this machine's speed changes from minute to minute. Return the medians of the rates and of
+    their ratio.
+    """
     set_buckets(app, CONSUMERS)
-    ours, stock = [], []
+    cleave_rates, stock_rates = [], []
     for number in range(-1, rounds):
         topic = f"topic://{NAMESPACE}/throughput-{number}"
         make_topic(app, topic, "pulsar")
         plain = f"persistent://{NAMESPACE}/plain-{number}"
         make_plain(place, plain, partitions=CONSUMERS)
-        theirs = messages_per_second(place, plain, send_stock, read_stock)
-        mine = messages_per_second(place, topic, send_ours, read_ours)
-        print(f"throughput {number}: {mine:.0f} beside {theirs:.0f}", file=sys.stderr, flush=True)
+        stock_rate = messages_per_second(place, plain, send_stock, read_stock)
+        cleave_rate = messages_per_second(place, topic, send_ours, read_ours)
+        print(f"throughput {number}: {cleave_rate:.0f} beside {stock_rate:.0f}", file=sys.stderr, flush=True)
         if number >= 0:
-            stock.append(theirs)
-            ours.append(mine)
+            stock_rates.append(stock_rate)
+            cleave_rates.append(cleave_rate)
     return {
         "rounds": rounds,
         "messages": THROUGHPUT_MESSAGES,
-        "messages_per_second": round(statistics.median(ours)),
-        "stock_messages_per_second": round(statistics.median(stock)),
-        "ratio": round(statistics.median(mine / theirs for mine, theirs in zip(ours, stock, strict=True)), 2),
+        "messages_per_second": round(statistics.median(cleave_rates)),
+        "stock_messages_per_second": round(statistics.median(stock_rates)),
+        "ratio": round(
+            statistics.median(
+                cleave_rate / stock_rate
+                for cleave_rate, stock_rate in zip(cleave_rates, stock_rates, strict=True)
+            ),
+            2,
+        ),
         "goal_ratio": 0.7,
     }
 
 
 def main() -> None:
-    """Measure on private servers and print."""
+    """Measure on private servers and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="of joins")
     parser.add_argument("--pulsar-5-rounds", type=int, default=3, help="of joins; each takes about a minute")

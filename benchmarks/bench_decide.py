@@ -1,7 +1,7 @@
-"""What one decision costs: a topic of 64 segments in some states, decided on over and over, by both profiles.
+"""Measures the cost of one decision: a topic of 64 segments in several states, decided repeatedly, by both profiles.
 
-`adaptive` has a full memory of 45 ticks of each segment: all idle, all near their target, or every load drawn anew. Prints one line of
-JSON: the median and the 99th percentile in microseconds for each state.
+`adaptive` has a full memory of 45 ticks of each segment: all idle, all near their target, or every load drawn at random for each tick.
+Prints one line of JSON: the median and the 99th percentile in microseconds for each state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOUR_MS = 3_600_000
 
 
 def situation(segments: int, rate: float) -> EvaluationInput:
-    """A topic whose segments all have the same rate, cold for an hour if that is low enough."""
+    """Return the evaluation input of a topic whose segments all have the same rate, cold for an hour if the rate is low enough."""
     stats = LoadStats(rate, rate * 100, rate, rate * 100)
     record = LoadRecord(stats, _NOW - _HOUR_MS, _NOW - _HOUR_MS if rate < 1_000 else None, _NOW)
     layout = SegmentLayout.initial(segments, now=_NOW - _HOUR_MS)
@@ -39,7 +39,7 @@ def situation(segments: int, rate: float) -> EvaluationInput:
 
 
 def remembering(segments: int, load: Callable[[], float]) -> EvaluationInput:
-    """A topic for `adaptive`; `load` gives each tick of each segment, as a share of the capacity."""
+    """Return an evaluation input for `adaptive`; `load` gives the load of a segment at a tick, as a share of the capacity."""
     policy = AutoScalePolicy(profile="adaptive", max_segments=2 * segments)
     layout = SegmentLayout.initial(segments, now=_NOW - _HOUR_MS)
     memory = {
@@ -56,12 +56,12 @@ def remembering(segments: int, load: Callable[[], float]) -> EvaluationInput:
     )
 
 
-def microseconds(asked: EvaluationInput, rounds: int) -> dict[str, float]:
-    """Median and 99th percentile of one decision."""
+def microseconds(evaluation_input: EvaluationInput, rounds: int) -> dict[str, float]:
+    """Return median and 99th percentile of one decision, in microseconds."""
     taken = []
     for _ in range(rounds):
         started = time.perf_counter_ns()
-        decide(asked)
+        decide(evaluation_input)
         taken.append((time.perf_counter_ns() - started) / 1_000)
     return {
         "median": round(statistics.median(taken), 1),
@@ -70,7 +70,7 @@ def microseconds(asked: EvaluationInput, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--segments", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5_000)

@@ -1,7 +1,7 @@
-"""What a pass over a fleet costs: from the drain to the ledger and the intents, on a real PostgreSQL.
+"""Measures a pass over a fleet: from reading the topics that are due to the decision log and the intents, on a real PostgreSQL.
 
-Three passes over 100,000 topics of 4 segments: everything dirty (a first start), 1 % changed (a third of it hot,
-a third cold), and nothing changed. Prints one line of JSON.
+Three passes over 100,000 topics of 4 segments: all topics dirty (a first start), 1 % changed (a third of them hot, a third cold), and
+nothing changed. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from controller.store.postgres.migrations import migrate
 
 
 def measure(url: str, topics: int, segments: int, change_every: int) -> dict[str, object]:
-    """Seconds and counts of the three passes on an empty database."""
+    """Migrate and fill the empty database, and return seconds and counts of the three passes. One of `change_every` topics changes its
+    load before the second.
+    """
     migrate(url)
     store = Store(url)
     planes = {"embedded": EmbeddedDataPlane(url, call_timeout_seconds=5.0)}
@@ -65,7 +67,7 @@ def measure(url: str, topics: int, segments: int, change_every: int) -> dict[str
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--segments", type=int, default=4)

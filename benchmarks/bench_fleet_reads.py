@@ -1,8 +1,8 @@
-"""What people and Prometheus read of a large fleet, on a real PostgreSQL: seconds for each, the median of several.
+"""Measures the reads of people and Prometheus from a large fleet, on a real PostgreSQL: seconds for each, the median of several.
 
-100,000 topics of 4 segments, all looked at once, so that each has its evaluation. `scrape`: all that `cleave metrics` reads, with series of
-their own for so many topics. `fleet`: the first page of the list, which has to find out what every topic needs. `topic`: the same row of one
-topic. Prints one line of JSON.
+100,000 topics of 4 segments, all evaluated once. `scrape`: all data that `cleave metrics` reads, with series for a given number of
+topics. `fleet`: the first page of the list, for which the needs of every topic are computed. `topic`: the same row of one topic. Prints
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOPICS_SHOWN = 50  # a terminal's lines
 
 
 def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
-    """Seconds of each reading on an empty database that is filled here."""
+    """Fill the empty database, and return the median seconds of each read."""
     migrate(url)
     store = Store(url)
     planes = {"embedded": EmbeddedDataPlane(url, call_timeout_seconds=5.0)}
@@ -57,10 +57,10 @@ def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
             return round(statistics.median(taken), 3)
 
         scrapes = {
-            f"scrape, {most} series": {
-                "seconds": seconds(partial(fleet_figures, prefix="", most_topics=most))
+            f"scrape, {series} series": {
+                "seconds": seconds(partial(fleet_figures, prefix="", most_topics=series))
             }
-            for most in SERIES
+            for series in SERIES
         }
         name = f"topic://bench/n0/t{min(topics, 999)}"
         return {
@@ -78,7 +78,7 @@ def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,9 +1,9 @@
-"""What `adaptive` costs on weeks that none of its constants were chosen on, beside Pulsar's and Pravega's rules.
+"""Measures the cost of `adaptive` on weeks for which none of its constants were chosen, and of Pulsar's and Pravega's rules.
 
-Three weeks of the Numenta Anomaly Benchmark that the constants were looked at with (taxi, summed tweets, ELB requests, each from its
-first day) and ten that they were not: later weeks of the taxi, the tweets and the ELB trace. Scaled to a mean load of 5.6 segments
-each, one decision a minute, reshapes at once, as in `bench_policies`. A regret is the cost over the least there can be; churn is how many
-rings are sealed a day. Needs the traces below `CLEAVE_TRACES`. Prints one line of JSON; means are geometric.
+Three weeks of the Numenta Anomaly Benchmark were used for choosing the constants (taxi, summed tweets, ELB requests, each from its first
+day), and ten were not: later weeks of the taxi, the tweets and the ELB trace. They are scaled to a mean load of 5.6 segments each, with
+one decision a minute and reshapes without delay, as in `bench_policies`. A regret is the cost divided by the least possible cost; churn
+is the number of whole rings sealed per day. Needs the traces below `CLEAVE_TRACES`. Prints one line of JSON; means are geometric.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLICY = AutoScalePolicy(profile="pip483")
 
 
 def week(rule: str, name: str, first_day: int) -> tuple[float, float]:
-    """Regret, and rings sealed a day."""
+    """Return the regret, and the rings sealed per day, of the rule on one week."""
     series = trace(Path(os.environ["CLEAVE_TRACES"]), name, first_day=first_day)
     load = series.load(POLICY.thresholds.split.rates)
     least = lower_bound(load, Prices(), step_seconds=series.step_seconds, most_segments=POLICY.max_segments)[
@@ -49,13 +49,13 @@ def week(rule: str, name: str, first_day: int) -> tuple[float, float]:
 
 
 def geometric(values: Iterable[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     if "CLEAVE_TRACES" not in os.environ:
         sys.exit("CLEAVE_TRACES names no directory with recorded traces")
     weeks = (*LOOKED_AT, *HELD_OUT)

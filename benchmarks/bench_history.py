@@ -1,11 +1,11 @@
-"""What an operation and a look cost on a topic that was reshaped ten thousand times, against a young one beside it.
+"""Measures the cost of an operation and a read on a topic that was reshaped ten thousand times, compared with a young topic.
 
-Topics of 8 to 24 active segments; splits and merges follow one another, asked for one at a time and run by this process on
-the embedded data plane. A reader keeps up: each sealed segment is marked as read to its end. Once nothing is pruned, and
-once, on a database of its own, the garbage collector prunes at retention 0. At each age the old topic and a fresh one take
-turns, since machines are not equally fast from minute to minute: what counts is the ratio. An operation, a decision with its
-situation, a producer's look at the topic and the leader's at what a subscription has to read, in processor milliseconds of
-this process and of the server. Prints one line of JSON.
+Topics of 8 to 24 active segments; splits and merges follow one another, requested one at a time and run by this process on the embedded
+data plane. The subscription keeps up: each sealed segment is marked as drained. One run prunes nothing; another one, on a database of its
+own, collects garbage at retention 0. At each age the old topic and a fresh one take turns, because machines are not equally fast from
+minute to minute; the ratio is the result. Measured are an operation, a decision with its evaluation input, a producer's read of the
+topic, and the leader's read of the segments of a subscription, in processor milliseconds of this process and of the server. Prints one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SUBSCRIPTION = "s"
 
 @dataclass
 class Life:
-    """One topic and everything that is done to it."""
+    """One topic and all actions on it. `asked` is the number of operations so far."""
 
     app: Application
     source: PostgresSource
@@ -67,7 +67,7 @@ class Life:
     topic_id: int = 0
 
     def begin(self) -> None:
-        """The topic with its subscription."""
+        """Create the topic with its subscription."""
         request = self._request()
         created = topic_admin.create_topic(
             self.app.store, self.app.planes, self.name, request, segments=FEWEST
@@ -76,7 +76,9 @@ class Life:
         self._run(topic_admin.create_subscription(self.app.store, self.name, SUBSCRIPTION, self._request()))
 
     def reshape(self) -> None:
-        """One operation from the question to its end, and the reader's mark."""
+        """Perform one operation from the request to its end, and mark its parents as drained. If the topic prunes, collect garbage every
+        COLLECT_EVERY operations.
+        """
         with self.app.store.single_statement() as tx:
             view = reshape_intents.look(tx, self.name)
         planner, parents = self._plan(view.layout.active)
@@ -84,24 +86,24 @@ class Life:
         with self.app.store.transaction() as tx:
             drains.mark_drained(tx, self.topic_id, SUBSCRIPTION, parents)
         if self.prunes and self.asked % COLLECT_EVERY == 0:
-            found = garbage_collector.collect(self.app.store, self.app.planes, retention_minutes=0)
-            for operation_id in found.operation_ids:
+            collection = garbage_collector.collect(self.app.store, self.app.planes, retention_minutes=0)
+            for operation_id in collection.operation_ids:
                 run_operation(self._context, operation_id)
 
     def decide(self) -> None:
-        """What a pass of the auto-scaler does for one topic that it leaves as it is."""
+        """Evaluate the topic once, as a pass of the auto-scaler does for a topic without an action."""
         planes = {name: plane.capabilities for name, plane in self.app.planes.items()}
         with self.app.store.transaction() as tx:
-            found = situations.load_situations(tx, [self.topic_id], planes)
-        decide(found[self.topic_id], ALL_LANES)
+            inputs = situations.load_situations(tx, [self.topic_id], planes)
+        decide(inputs[self.topic_id], ALL_LANES)
 
     def look_for_consumers(self) -> None:
-        """What a leader looks at when it says who reads what."""
+        """Read the segments that a leader reads when it assigns buckets."""
         with self.app.store.transaction() as tx:
             to_read(tx, self.topic_id, SUBSCRIPTION)
 
     def present_segments(self) -> int:
-        """Segments that are not pruned."""
+        """Return the number of segments that are not pruned."""
         with self.app.store.transaction() as tx:
             counting = text(
                 "SELECT count(*) FROM cleave.segment WHERE topic_id = :topic_id AND pruned_epoch IS NULL"
@@ -122,7 +124,9 @@ class Life:
 
     def _plan(self, active: tuple[Segment, ...]) -> tuple[Planner, list[int]]:
         if len(active) <= FEWEST or (len(active) < MOST and self.rng.random() < 0.5):
-            chosen = self.rng.choice([one for one in active if one.hash_range.width > 1]).segment_id
+            chosen = self.rng.choice(
+                [segment for segment in active if segment.hash_range.width > 1]
+            ).segment_id
             return segment_admin.splitting(chosen), [chosen]
         index = self.rng.randrange(len(active) - 1)
         pair = [active[index].segment_id, active[index + 1].segment_id]
@@ -130,7 +134,7 @@ class Life:
 
 
 def acts(life: Life) -> dict[str, tuple[Callable[[], None], int]]:
-    """What is compared, and how often in a turn."""
+    """Return the compared actions by name, each with its number of repetitions in a turn."""
     return {
         "operation": (life.reshape, OPERATIONS_A_TURN),
         "decision": (life.decide, LOOKS_A_TURN),
@@ -140,28 +144,28 @@ def acts(life: Life) -> dict[str, tuple[Callable[[], None], int]]:
 
 
 def compare(old: Life, young: Life, meter: Meter) -> dict[str, dict[str, float]]:
-    """Both, turn by turn."""
-    found: dict[str, dict[str, float]] = {}
+    """Measure both topics, turn by turn, and return the figures of each action."""
+    by_action: dict[str, dict[str, float]] = {}
     for act, (of_old, times) in acts(old).items():
         of_young, _ = acts(young)[act]
         pairs = [
             (meter.milliseconds(of_old, times), meter.milliseconds(of_young, times)) for _ in range(TURNS)
         ]
-        old_ms, young_ms = (fmean(one[i] for one in pairs) for i in (0, 1))
-        found[act] = {
+        old_ms, young_ms = (fmean(pair[i] for pair in pairs) for i in (0, 1))
+        by_action[act] = {
             "old_ms": round(old_ms, 2),
             "young_ms": round(young_ms, 2),
             "ratio": round(old_ms / young_ms, 3),
         }
-    return found
+    return by_action
 
 
 def _ignore(_found: object) -> None:
-    """The look is what costs."""
+    """Discard the result; only the cost of the read is measured."""
 
 
 def measure(url: str, prunes: bool, ages: Sequence[int]) -> dict[str, dict[str, dict[str, float]]]:
-    """By age and act."""
+    """Reshape one topic up to each of `ages` operations, and compare it with a young one. Return the figures by age and action."""
     migrate(url)
     figures: dict[str, dict[str, dict[str, float]]] = {}
     with application(url) as app, closing(PostgresSource(url)) as source:
@@ -181,7 +185,7 @@ def measure(url: str, prunes: bool, ages: Sequence[int]) -> dict[str, dict[str, 
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ages", type=int, nargs="+", default=AGES)
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""How many segments it takes until each fits, where few keys have most of the load, and what is done in vain after that.
+"""Measures the number of segments until each fits, if few keys have most of the load, and the actions in vain afterwards.
 
-A thousand keys by Zipf's law with exponent 1.5 at random places of the ring, sixteen segments' worth of load that stands still for two
-hours, thirty draws. `adaptive` decides each minute by exact sketches, and without any; `midpoint` halves the hottest segment each
-minute, as rules that cut at the midpoint do, as long as one is above capacity and wider than one hash. A segment fits when it is at or
-below its capacity, or when one key alone is above it. Prints one line of JSON.
+A thousand keys by Zipf's law with exponent 1.5 at random places of the ring, sixteen segments' worth of load that does not change for two
+hours, thirty draws. `adaptive` decides each minute with exact key histograms, and without any; `midpoint` halves the hottest segment each
+minute, as rules that cut at the midpoint do, while one is above capacity and wider than one hash. A segment fits if it is at or below its
+capacity, or if one key alone is above the capacity. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Slots = Mapping[int, float]
 
 
 def draw(seed: int) -> Slots:
-    """Load by hash, in capacities."""
+    """Return the load by hash, in capacities."""
     random = Random(seed)
     shares = [1 / rank**EXPONENT for rank in range(1, KEYS + 1)]
     slots: dict[int, float] = {}
@@ -45,19 +45,21 @@ def draw(seed: int) -> Slots:
 
 
 def within(segment: Segment, slots: Slots) -> dict[int, float]:
-    """The hashes of a segment that have load."""
+    """Return the hashes of a segment that have load."""
     return {at: load for at, load in slots.items() if segment.hash_range.contains(at)}
 
 
 def fits(segment: Segment, slots: Slots) -> bool:
-    """At or below capacity, or too hot in one hash, which no cut divides."""
+    """Return True if the segment is at or below capacity, or if one hash alone is above it, which no cut divides."""
     inside = within(segment, slots)
     load = sum(inside.values())
     return load <= 1 or max(inside.values()) > 0.95 * load
 
 
 def by_adaptive(slots: Slots, *, sketched: bool) -> dict[str, float]:
-    """Decided each minute; from when on nothing more had to fit, and the acts on what fitted alone that came later."""
+    """Decide each minute for two hours. Return the segments and the minute at which all fitted, and the actions, of which `in_vain`
+    concern only hot segments that fit.
+    """
     layout = SegmentLayout.initial(1, now=0)
     memory: dict[int, tuple[LoadStats, ...]] = {}
     strikes: dict[int, int] = {}
@@ -83,7 +85,9 @@ def by_adaptive(slots: Slots, *, sketched: bool) -> dict[str, float]:
 def _count_strikes(
     layout: SegmentLayout, slots: Slots, sealed: tuple[int, ...], strikes: dict[int, int]
 ) -> None:
-    """As the aggregation counts them: a split that left four fifths of the load in one part."""
+    """Update `strikes`: a part with at least four fifths of the load of the split segment gets one strike more than the segment, as the
+    aggregation counts them.
+    """
     if len(sealed) > 1:
         return
     whole = sum(within(layout.segments[sealed[0]], slots).values())
@@ -124,7 +128,9 @@ def _situation(
 
 
 def by_midpoint(slots: Slots) -> dict[str, float]:
-    """The hottest one is halved each minute; a split that leaves nearly all load on one side is in vain."""
+    """Halve the hottest segment each minute until none can be halved. A split that leaves more than 95 % of the load on one side is in
+    vain.
+    """
     layout, in_vain, acts = SegmentLayout.initial(1, now=0), 0, 0
     while True:
         hot: dict[int, float] = {}
@@ -143,7 +149,7 @@ def by_midpoint(slots: Slots) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     ways: dict[str, Any] = {
         "adaptive with sketches": lambda slots: by_adaptive(slots, sketched=True),
         "adaptive without": lambda slots: by_adaptive(slots, sketched=False),

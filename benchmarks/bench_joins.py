@@ -1,11 +1,12 @@
-"""Consumers that join together until each has its first message, with a real worker process: on the embedded logs and on Pulsar 4.2.4.
+"""Measures consumers that join at the same time until each has its first message, with a real worker process: on the embedded logs and on
+Pulsar 4.2.4.
 
-7, 50 and 200 consumers register within a second on a topic of one or four segments: as it was made, just after a segment was split
-for load, and just after two were merged. Messages of many keys come meanwhile. Each consumer's time begins with its registration;
-`plans` are the decisions that followed, and `acts` their reshapes. The consumers are threads of `--processes` processes;
-`processor_seconds` is what these took together, and what the worker took, until the last consumer had its message.
+7, 50 and 200 consumers register within a second on a topic of one or four segments: unchanged since its creation, just after a segment
+was split for load, and just after two were merged. Messages of many keys are sent meanwhile. Each consumer's time begins with its
+registration; `plans` are the decisions that followed, and `acts` their reshapes. The consumers are threads of `--processes` processes;
+`processor_seconds` is the processor time of these processes together, and of the worker, until the last consumer had its message.
 `one_split_a_minute` is the rule of PIP-483 on the same topic, for the few consumers that it can serve within the time of the benchmark.
-One line of JSON.
+Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _ACTS = """
 
 @dataclass(frozen=True)
 class EmbeddedPlace:
-    """Where everything is; goes to other processes."""
+    """Addresses and token of the servers; it is passed to other processes."""
 
     dsn: str
     address: str
@@ -68,7 +69,7 @@ class EmbeddedPlace:
 
     @contextmanager
     def clients(self) -> Iterator[tuple[Servers, LogClient]]:
-        """What an application has."""
+        """Open the clients of an application: workers and logs."""
         with (
             closing(Servers([self.address], self.token, call_timeout_seconds=10.0)) as servers,
             closing(EmbeddedLogClient(self.dsn)) as logs,
@@ -88,7 +89,7 @@ class Stage:
 
 @contextmanager
 def stage(data_plane: str) -> Iterator[Stage]:
-    """Servers of the stage's own."""
+    """Start private servers of the data plane with a worker, and yield them."""
     if data_plane == "pulsar":
         with tempfile.TemporaryDirectory() as directory, ground(Path(directory)) as (place, app):
             yield Stage(app, place, data_plane, NAMESPACE)
@@ -100,7 +101,7 @@ def stage(data_plane: str) -> Iterator[Stage]:
 
 @contextmanager
 def traffic(place: EmbeddedPlace | Place, topic: str) -> Iterator[None]:
-    """Messages of many keys meanwhile."""
+    """Send messages of many keys in a thread until the end of the block."""
     ending = threading.Event()
 
     def send() -> None:
@@ -125,8 +126,8 @@ def traffic(place: EmbeddedPlace | Place, topic: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Group:
-    """What the processes of consumers share. `waited`: seconds of each to the first message, 0 before; `took`: processor seconds of each
-    process until the last message was there.
+    """Shared state of the processes of consumers. `waited`: seconds of each consumer until its first message, 0 before; `took`: processor
+    seconds of each process until the last message had arrived.
     """
 
     waited: SynchronizedArray[float]
@@ -136,7 +137,7 @@ class Group:
 
 
 def consume(place: EmbeddedPlace | Place, topic: str, group: Group, process: int) -> None:
-    """A process of consumers, every n-th of n processes."""
+    """Run the consumers of one process, every n-th of n processes, until the group has ended."""
     count, processes = len(group.waited), len(group.took)
     with place.clients() as (servers, logs):
 
@@ -159,7 +160,9 @@ def consume(place: EmbeddedPlace | Place, topic: str, group: Group, process: int
 
 
 def join_together(stage: Stage, topic: str, count: int, processes: int, within_seconds: float) -> Group:
-    """Have the consumers register one after the other within a second, and wait until each has had a message."""
+    """Start the processes, in which the consumers register one after the other within a second, and wait until each has had a message, at
+    most `within_seconds`.
+    """
     spawn = multiprocessing.get_context("spawn")
     processes = min(processes, count)
     waited, took = spawn.Array("d", count), spawn.Array("d", processes)
@@ -181,13 +184,13 @@ def join_together(stage: Stage, topic: str, count: int, processes: int, within_s
 
 
 def worker_seconds() -> float:
-    """Processor seconds of the worker process so far."""
-    workers = [one for one in psutil.Process().children() if "worker" in one.cmdline()]
-    return sum(sum(one.cpu_times()[:2]) for one in workers)
+    """Return the processor seconds of the worker process so far."""
+    workers = [process for process in psutil.Process().children() if "worker" in process.cmdline()]
+    return sum(sum(process.cpu_times()[:2]) for process in workers)
 
 
 def make_scene(stage: Stage, topic: str, scene: str) -> None:
-    """The topic of the scene, whose last act has just ended."""
+    """Create the topic of the scene, and wait until the action of its history has ended."""
     segments, _, history = scene.partition(", ")
     before = int(segments) + {"new": 0, "after a split": -1, "after a merge": 1}[history]
     make_topic(stage.app, topic, stage.data_plane, segments=before)
@@ -202,7 +205,7 @@ def make_scene(stage: Stage, topic: str, scene: str) -> None:
 def join(
     stage: Stage, scene: str, count: int, *, processes: int, within_seconds: float, name: str = "adaptive"
 ) -> dict[str, object]:
-    """One scene."""
+    """Run one scene and return its figures."""
     topic = f"topic://{stage.namespace}/{name}-{scene.replace(', ', '-').replace(' ', '-')}-{count}"
     make_scene(stage, topic, scene)
     with stage.app.store.transaction() as tx:
@@ -230,19 +233,23 @@ def join(
 def measure(
     data_plane: str, counts: Sequence[int], scenes: Sequence[str], processes: int, rival_seconds: float
 ) -> dict[str, object]:
-    """All scenes on one data plane."""
+    """Run all scenes on one data plane, and print and return the figures."""
     figures: dict[str, dict[str, object]] = {}
-    with stage(data_plane) as here:
+    with stage(data_plane) as running_stage:
         for count in counts:
             for scene in scenes:
-                found = join(here, scene, count, processes=processes, within_seconds=60.0)
-                figures[f"{count} consumers, {scene}"] = found
-                print(f"{data_plane}, {count} consumers, {scene}: {found}", file=sys.stderr, flush=True)
+                scene_figures = join(running_stage, scene, count, processes=processes, within_seconds=60.0)
+                figures[f"{count} consumers, {scene}"] = scene_figures
+                print(
+                    f"{data_plane}, {count} consumers, {scene}: {scene_figures}", file=sys.stderr, flush=True
+                )
         set_policy(
-            here.app,
+            running_stage.app,
             lambda policy: replace(policy, profile="pip483", split_vs_rebucket_min_msg_rate_in=0.0),
         )
-        rival = join(here, "4, new", 7, processes=processes, within_seconds=rival_seconds, name="pip483")
+        rival = join(
+            running_stage, "4, new", 7, processes=processes, within_seconds=rival_seconds, name="pip483"
+        )
     return {
         **{
             f"goal_of_{count}": _goal(figures, count, goal)
@@ -256,13 +263,15 @@ def measure(
 
 def _goal(figures: Mapping[str, Mapping[str, object]], count: int, goal: float) -> str:
     worst = max(
-        float(str(found["worst_seconds"])) for name, found in figures.items() if name.startswith(f"{count} ")
+        float(str(scene_figures["worst_seconds"]))
+        for name, scene_figures in figures.items()
+        if name.startswith(f"{count} ")
     )
     return f"{goal:g} s at worst: {'met' if worst <= goal else 'missed'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure on private servers and print."""
+    """Measure on private servers and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--planes", nargs="*", default=[*GOALS], choices=[*GOALS])
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS)
@@ -272,11 +281,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rival-seconds", type=float, default=200.0)
     options = parser.parse_args(arguments)
-    found = {
+    document = {
         plane: measure(plane, options.counts, options.scenes, options.processes, options.rival_seconds)
         for plane in options.planes
     }
-    print(json.dumps({"benchmark": "joins", "machine": machine(), "processes": options.processes, **found}))
+    print(
+        json.dumps({"benchmark": "joins", "machine": machine(), "processes": options.processes, **document})
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One run of the aggregation by each way it can run, small to large: what a minute costs.
+"""Measures one run of the aggregation by each of its engines, small to large: the cost of a minute.
 
-A warm Spark Connect server, SQL in PostgreSQL, a session of one's own, and spark-submit; each from files and
-baseline to the changed records in Arrow. Prints one line of JSON: medians in seconds (of one run where it says first).
+A warm Spark Connect server, SQL in PostgreSQL, a session in this process, and spark-submit; each from files and baseline to the changed
+records in Arrow. Prints one line of JSON: medians in seconds (of one run where the key says first).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def prepare(directory: Path, samples: int) -> Baseline:
-    """Files of one run as the service lays them out; every topic has thresholds, no segment a record yet."""
+    """Write the files of one run as the service does, and return its baseline: every topic has thresholds, no segment has a record."""
     segments = samples // TICKS
     directory.mkdir()
     generate(segments, directory / "samples.parquet")
@@ -51,7 +51,7 @@ def prepare(directory: Path, samples: int) -> Baseline:
 
 
 def median_seconds(act: Callable[[], object], runs: int, warm_up: int) -> float:
-    """Of the runs after the warm-up."""
+    """Return the median seconds of `runs` calls after the warm-up calls."""
     taken = []
     for _ in range(warm_up + runs):
         began = time.perf_counter()
@@ -61,22 +61,22 @@ def median_seconds(act: Callable[[], object], runs: int, warm_up: int) -> float:
 
 
 def on_session(master: str, directory: Path, baseline: Baseline) -> None:
-    """The job on a session, and the records that change: what a run of the service does."""
+    """Run the job on a session, and compute the changed records, as a run of the service does."""
     url = (directory / "samples.parquet").as_uri()
-    heard = with_session(master, lambda spark: compute(spark, [url], directory.as_uri(), WINDOW))
-    record_changes(pq.read_table(directory / "rates", schema=RATE_SCHEMA), heard, baseline, WINDOW)
+    sources = with_session(master, lambda spark: compute(spark, [url], directory.as_uri(), WINDOW))
+    record_changes(pq.read_table(directory / "rates", schema=RATE_SCHEMA), sources, baseline, WINDOW)
 
 
 def on_sql(store: Store, directory: Path, baseline: Baseline) -> None:
-    """The same in PostgreSQL."""
+    """Run the job in PostgreSQL, and compute the changed records."""
     batches = pq.ParquetFile(directory / "samples.parquet").iter_batches(columns=list(sql_rates.COLUMNS))
     with store.transaction() as tx:
-        rates, heard = sql_rates.aggregate(tx, batches, WINDOW, RATE_SCHEMA)
-    record_changes(rates.cast(RATE_SCHEMA), heard, baseline, WINDOW)
+        rates, sources = sql_rates.aggregate(tx, batches, WINDOW, RATE_SCHEMA)
+    record_changes(rates.cast(RATE_SCHEMA), sources, baseline, WINDOW)
 
 
 def started_anew(command: list[str | Path], directory: Path) -> float:
-    """Seconds of a process of its own, its Spark included."""
+    """Return the seconds of a new process, including the start of its Spark."""
     parts = ["--samples", (directory / "samples.parquet").as_uri(), "--scratch", directory.as_uri()]
     parts += ["--window-end-ms", str(WINDOW.end_ms), "--master", "local[2]"]
     spark = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
@@ -87,7 +87,7 @@ def started_anew(command: list[str | Path], directory: Path) -> float:
 
 
 def figures(directory: Path, runs: int) -> dict[str, object]:
-    """All of them."""
+    """Return all figures."""
     os.environ["JAVA_HOME"] = str(java_home(directory))
     baselines = {size: prepare(directory / str(size), size) for size in SIZES}
     sql: dict[str, float] = {}
@@ -120,13 +120,13 @@ def figures(directory: Path, runs: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run it."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=7, help="measured runs of each")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        found = figures(Path(directory), options.runs)
-    print(json.dumps({"benchmark": "load_run", "runs": options.runs, **found, "machine": machine()}))
+        document = figures(Path(directory), options.runs)
+    print(json.dumps({"benchmark": "load_run", "runs": options.runs, **document, "machine": machine()}))
 
 
 if __name__ == "__main__":

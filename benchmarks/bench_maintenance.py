@@ -1,13 +1,13 @@
-"""The time that maintenance takes to prune and delete sealed, drained segments: this program, and an older commit beside it.
+"""Measures the time that maintenance takes to prune and delete sealed, drained segments: this program, and an older commit for
+comparison.
 
-    .venv/bin/python -m benchmarks.bench_maintenance --against d0e7970b
+.venv/bin/python -m benchmarks.bench_maintenance --against d0e7970b
 
-Topics of one segment are split and merged in turns. Each segment gets a message, which its subscription acknowledges, so
-that every sealed segment is read to its end. Then one round of the maintenance runs: reconcile, collect with retention 0,
-the prunes, the sweep, and after the longest call the second sweep that closes the deletion entries; the wait in between
-does not count. 10,000 segments are on the embedded logs, 500 on a broker. Each run has a database of its own on one
-server. The commits take turns, since machines are not equally fast from minute to minute; `ratio` is of the medians, of
-processor time (this process and the database's server) and of elapsed time.
+Topics of one segment are split and merged in turns. Each segment gets a message, which its subscription acknowledges, so that every
+sealed segment is drained. Then one round of the maintenance runs: reconcile, collect with retention 0, the prunes, the sweep, and after
+the longest call the second sweep that closes the deletion entries; the wait in between does not count. 10,000 segments are on the
+embedded logs, 500 on a broker. Each run has a database of its own on one server. The commits take turns, because machines are not equally
+fast from minute to minute; `ratio` is of the medians, of processor time (this process and the database's server) and of elapsed time.
 Without `--against` this program is measured alone. Prints one line of JSON.
 """
 
@@ -68,7 +68,7 @@ Places = Mapping[str, str]
 
 @contextmanager
 def application(url: str, places: Places) -> Iterator[Application]:
-    """Cleave on that database and data plane."""
+    """Open Cleave on that database and data plane."""
     settings = Settings(database_url=url, **places)  # type: ignore[arg-type]
     with closing(Application(settings, Store(url, pool_size=8))) as app:
         yield app
@@ -79,7 +79,7 @@ def _request(key: str) -> Request:
 
 
 class Fleet:
-    """Topics of one data plane whose segments are sealed one after the other, each read to its end."""
+    """Topics of one data plane whose segments are sealed one after the other, each drained."""
 
     def __init__(self, app: Application, plane: str, topics: int) -> None:
         self._app, self._plane = app, plane
@@ -97,7 +97,7 @@ class Fleet:
         self._finish()
 
     def reshape(self) -> None:
-        """All turns; the message of a segment is written and acknowledged before the segment is sealed."""
+        """Split and merge all topics for TURNS turns. The message of a segment is written and acknowledged before the segment is sealed."""
         with closing(self._app.log_client(self._plane)) as logs:
             for turn in range(TURNS):
                 first = turn // 2 * 3
@@ -117,8 +117,8 @@ class Fleet:
         ranges = ["0000-ffff"] if len(segment_ids) == 1 else ["0000-7fff", "8000-ffff"]
         plane = self._app.planes[self._plane]
         return [
-            plane.backing_topic(name, f"{one}-{number}")
-            for one, number in zip(ranges, segment_ids, strict=True)
+            plane.backing_topic(name, f"{hash_range}-{number}")
+            for hash_range, number in zip(ranges, segment_ids, strict=True)
         ]
 
     def _use(self, logs: LogClient, log: str) -> None:
@@ -135,14 +135,14 @@ class Fleet:
 
 
 def run_everything(app: Application) -> None:
-    """Run what is due until nothing is."""
+    """Run the operations that are due until none is."""
     runner = app.runner("benchmark")
     while run_due(runner, limit=TOGETHER):
         pass
 
 
 def reconcile(app: Application) -> None:
-    """Every topic. Raises RuntimeError where something is not as recorded."""
+    """Reconcile every topic. Raises RuntimeError if a log differs from the metadata."""
     after: int | None = 0
     while after is not None:
         findings, after = reconciler.reconcile_topics(app.store, app.planes, after=after)
@@ -151,7 +151,7 @@ def reconcile(app: Application) -> None:
 
 
 def collect(app: Application) -> None:
-    """Intend every prune that is due, and run it."""
+    """Write the intents of all prunes that are due, and run them. Raises RuntimeError if a segment cannot be pruned."""
     after: int | None = 0
     while after is not None:
         report = garbage_collector.collect(app.store, app.planes, retention_minutes=0, after=after)
@@ -162,7 +162,7 @@ def collect(app: Application) -> None:
 
 
 def sweep(app: Application) -> int:
-    """Work through every deletion entry that is due; logs found absent. Raises RuntimeError where a deletion fails."""
+    """Process every deletion entry that is due, and return the number of logs that were absent. Raises RuntimeError if a deletion fails."""
     absent = 0
     while True:
         report = deletion_sweeper.sweep(app.store, app.planes)
@@ -174,13 +174,13 @@ def sweep(app: Application) -> int:
 
 
 def measure_one(url: str, plane: str, places: Places, segments: int) -> dict[str, float]:
-    """One run of the program that this process has imported."""
+    """Measure one run of the program that this process has imported. Return seconds by step, and processor seconds."""
     telemetry.configure_logging(level=logging.ERROR)
     with application(url, places) as app:
         fleet = Fleet(app, plane, math.ceil(segments / SEALED_A_TOPIC))
         fleet.make()
         fleet.reshape()
-        meter, found = Meter.of(app), {}
+        meter, figures = Meter.of(app), {}
         parts: dict[str, Callable[[], object]] = {
             "reconcile": lambda: reconcile(app),
             "collect": lambda: collect(app),
@@ -193,20 +193,20 @@ def measure_one(url: str, plane: str, places: Places, segments: int) -> dict[str
                 time.sleep(app.planes[plane].call_timeout_seconds + 1.0)
             began = time.perf_counter()
             processor_ms += meter.milliseconds(lambda part=part: part(), 1)  # type: ignore[misc]
-            found[f"{name}_seconds"] = round(time.perf_counter() - began, 2)
-        found["total_seconds"] = round(sum(found.values()), 2)
-        found["processor_seconds"] = round(processor_ms / 1000, 2)
-        return found
+            figures[f"{name}_seconds"] = round(time.perf_counter() - began, 2)
+        figures["total_seconds"] = round(sum(figures.values()), 2)
+        figures["processor_seconds"] = round(processor_ms / 1000, 2)
+        return figures
 
 
 def run_one(
     tree: Path, server: EmbeddedPostgres, plane: str, places: Places, segments: int
 ) -> dict[str, float]:
-    """One run of the program in `tree`, as a process of its own on a new database, which that program migrates."""
+    """Run the program in `tree` once, as a process on a new database, which that program migrates. Return its figures."""
     name = f"maintenance_{secrets.token_hex(4)}"
-    given = json.dumps([server.create_database(name), plane, dict(places), segments])
+    request = json.dumps([server.create_database(name), plane, dict(places), segments])
     done = subprocess.run(
-        [sys.executable, __file__, "--one", given],
+        [sys.executable, __file__, "--one", request],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -214,12 +214,12 @@ def run_one(
         env={**os.environ, "PYTHONPATH": str(tree)},
     )
     server.drop_database(name)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def extract(commit: str, directory: Path) -> Path:
-    """The tree of that commit."""
+    """Write the tree of that commit into `directory`, and return the directory. Raises RuntimeError without git."""
     git = shutil.which("git")
     if git is None:
         raise RuntimeError("git is not installed; without it no older commit can be measured")
@@ -237,49 +237,54 @@ def in_turns(
     segments: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Medians of the programs' figures on one data plane."""
+    """Return the medians of the programs' figures on one data plane."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
     for number in range(rounds):
         for name in [*trees] if number % 2 == 0 else [*trees][::-1]:
             runs[name].append(run_one(trees[name], server, plane, places, segments))
             print(f"{plane}, {name}: {runs[name][-1]}", file=sys.stderr, flush=True)
     return {
-        name: {figure: round(median(one[figure] for one in found), 2) for figure in found[0]}
-        for name, found in runs.items()
+        name: {
+            figure: round(median(run_figures[figure] for run_figures in figures_of_runs), 2)
+            for figure in figures_of_runs[0]
+        }
+        for name, figures_of_runs in runs.items()
     }
 
 
 def measure(options: argparse.Namespace, directory: Path, running: ExitStack) -> dict[str, Any]:
-    """Every plane that was asked for."""
+    """Measure each requested data plane; with an older commit, also return the ratios."""
     trees = {"this program": ROOT}
     if options.against:
         trees[options.against] = extract(options.against, directory / "older")
     server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
     running.callback(server.destroy)
     server.start()
-    found: dict[str, Any] = {}
+    by_plane: dict[str, Any] = {}
     if options.segments:
-        found["embedded"] = in_turns(trees, server, "embedded", {}, options.segments, options.rounds)
+        by_plane["embedded"] = in_turns(trees, server, "embedded", {}, options.segments, options.rounds)
     if options.broker_segments:
         broker = PulsarStandalone(directory / "pulsar")
         running.callback(broker.destroy)
         broker.start()
         make_namespace(PulsarAccess(admin_url=broker.admin_url, service_url=broker.service_url))
         places = {"pulsar_admin_url": broker.admin_url, "pulsar_service_url": broker.service_url}
-        found["pulsar"] = in_turns(trees, server, "pulsar", places, options.broker_segments, options.rounds)
+        by_plane["pulsar"] = in_turns(
+            trees, server, "pulsar", places, options.broker_segments, options.rounds
+        )
     if options.against:
-        found["ratio"] = {
+        by_plane["ratio"] = {
             plane: {
-                part: round(one["this program"][part] / one[options.against][part], 2)
+                part: round(figures["this program"][part] / figures[options.against][part], 2)
                 for part in ("processor_seconds", "total_seconds")
             }
-            for plane, one in found.items()
+            for plane, figures in by_plane.items()
         }
-    return found
+    return by_plane
 
 
 def main() -> None:
-    """Measure on private servers and print."""
+    """Measure on private servers and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", default="", help="an older commit to measure in turns")
     parser.add_argument("--rounds", type=int, default=3)

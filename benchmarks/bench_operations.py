@@ -1,12 +1,11 @@
-"""How many splits and merges a second one worker commits, against pgbench's TPC-B-like on the same server.
+"""Measures the splits and merges that one worker commits per second, compared with pgbench's TPC-B-like transactions on the same server.
 
-Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal and history,
-clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this one asks for
-operations by the auto-scaler's door, as many in a transaction as its passes and with a row in the ledger for each, and
-then, for comparison, for one at a time as people do. pgbench's 2 clients take turns with them, several times, since
-machines are not equally fast from minute to minute; the ratio is of the means. Beside it stands where the time of one
-operation goes: processor time of the three parties, waits for the disk, transactions; and how busy the machine was with
-other things. Prints one line of JSON.
+Each operation is complete: intent, children with subscriptions, fence, the commit with journal and history, clean-up, on the embedded
+data plane. The worker is a separate process, like `cleave worker`; this process requests operations as the auto-scaler does, as many in a
+transaction as its passes and with a row in the decision log for each, and then, for comparison, one at a time as people do. pgbench's 2
+clients take turns with them, several times, because machines are not equally fast from minute to minute; the ratio is of the means.
+Further figures: the processor time of the three parties for one operation, waits for the disk, transactions, and the machine's load by
+other programs. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -60,14 +59,16 @@ Ask = Callable[[Sequence[int], int], None]
 
 @contextmanager
 def application(url: str) -> Iterator[Application]:
-    """Cleave on that database."""
+    """Open Cleave on that database."""
     with closing(Application(Settings(database_url=url), Store(url, pool_size=8))) as app:
         yield app
 
 
 @contextmanager
 def worker(url: str, parallel: int) -> Iterator[int]:
-    """`cleave worker` on that database; it takes its shards while the topics are made."""
+    """Run `cleave worker` on that database as a process until the end of the block, and yield its id; it acquires its shards while the
+    topics are created.
+    """
     env = {**os.environ, "CLEAVE_DATABASE_URL": url, "CLEAVE_WORKER_PARALLEL_OPERATIONS": str(parallel)}
     command = [
         sys.executable,
@@ -89,7 +90,7 @@ def _request(key: str) -> Request:
 
 
 def make_topics(app: Application, topics: int, kind: str = "t") -> list[int]:
-    """So many with a subscription each; their ids."""
+    """Create `topics` topics with a subscription each, and return their ids."""
     topic_ids = [
         topic_admin.create_topic(
             app.store, app.planes, _name(number, kind), _request(f"c-{kind}{number}")
@@ -104,17 +105,21 @@ def make_topics(app: Application, topics: int, kind: str = "t") -> list[int]:
 
 
 def _planner(turn: int) -> Planner:
-    """Each second turn makes two segments of one, the others make one of them again: three ids a round."""
+    """Return the planner of a turn: an even turn splits one segment into two, an odd one merges them again; each round uses three ids."""
     first = turn // 2 * 3
     return segment_admin.splitting(first) if turn % 2 == 0 else segment_admin.merging(first + 1, first + 2)
 
 
 def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
-    """As a pass of the auto-scaler does, with a row in the ledger for each; what stands there was decided once before."""
+    """Return a function that requests operations in one transaction, as a pass of the auto-scaler does, with a row in the decision log
+    for each.
+
+    The rows hold an evaluation that is computed once, here. The function raises RuntimeError if another process has changed a topic.
+    """
     max_buckets = AutoScalePolicy().entry_bucket_max_per_segment
     with app.store.transaction() as tx:
         capabilities = {"embedded": app.planes["embedded"].capabilities}
-        found = situations.load_situations(tx, topic_ids, capabilities)
+        inputs = situations.load_situations(tx, topic_ids, capabilities)
     rows = {
         topic_id: EvaluationRecord(
             decision_id=0,
@@ -128,7 +133,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
             evaluation=decide(situation, ALL_LANES),
             situation=situation.to_json(),
         )
-        for topic_id, situation in found.items()
+        for topic_id, situation in inputs.items()
     }
 
     def ask(numbers: Sequence[int], turn: int) -> None:
@@ -140,7 +145,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
                 for number, decision_id in decision_ids.items()
             ]
             views = reshape_intents.look_at_many(
-                tx, [topic_ids[n] for n in numbers], [one.request_key for one in requests]
+                tx, [topic_ids[n] for n in numbers], [request.request_key for request in requests]
             )
             drafts = [
                 ReshapeDraft(view, planner(view.layout, max_buckets), request, naming(app.planes["embedded"]))
@@ -159,7 +164,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
 
 
 def ask_one_by_one(app: Application) -> Ask:
-    """As people do."""
+    """Return a function that requests operations one at a time, as people do."""
 
     def ask(numbers: Sequence[int], turn: int) -> None:
         for number in numbers:
@@ -172,8 +177,10 @@ def ask_one_by_one(app: Application) -> Ask:
 def churn(
     app: Application, topic_ids: Sequence[int], first_turn: int, seconds: float, ask: Ask
 ) -> tuple[int, int]:
-    """Turn after turn for so long, an even number of them, one group of topics after the other; a group waits for its
-    operations before it is asked again. Returns turns and operations.
+    """Request operations on all topics, turn after turn, for at least `seconds` and an even number of turns. Return the numbers of turns
+    and operations.
+
+    Each group of ACTING_TOPICS topics waits for its operations before its next request.
     """
     numbers = range(len(topic_ids))
     groups = [numbers[first : first + ACTING_TOPICS] for first in numbers[::ACTING_TOPICS]]
@@ -188,7 +195,9 @@ def churn(
 
 
 def _wait_idle(app: Application, topic_ids: Sequence[int]) -> None:
-    """Looks by the cheapest statement there is, so that waiting takes little from what is measured."""
+    """Wait until no operation of the topics is live, by polling with the cheapest statement, so that the wait takes little from the
+    measured work.
+    """
     live = text(
         "SELECT EXISTS (SELECT FROM cleave.operation"
         " WHERE finished_at IS NULL AND topic_id = ANY (:topic_ids))"
@@ -201,9 +210,10 @@ def _wait_idle(app: Application, topic_ids: Sequence[int]) -> None:
 
 
 def beside_a_held_row(app: Application, topic_ids: Sequence[int], ask: Ask) -> dict[str, int]:
-    """As many reshapes at once as there are topics, while somebody holds a row of the first topic for `HELD_SECONDS`.
+    """Reshape all topics at once, while a transaction holds a row of the first topic for `HELD_SECONDS`.
 
-    How long its range took no writes, and the longest of the others', counted from the announcement of the fence: never too short.
+    Return, in milliseconds, the time for which its range accepted no writes, and the longest time of the others, counted from the
+    announcement of the fence, so never too short.
     """
     with app.store.transaction() as tx:
         tx.execute(
@@ -215,7 +225,7 @@ def beside_a_held_row(app: Application, topic_ids: Sequence[int], ask: Ask) -> d
     _wait_idle(app, topic_ids)
     with app.store.transaction() as tx:
         rows = tx.execute(text(_UNWRITABLE), {"topic_ids": list(topic_ids)}).all()
-    unwritable_ms = {topic_id: round(found) for topic_id, found in rows}
+    unwritable_ms = {topic_id: round(milliseconds) for topic_id, milliseconds in rows}
     own_ms = unwritable_ms.pop(topic_ids[0])
     return {
         "row_held": round(HELD_SECONDS * 1000),
@@ -229,7 +239,7 @@ def _name(number: int, kind: str = "t") -> str:
 
 
 def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, object]:
-    """Both ways of asking beside pgbench, which runs before and after each of several rounds."""
+    """Measure both kinds of requests, with pgbench before the first and after each of several rounds. Return the figures."""
     rival = [pgbench(url, seconds, initialise=True)]
     migrate(url)
     counts, elapsed = [0, 0], [0.0, 0.0]
@@ -256,7 +266,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
         "asked_for_at_once": ACTING_TOPICS,
         "topics": topics,
         "parallel_operations": parallel,
-        "pgbench_tps": [round(one) for one in rival],
+        "pgbench_tps": [round(tps_of_round) for tps_of_round in rival],
         "ratio": round(rates[0] / tps, 3),
         "goal": 0.2,
         "of_one_operation": costs[0],
@@ -270,7 +280,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--topics", type=int, default=6 * ACTING_TOPICS)

@@ -1,11 +1,11 @@
-"""What an outage of the database costs: messages lost, deleted unread and late, and the seconds until everybody goes on.
+"""Measures the cost of a database outage: messages lost, deleted unread and late, and the seconds until every client continues.
 
-Each scenario of `tests/support/outage_scenarios.py` on the embedded logs and on a Pulsar 4.2.4: two producers of 40 messages
-a second, two consumers, one worker with the default time-outs, and a private primary with its standby behind one fixed port.
-`messages_lost` were acknowledged and are nowhere; `lost_with_server` were acknowledged by a server that nothing was
-replicated or backed up from any more, as embedded logs lose them with it. Seconds count from the moment at which the
-promoted or restored server answers; None: not within the scenario's limit. Messages are sums over the rounds, seconds the
-longest of any client and round. Prints one line of JSON.
+Each scenario of `tests/support/outage_scenarios.py` runs on the embedded logs and on a Pulsar 4.2.4: two producers of 40 messages per
+second, two consumers, one worker with the default time-outs, and a private primary with its standby behind one fixed port.
+`messages_lost` were acknowledged and are missing; `lost_with_server` were acknowledged by a server that was no longer replicated or
+backed up, so that embedded logs lose them with the server. Seconds count from the moment at which the promoted or restored server
+answers; None: not within the scenario's limit. Messages are sums over the rounds, seconds the longest of any client and round. Prints one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ GOALS = {"messages_lost": 0, "deleted_unread": 0, "out_of_order": 0}
 
 
 def longest(seconds: Sequence[float | None]) -> float | None:
-    """The longest of them; None where one never came."""
+    """Return the longest of the times; None if one of them is None."""
     known = [one for one in seconds if one is not None]
     return max(known) if len(known) == len(seconds) else None
 
 
 def figures(found: Sequence[Outcome]) -> dict[str, Any]:
-    """One scenario on one plane: sums of messages, and the longest times."""
+    """Return the figures of one scenario on one plane: sums of messages, and the longest times."""
     readings = [one for outcome in found for one in (outcome.live, outcome.audit)]
     return {
         "acknowledged": sum(one.acknowledged for one in found),
@@ -77,7 +77,7 @@ class OutageServers:
             self._broker.start()
 
     def play(self, scenario: Scenario, plane: str) -> Outcome:
-        """One round on one plane."""
+        """Run one round of the scenario on one plane, and return its outcome."""
         self._number += 1
         directory = self.directory / f"scene-{self._number}"
         directory.mkdir()
@@ -101,42 +101,42 @@ MEASURED = (
 
 
 def measure(
-    ground: OutageServers, names: Sequence[str], planes: Sequence[str], rounds: int
+    servers: OutageServers, names: Sequence[str], planes: Sequence[str], rounds: int
 ) -> dict[str, Any]:
-    """Every scenario that this machine can play, by plane."""
-    found: dict[str, dict[str, Any]] = {}
+    """Run each scenario that this machine supports, and return the figures by plane."""
+    by_plane: dict[str, dict[str, Any]] = {}
     for name in names:
         scenario = SCENARIOS[name]
         if scenario.missing:
             print(f"{name}: {scenario.missing}", file=sys.stderr)
             continue
         for plane in planes:
-            outcomes = [ground.play(scenario, plane) for _ in range(rounds)]
+            outcomes = [servers.play(scenario, plane) for _ in range(rounds)]
             print("\n".join([f"== {name}", *map(str, outcomes)]), file=sys.stderr, flush=True)
-            found.setdefault(name, {})[plane] = figures(outcomes)
-    return found
+            by_plane.setdefault(name, {})[plane] = figures(outcomes)
+    return by_plane
 
 
 def run(options: argparse.Namespace) -> Mapping[str, Any]:
-    """Measure on private servers, in memory where there is room."""
+    """Measure on private servers, in memory if there is room. Return the document."""
     in_memory = shutil.disk_usage(IN_MEMORY).free >= ENOUGH_BYTES if IN_MEMORY.is_dir() else False
     directory = Path(tempfile.mkdtemp(prefix="cleave-outages-", dir=IN_MEMORY if in_memory else None))
     directory.chmod(0o711)
     with ExitStack() as running:
         running.callback(shutil.rmtree, directory, ignore_errors=True)
-        ground = OutageServers(directory, running, options.planes)
-        return measure(ground, options.scenarios, options.planes, options.rounds)
+        servers = OutageServers(directory, running, options.planes)
+        return measure(servers, options.scenarios, options.planes, options.rounds)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1, help="of each scenario on each plane")
     parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=MEASURED)
     parser.add_argument("--planes", nargs="+", choices=PLANES, default=list(PLANES))
     options = parser.parse_args()
     telemetry.configure_logging(level=logging.CRITICAL)
-    found = run(options)
+    document = run(options)
     print(
         json.dumps(
             {
@@ -145,7 +145,7 @@ def main() -> None:
                 "goal": GOALS,
                 "late_after_seconds": LATE_SECONDS,
                 "rounds": options.rounds,
-                "outages": found,
+                "outages": document,
             }
         )
     )

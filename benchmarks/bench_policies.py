@@ -1,7 +1,8 @@
-"""What policies and other systems' rules cost on recorded loads, beside what another simulator measured; and how fast that is.
+"""Measures the cost of policies and other systems' rules on recorded loads, compared with the figures of another simulator, and the speed
+of the simulation.
 
-Needs the traces of the Numenta Anomaly Benchmark below `CLEAVE_TRACES`. Prints one line of JSON: cost ÷ least cost of each
-rule, the response to a burst, and topic-days a minute on two processes.
+Needs the traces of the Numenta Anomaly Benchmark below `CLEAVE_TRACES`. Prints one line of JSON: cost ÷ least cost of each rule, the
+response to a burst, and topic-days per minute on two processes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ GOAL_TOPIC_DAYS_A_MINUTE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rule, under what conditions it is run, and its cost ÷ least cost as measured elsewhere: taxi, tweets, ELB."""
+    """A rule, the conditions of its run, and its cost ÷ least cost as measured elsewhere: taxi, tweets, ELB."""
 
     rule: str
     conditions: Conditions
@@ -84,7 +85,7 @@ BURSTS: tuple[tuple[str, Conditions, int, float | None, float | None], ...] = (
 
 
 def traces() -> Path:
-    """Where they are."""
+    """Return the directory of the traces."""
     where = os.environ.get("CLEAVE_TRACES")
     if not where:
         sys.exit("CLEAVE_TRACES names no directory; set it to one that has the benchmark's data below nab/")
@@ -93,19 +94,19 @@ def traces() -> Path:
 
 @cache
 def recorded(name: str, step_seconds: int) -> LoadSeries:
-    """The first week of a trace."""
+    """Return the first week of a trace."""
     return trace(traces(), name, step_seconds=step_seconds)
 
 
 @cache
 def least(name: str, step_seconds: int) -> float:
-    """J* of a trace."""
+    """Return the least possible cost of a trace."""
     load = recorded(name, step_seconds).load(SPLIT)
     return float(lower_bound(load, Prices(), step_seconds=step_seconds, most_segments=64)[0])
 
 
 def run_of(row: int, name: str) -> tuple[float, Score]:
-    """Cost ÷ least cost of a rule on a trace, and all else that it cost."""
+    """Return cost ÷ least cost of a rule on a trace, and the parts of the cost."""
     rule, conditions = ROWS[row].rule, ROWS[row].conditions
     step = 60 if rule == "adaptive" or conditions is FORGETFUL else 10
     series = recorded(name, step)
@@ -114,22 +115,24 @@ def run_of(row: int, name: str) -> tuple[float, Score]:
 
 
 def regrets(row: Row, runs: Sequence[tuple[float, Score]]) -> dict[str, object]:
-    """Cost ÷ least cost on each trace, with what was traded for what on all of them."""
-    found: dict[str, object] = {}
+    """Return cost ÷ least cost of the rule on each trace, its geometric mean, and over all traces the hours of overload, the sealed rings
+    and the longest silence.
+    """
+    figures: dict[str, object] = {}
     costs = [cost for cost, _ in runs]
     elsewhere = row.elsewhere or (math.nan,) * len(costs)
-    for name, cost, theirs in zip(FILES, costs, elsewhere, strict=True):
-        found[name] = round(cost, 3)
-        found[f"{name}_elsewhere"] = "-" if math.isnan(theirs) else theirs
-    found["geometric_mean"] = round(statistics.geometric_mean(costs), 3)
-    found["overload_hours"] = round(sum(scored.overload_seconds for _, scored in runs) / 3600, 1)
-    found["rings_resealed"] = round(sum(scored.rings_resealed for _, scored in runs), 1)
-    found["longest_silence_seconds"] = max(scored.silent_seconds for _, scored in runs)
-    return found
+    for name, cost, measured_elsewhere in zip(FILES, costs, elsewhere, strict=True):
+        figures[name] = round(cost, 3)
+        figures[f"{name}_elsewhere"] = "-" if math.isnan(measured_elsewhere) else measured_elsewhere
+    figures["geometric_mean"] = round(statistics.geometric_mean(costs), 3)
+    figures["overload_hours"] = round(sum(scored.overload_seconds for _, scored in runs) / 3600, 1)
+    figures["rings_resealed"] = round(sum(scored.rings_resealed for _, scored in runs), 1)
+    figures["longest_silence_seconds"] = max(scored.silent_seconds for _, scored in runs)
+    return figures
 
 
 def all_regrets(processes: int) -> dict[str, dict[str, object]]:
-    """Of every rule."""
+    """Return the regrets of every rule, computed by that many processes."""
     work = [(row, name) for name in reversed([*FILES]) for row in range(len(ROWS))]
     with ProcessPoolExecutor(processes) as pool:
         done = dict(zip(work, pool.map(run_of, *zip(*work, strict=True)), strict=True))
@@ -137,7 +140,9 @@ def all_regrets(processes: int) -> dict[str, dict[str, object]]:
 
 
 def burst(rule: str, conditions: Conditions, times: int, step_before_tick: int = 1) -> dict[str, float]:
-    """From half a capacity to so many times 0.8, in steps of 10 s: how long something is overloaded, and how much."""
+    """Simulate a step from half a capacity to `times` times 0.8, in steps of 10 s. Return the minutes of overload, and the minutes summed
+    over overloaded segments.
+    """
     load = np.where(np.arange(900) < 66 - step_before_tick, 0.5, times * 0.8) * POLICY.split_msg_rate_in
     series = of_messages("burst", load, step_seconds=10)
     roomy = replace(POLICY, max_segments=128)  # with 64, a rule that cuts unevenly never ends the overload
@@ -149,8 +154,8 @@ def burst(rule: str, conditions: Conditions, times: int, step_before_tick: int =
 
 
 def bursts() -> dict[str, dict[str, object]]:
-    """Each rule's response beside the one measured elsewhere, and that of `adaptive` at the worst moment."""
-    found: dict[str, dict[str, object]] = {
+    """Return each rule's response and the one measured elsewhere, and that of `adaptive` at the worst moment."""
+    responses: dict[str, dict[str, object]] = {
         f"{rule}, {times} × 0.8": {
             **burst(rule, conditions, times),
             "minutes_elsewhere": minutes,
@@ -159,18 +164,18 @@ def bursts() -> dict[str, dict[str, object]]:
         for rule, conditions, times, minutes, segment_minutes in BURSTS
     }
     worst = [burst("adaptive", PLAIN, 64, step_before_tick=before) for before in range(1, 7)]
-    found["adaptive, 64 × 0.8, worst moment"] = {
-        **{name: max(one[name] for one in worst) for name in worst[0]},
+    responses["adaptive, 64 × 0.8, worst moment"] = {
+        **{name: max(response[name] for response in worst) for name in worst[0]},
         "minutes_elsewhere": 1.5,
         "segment_minutes_elsewhere": 44,
     }
-    return found
+    return responses
 
 
 def one_week(rule: str, name: str, mean_load: float, first_day: int) -> tuple[float, float, float, int]:
-    """A week of a trace from that day on: days, seconds, seconds of processor time, and how often the rule was asked.
+    """Simulate a week of a trace from a day on. Return days, seconds, processor seconds, and the number of evaluations.
 
-    Reading the trace is left out: recorded loads come as tables.
+    The time to read the trace is not included, because recorded loads come as tables.
     """
     series = trace(traces(), name, mean_load=mean_load, first_day=first_day)
     started, used = time.perf_counter(), time.process_time()
@@ -180,7 +185,7 @@ def one_week(rule: str, name: str, mean_load: float, first_day: int) -> tuple[fl
 
 
 def speed(rule: str, mean_load: float, weeks: int, processes: int) -> dict[str, float]:
-    """Topic-days a minute with so many processes, scored; every topic has a week of its own."""
+    """Return the topic-days per minute of that many processes, with scores; every topic has a week of its own."""
     work = [(rule, name, mean_load, day % 7) for day in range(weeks) for name in FILES]
     with ProcessPoolExecutor(processes) as pool:
         done = list(pool.map(one_week, *zip(*work, strict=True)))
@@ -193,7 +198,7 @@ def speed(rule: str, mean_load: float, weeks: int, processes: int) -> dict[str, 
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weeks", type=int, default=4, help="of each trace and rule, for the speed")
     parser.add_argument("--processes", type=int, default=2)

@@ -56,7 +56,7 @@ from controller.store.postgres.migrations import migrate
 def side_by_side(
     running: ExitStack, server: EmbeddedPostgres, directory: Path, consumers_seconds: float
 ) -> list[System]:
-    """All three, up and running."""
+    """Start all three systems with their brokers."""
     brokers = {}
     for version in (PULSAR_4, PULSAR_5):
         brokers[version] = PulsarStandalone(directory / f"broker-{version}", version)
@@ -78,7 +78,7 @@ def side_by_side(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -109,9 +109,9 @@ def main() -> None:
             load_averages.append(psutil.getloadavg()[0])
             bursts: dict[str, dict[str, Any]] = {}
             for pace_name, pace in PACES.items() if options.burst_seconds else ():
-                for one in options.burst_systems:
-                    with own_system(one, pace, server, directory / f"burst_{pace_name}_{one}") as system:
-                        bursts.setdefault(pace_name, {})[one] = burst(
+                for entry in options.burst_systems:
+                    with own_system(entry, pace, server, directory / f"burst_{pace_name}_{entry}") as system:
+                        bursts.setdefault(pace_name, {})[entry] = burst(
                             system, pace, seconds=options.burst_seconds, threshold=options.burst_threshold
                         )
         finally:
@@ -121,7 +121,11 @@ def main() -> None:
         "benchmark": "pulsar_controllers",
         "machine": machine(),
         "load_average": dict(
-            zip(("before", "after_latencies", "after"), [round(one, 1) for one in load_averages], strict=True)
+            zip(
+                ("before", "after_latencies", "after"),
+                [round(entry, 1) for entry in load_averages],
+                strict=True,
+            )
         ),
         "rounds": options.rounds,
         "consumers_looked_at_every_seconds": options.consumers_seconds,

@@ -1,7 +1,7 @@
-"""How long from a consumer's registration to its segment being active, with a real worker process.
+"""Measures the time from a consumer's registration until its segment is active, with a real worker process.
 
-Each round registers the consumer that makes one too many on a one-segment topic and waits for the layout
-notification of the split. Also prints the worker's memory with 10,000 topics in the database. One line of JSON.
+Each round registers one consumer too many on a one-segment topic, and waits for the layout notification of the split. Also prints the
+worker's memory with 10,000 topics in the database. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from controller.store.topics import consumers, policies, topics
 
 
 def prepare(app: Application, rounds: int) -> list[int]:
-    """One-segment topics with a stream subscription and its first consumer; their ids."""
+    """Create one-segment topics with a stream subscription and its first consumer, and return their ids."""
     ids = []
     for number in range(rounds):
         name = f"topic://bench/reaction/t{number}"
@@ -51,8 +51,8 @@ def prepare(app: Application, rounds: int) -> list[int]:
     _wait_idle(app)
     with app.store.transaction() as tx:
         # A newcomer is to have a segment of its own, however little there is to read: sharing buckets asks no operation.
-        seen = policies.get_cluster(tx)
-        policy = replace(seen.policy, split_vs_rebucket_min_msg_rate_in=0.0)
+        stored_policy = policies.get_cluster(tx)
+        policy = replace(stored_policy.policy, split_vs_rebucket_min_msg_rate_in=0.0)
         policies.set_cluster(tx, policy, actor="benchmark")
         for number in range(rounds):
             topic_id = topics.find_topic(tx, f"topic://bench/reaction/t{number}").topic_id
@@ -74,7 +74,9 @@ def _wait_idle(app: Application) -> None:
 
 
 def react(app: Application, topic_ids: list[int]) -> list[float]:
-    """Milliseconds of each round."""
+    """Register a second consumer on each topic, and return the milliseconds until its split is notified. Raises RuntimeError after 30 s
+    without a split.
+    """
     listener = Listener(app.store.address, ["cleave_layout"])
     listener.wait(0.1)
     took = []
@@ -92,7 +94,7 @@ def react(app: Application, topic_ids: list[int]) -> list[float]:
 
 
 def measure(url: str, directory: Path, rounds: int, fleet: int) -> dict[str, object]:
-    """Latencies, and the worker's memory before and after."""
+    """Return the latencies, and the worker's memory before and after."""
     migrate(url)
     with application(url) as app:
         with app.store.transaction() as tx:
@@ -125,7 +127,7 @@ def measure(url: str, directory: Path, rounds: int, fleet: int) -> dict[str, obj
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--fleet", type=int, default=10_000)

@@ -1,8 +1,9 @@
-"""What it costs to compare the books with the data plane, a topic, and how many topics fit into a maintenance period.
+"""Measures the cost of reconciling the metadata with the data plane, per topic, and the number of topics that fit into a maintenance
+period.
 
-Topics of several segments with a subscription, one in ten of them split once, on the embedded data plane; all are as recorded,
-as nearly all topics are nearly always. The run is the one that maintenance makes: pages of topics, looked at together.
-Processor time of this process and of the server, added up as if both shared one core. Prints one line of JSON.
+Topics of several segments with a subscription, one in ten of them split once, on the embedded data plane; the logs match the metadata, as
+they do nearly always. The run is that of maintenance: pages of topics, read together. Processor time of this process and of the server is
+added up as if both shared one core. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ GOAL_TOPICS = 100_000
 
 
 def make_topics(app: Application, first: int, last: int) -> None:
-    """Topics of these numbers, done."""
+    """Create the topics with the numbers `first` to `last` - 1, and split every tenth. Returns when all operations have ended."""
     runner = RunnerContext(store=app.store, planes=app.planes, runner_id="benchmark")
 
     def finish() -> None:
@@ -61,7 +62,7 @@ def _request(key: str) -> Request:
 
 
 def reconcile_all(app: Application) -> None:
-    """Every page, as maintenance does. Raises RuntimeError where something is not as recorded."""
+    """Reconcile every page of topics, as maintenance does. Raises RuntimeError if a log differs from the metadata."""
     after: int | None = 0
     while after is not None:
         findings, after = reconcile_topics(app.store, app.planes, after=after)
@@ -70,9 +71,9 @@ def reconcile_all(app: Application) -> None:
 
 
 def measure(url: str, stages: list[int]) -> dict[str, object]:
-    """The cost of a topic with so many of them."""
+    """Return the cost per topic at each of these numbers of topics."""
     migrate(url)
-    found: dict[str, dict[str, float]] = {}
+    by_size: dict[str, dict[str, float]] = {}
     made = 0
     with application(url) as app:
         meter = Meter.of(app)
@@ -81,15 +82,15 @@ def measure(url: str, stages: list[int]) -> dict[str, object]:
             made = topics
             total_ms = meter.milliseconds(lambda: reconcile_all(app), 2)
             a_topic_ms = total_ms / topics
-            found[f"{topics} topics"] = {
+            by_size[f"{topics} topics"] = {
                 "processor_ms_a_topic": round(a_topic_ms, 3),
                 "topics_a_period_on_one_core": round(PERIOD_SECONDS * 1000 / a_topic_ms),
             }
-    return {"compared": found, "segments_a_topic": SEGMENTS, "period_seconds": PERIOD_SECONDS}
+    return {"compared": by_size, "segments_a_topic": SEGMENTS, "period_seconds": PERIOD_SECONDS}
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, nargs="+", default=[1000, 4000])
     options = parser.parse_args()

@@ -1,9 +1,8 @@
-"""How long the counters of 100,000 watched topics take from one broker's metrics page, and how much memory.
+"""Measures the time and memory that the counters of 100,000 watched topics take from one broker's metrics page.
 
-The recorded page of a real broker is multiplied (see `broker_page`), served chunked by a process of its own, and read
-by a fresh process as the collector does: all topics in one call, twice, so that the second reading also carries what
-the first left behind. Beside it, what the lines that matter would cost the parser of `prometheus_client` once somebody
-has found them. One line of JSON.
+The recorded page of a real broker is multiplied (see `broker_page`), served chunked by a separate process, and read by a new process as
+the collector does: all topics in one call, twice, so that the second read also includes the remains of the first. For comparison: the
+cost of the relevant lines for the parser of `prometheus_client` once they are found. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ GOAL = {"seconds": 10.0, "peak_rss_mib": 300.0}
 
 
 class Broker(BaseHTTPRequestHandler):
-    """Lists itself, and serves the file as its page."""
+    """A broker that lists itself, and serves the file as its metrics page."""
 
     protocol_version = "HTTP/1.1"
     page = Path()
 
     def do_GET(self) -> None:
-        """One request."""
+        """Answer one request: the page in chunks for `/metrics/`, the list of brokers for any other path."""
         self.send_response(200)
         if self.path == "/metrics/":
             self.send_header("Transfer-Encoding", "chunked")
@@ -64,11 +63,11 @@ class Broker(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Log nothing."""
 
 
 def serve(page: Path) -> None:
-    """Until killed; the port is the one line it prints."""
+    """Print the port, and serve until the process is killed."""
     Broker.page = page
     server = ThreadingHTTPServer(("127.0.0.1", 0), Broker)
     print(server.server_address[1], flush=True)
@@ -76,7 +75,7 @@ def serve(page: Path) -> None:
 
 
 def measure(url: str, topics: int) -> dict[str, object]:
-    """In this process, which should be fresh."""
+    """Read the page twice in this process, which should be new. Return seconds, processor seconds and memory."""
     watched = [topic(number) for number in range(topics)]
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     load = PulsarLoad(requests.Session(), [url], LoadSettings(page_seconds=120.0))
@@ -100,7 +99,7 @@ def measure(url: str, topics: int) -> dict[str, object]:
 
 
 def library_microseconds(lines: int = 5_000) -> float:
-    """What one counter's line costs the parser of `prometheus_client`, in processor time."""
+    """Return the processor time of one counter's line in the parser of `prometheus_client`, in microseconds."""
     wanted = (b"pulsar_in_messages_total{", b"pulsar_out_bytes_total{")
     text = b"".join(
         line
@@ -109,12 +108,12 @@ def library_microseconds(lines: int = 5_000) -> float:
         if line.startswith(wanted) and b"orders0" in line
     ).decode()
     began = time.process_time()
-    found = sum(len(family.samples) for family in text_string_to_metric_families(text))
-    return round((time.process_time() - began) / found * 1e6, 1)
+    samples = sum(len(family.samples) for family in text_string_to_metric_families(text))
+    return round((time.process_time() - began) / samples * 1e6, 1)
 
 
 def figures(directory: Path, topics: int) -> dict[str, object]:
-    """A page on disk, a server of it, and a fresh reader."""
+    """Write a page to disk, start its server, and return the figures of a new reader process."""
     page = directory / "metrics"
     with page.open("wb") as file:
         for piece in multiplied(topics):
@@ -129,17 +128,17 @@ def figures(directory: Path, topics: int) -> dict[str, object]:
     finally:
         server.kill()
         server.wait()
-    found = json.loads(done.stdout.splitlines()[-1])
+    measured = json.loads(done.stdout.splitlines()[-1])
     return {
         "page_mib": round(page.stat().st_size / 2**20),
-        **found,
-        "cpu_microseconds_a_line": round(min(found["cpu_seconds"]) / (4 * topics) * 1e6, 1),
+        **measured,
+        "cpu_microseconds_a_line": round(min(measured["cpu_seconds"]) / (4 * topics) * 1e6, 1),
         "library_cpu_microseconds_a_line": library_microseconds(),
     }
 
 
 def main() -> None:
-    """Run it."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=100_000, help="topics on the page, all of them watched")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
@@ -151,13 +150,13 @@ def main() -> None:
         print(json.dumps(measure(options.measure, options.topics)))
     else:
         with tempfile.TemporaryDirectory() as directory:
-            found = figures(Path(directory), options.topics)
+            document = figures(Path(directory), options.topics)
         print(
             json.dumps(
                 {
                     "benchmark": "scrape",
                     "topics": options.topics,
-                    **found,
+                    **document,
                     "goal": GOAL,
                     "machine": machine(),
                 }

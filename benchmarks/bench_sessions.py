@@ -1,9 +1,9 @@
-"""A second stream consumer joins a topic of one segment under load, and a leader is killed: embedded logs, a real worker.
+"""Measures a second stream consumer that joins a topic of one segment under load, and the kill of a leader: embedded logs, a real worker.
 
-`join`: from the call that makes the second `StreamConsumer` to its first message, and the longest time that the first one was
-without a message from that call on, and the second one from its first message on. `split`: the longest time that a producer's
-call takes across a split. `leader_killed`: with two workers, from the kill of the topic's leader to the first assignment that the
-next one serves, and the longest silence of a consumer that has work. 2,000 messages a second. One line of JSON.
+`join`: from the call that creates the second `StreamConsumer` to its first message, and the longest time for which the first consumer had
+no message from that call on, and the second one from its first message on. `split`: the longest time of a producer's call across a split.
+`leader_killed`: with two workers, from the kill of the topic's leader to the first assignment that the next one serves, and the longest
+time without a message of a consumer that has work. 2,000 messages per second. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KEYS = [f"key-{number}" for number in range(1_000)]
 
 
 class Reader(threading.Thread):
-    """Reads and acknowledges until told to stop; notes when something came."""
+    """A thread that reads and acknowledges until `finish`, and records the time of each batch."""
 
     def __init__(self, servers: Servers, logs: LogClient, topic: str, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -68,21 +68,21 @@ class Reader(threading.Thread):
                     consumer.acknowledge(batch)
 
     def finish(self) -> None:
-        """Leave."""
+        """Stop reading, and close the consumer."""
         self._ending.set()
         self.join()
 
     def longest_silence_ms(self, since: float) -> float:
-        """Between two batches, from `since` on."""
-        seen = [since, *(instant for instant in self.instants if instant >= since)]
+        """Return the longest time between two batches from `since` on, in milliseconds."""
+        instants = [since, *(instant for instant in self.instants if instant >= since)]
         return max(
             (after - before) * 1000
-            for before, after in zip(seen, [*seen[1:], time.perf_counter()], strict=True)
+            for before, after in zip(instants, [*instants[1:], time.perf_counter()], strict=True)
         )
 
 
 class Sender(threading.Thread):
-    """Sends at the rate; notes how long each round took."""
+    """A thread that sends at the rate until `finish`, and records the duration of each round."""
 
     def __init__(self, servers: Servers, logs: LogClient, topic: str) -> None:
         super().__init__(name="sender", daemon=True)
@@ -102,7 +102,7 @@ class Sender(threading.Thread):
             self.rounds.append((started, (time.perf_counter() - started) * 1000))
 
     def finish(self) -> None:
-        """Leave."""
+        """Stop sending, and close the producer."""
         self._ending.set()
         self.join()
         self._producer.close()
@@ -110,7 +110,7 @@ class Sender(threading.Thread):
 
 @contextmanager
 def workers(url: str, directory: Path, count: int) -> Iterator[list[tuple[ChildProcess, str, str]]]:
-    """Worker processes that serve, each with its name and address."""
+    """Run serving workers as processes. Yield each with its name and address."""
     running = []
     try:
         for number in range(count):
@@ -141,7 +141,7 @@ def workers(url: str, directory: Path, count: int) -> Iterator[list[tuple[ChildP
 
 
 def make_topic(app: Application, name: str, data_plane: str = "embedded", segments: int = 1) -> int:
-    """A topic with subscription `s`, all done; its id."""
+    """Create a topic with the subscription `s`, wait until both operations have ended, and return the id of the topic."""
 
     def request(what: str) -> Request:
         return Request(f"{what}-{name}", Origin.MANUAL, "benchmark", "benchmark")
@@ -157,7 +157,7 @@ def make_topic(app: Application, name: str, data_plane: str = "embedded", segmen
 
 
 def wait_idle(app: Application) -> None:
-    """Until no operation is live."""
+    """Wait until no operation is live."""
     while True:
         with app.store.transaction() as tx:
             if not operations.list_operations(tx, only_live=True, limit=1):
@@ -175,27 +175,27 @@ def joins(
     data_plane: str = "embedded",
     goal_ms: str = "first message p50 100, nobody silent longer than 150, producer p99 150",
 ) -> dict[str, object]:
-    """Second consumers, one topic after the other."""
+    """Let a second consumer join each of `rounds` new topics, then split the topic. Return the figures."""
     first_message, split_pause = [], []
     silence: dict[str, list[float]] = {"first_consumer": [], "newcomer": []}
     for number in range(rounds):
         name = f"topic://{namespace}/joined-{number}"
         make_topic(app, name, data_plane)
         logs = make_logs()
-        sender, one = Sender(servers, logs, name), Reader(servers, logs, name, "one")
+        sender, first = Sender(servers, logs, name), Reader(servers, logs, name, "one")
         sender.start()
-        one.start()
-        while len(one.instants) < 20:
+        first.start()
+        while len(first.instants) < 20:
             time.sleep(0.01)
-        two = Reader(servers, logs, name, "two")
+        second = Reader(servers, logs, name, "two")
         joined = time.perf_counter()
-        two.start()
-        while not two.instants:
+        second.start()
+        while not second.instants:
             time.sleep(0.001)
-        first_message.append((two.instants[0] - joined) * 1000)
+        first_message.append((second.instants[0] - joined) * 1000)
         time.sleep(0.5)
-        silence["first_consumer"].append(one.longest_silence_ms(joined))
-        silence["newcomer"].append(two.longest_silence_ms(two.instants[0]))
+        silence["first_consumer"].append(first.longest_silence_ms(joined))
+        silence["newcomer"].append(second.longest_silence_ms(second.instants[0]))
         reshaped = time.perf_counter()
         request = Request(f"split-{name}", Origin.MANUAL, "benchmark", "benchmark")
         segment_admin.submit(app.store, app.planes, name, segment_admin.splitting(0), request)
@@ -206,7 +206,7 @@ def joins(
         ):  # the one that the split held up has ended
             time.sleep(0.01)
         split_pause.append(max(took for at, took in sender.rounds if at >= reshaped))
-        for part in (sender, one, two):
+        for part in (sender, first, second):
             part.finish()
         logs.close()
     return {
@@ -215,9 +215,9 @@ def joins(
         "first_message_p50_ms": round(statistics.median(first_message), 1),
         "first_message_worst_ms": round(max(first_message), 1),
         **{
-            f"{who}_silence_{name}_ms": round(figure, 1)
-            for who, found in silence.items()
-            for name, figure in (("p50", statistics.median(found)), ("worst", max(found)))
+            f"{reader}_silence_{name}_ms": round(figure, 1)
+            for reader, silences in silence.items()
+            for name, figure in (("p50", statistics.median(silences)), ("worst", max(silences)))
         },
         "producer_pause_across_a_split_p50_ms": round(statistics.median(split_pause), 1),
         "producer_pause_across_a_split_worst_ms": round(max(split_pause), 1),
@@ -228,14 +228,14 @@ def joins(
 def leader_killed(
     app: Application, running: list[tuple[ChildProcess, str, str]], servers: Servers
 ) -> dict[str, object]:
-    """The topic's leader dies; its consumer goes on, and the next leader serves."""
+    """Kill the topic's leader while a consumer reads, and wait until the next leader serves. Return the figures."""
     name = "topic://bench/sessions/led"
     topic_id = make_topic(app, name)
     logs = EmbeddedLogClient(app.settings.embedded_dsn)
-    sender, one = Sender(servers, logs, name), Reader(servers, logs, name, "one")
+    sender, reader = Sender(servers, logs, name), Reader(servers, logs, name, "one")
     sender.start()
-    one.start()
-    while len(one.instants) < 20:
+    reader.start()
+    while len(reader.instants) < 20:
         time.sleep(0.01)
     shard = f"shard/{topic_id % app.settings.worker_shards}"
     with app.store.transaction() as tx:
@@ -243,7 +243,7 @@ def leader_killed(
     [leader] = [child for child, own, _ in running if own == holder]
     killed = time.perf_counter()
     leader.kill()
-    path = f"/api/v1/topics/bench/sessions/led/subscriptions/s/consumers/{one.name}"
+    path = f"/api/v1/topics/bench/sessions/led/subscriptions/s/consumers/{reader.name}"
     while True:
         with suppress(StoreUnavailable):
             try:
@@ -253,8 +253,8 @@ def leader_killed(
         time.sleep(0.01)
     served = (time.perf_counter() - killed) * 1000
     time.sleep(1.0)
-    silence = one.longest_silence_ms(killed)
-    for part in (sender, one):
+    silence = reader.longest_silence_ms(killed)
+    for part in (sender, reader):
         part.finish()
     logs.close()
     return {
@@ -266,7 +266,7 @@ def leader_killed(
 
 
 def measure(url: str, directory: Path, rounds: int) -> dict[str, object]:
-    """All of it."""
+    """Return all figures. The auto-scaler is off."""
     migrate(url)
     with application(url) as app:
         with app.store.transaction() as tx:
@@ -287,7 +287,7 @@ def measure(url: str, directory: Path, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""The three uses of entry buckets that PIP-486 names, on the embedded logs with a real worker.
+"""Measures the three uses of entry buckets that PIP-486 names, on the embedded logs with a real worker.
 
-`sealed_backlog`: a sealed segment of four buckets is read to its end by one consumer, and by four that may share it; each message
-takes the application a millisecond of waiting, as a call to a database does. `low_rate`: eight consumers join a topic of one segment
-at 50 messages a second: when each owns a bucket, and how many segments there are then. `many_consumers`: 200 consumers on a topic of
-64 segments that may have no more. The auto-scaler of the last two is on, as it is by default. One line of JSON.
+`sealed_backlog`: a sealed segment of four buckets is drained by one consumer, and by four that may share it; for each message the
+application waits a millisecond, as for a call to a database. `low_rate`: eight consumers join a topic of one segment at 50 messages per
+second: the time until each owns a bucket, and the number of segments then. `many_consumers`: 200 consumers on a topic of 64 segments that
+may have no more. The auto-scaler of the last two is on, as by default. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ ENDS_WITHIN_SECONDS = 300.0
 
 @contextmanager
 def one_worker() -> Iterator[tuple[Application, Servers]]:
-    """A database on a private server, a worker process on it, and a client of the worker."""
+    """Start a private server with a database and a worker process, and yield the application and a client of the worker."""
     with worker_at() as (app, address), closing(client_of(address)) as servers:
         yield app, servers
 
 
 @contextmanager
 def worker_at() -> Iterator[tuple[Application, str]]:
-    """A database on a private server, a worker process on it, and the worker's address."""
+    """Start a private server with a database and a worker process, and yield the application and the worker's address."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
         server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
         running.callback(server.destroy)
@@ -67,7 +67,7 @@ def worker_at() -> Iterator[tuple[Application, str]]:
 
 
 class Group:
-    """Consumers of one topic, each in a thread; `handled` counts their messages."""
+    """Consumers of one topic, each in a thread; `handled` counts the messages of each."""
 
     def __init__(
         self, app: Application, servers: Servers, topic: str, count: int, work_seconds: float = 0.0
@@ -95,7 +95,7 @@ class Group:
                         self.handled[number] += len(batch.messages)
 
     def finish(self) -> None:
-        """Leave."""
+        """Stop and close all consumers."""
         self._ending.set()
         for thread in self._threads:
             thread.join()
@@ -106,10 +106,10 @@ class Group:
         return sum(self.handled) >= messages
 
 
-def until(there: Callable[[], bool]) -> float:
-    """Seconds until it is so."""
+def until(condition: Callable[[], bool]) -> float:
+    """Wait until the condition is True, and return the seconds. Ends the program after ENDS_WITHIN_SECONDS."""
     begun = time.perf_counter()
-    while not there():
+    while not condition():
         if time.perf_counter() - begun > ENDS_WITHIN_SECONDS:
             raise SystemExit(f"not within {ENDS_WITHIN_SECONDS:g} s")
         time.sleep(0.01)
@@ -122,7 +122,7 @@ def set_policy(app: Application, change: Callable[[AutoScalePolicy], AutoScalePo
 
 
 def active_segments(app: Application, topic: str) -> list[int]:
-    """The number of buckets of each."""
+    """Return the number of buckets of each active segment."""
     with app.store.transaction() as tx:
         layout = layouts.load_layout(tx, topics.find_topic(tx, topic).topic_id)
         return [segment.bucket_count for segment in layout.active]
@@ -130,7 +130,9 @@ def active_segments(app: Application, topic: str) -> list[int]:
 
 @contextmanager
 def sending(app: Application, servers: Servers, topic: str, rate: float) -> Iterator[Callable[[], int]]:
-    """Messages of many keys at a steady rate meanwhile, each stored before the next one; how many there are."""
+    """Send messages of many keys at a steady rate in a thread until the end of the block, each stored before the next one. Yield a
+    function that returns their number.
+    """
     ending, stored = threading.Event(), [0]
 
     def send() -> None:
@@ -150,7 +152,7 @@ def sending(app: Application, servers: Servers, topic: str, rate: float) -> Iter
 
 
 def sealed_backlog(app: Application, servers: Servers) -> dict[str, object]:
-    """The same backlog twice."""
+    """Drain the same backlog with one consumer and with four, and return the figures."""
     set_policy(app, lambda policy: replace(policy, enabled=False, entry_bucket_budget=4))
     seconds = {}
     for consumers in (1, 4):
@@ -182,7 +184,7 @@ def sealed_backlog(app: Application, servers: Servers) -> dict[str, object]:
 
 
 def low_rate(app: Application, servers: Servers) -> dict[str, object]:
-    """Eight consumers, no physical split."""
+    """Let eight consumers join a topic that needs no physical split, and return the figures."""
     set_policy(app, lambda policy: replace(policy, enabled=True, entry_bucket_budget=4))
     topic = "topic://bench/sharing/low-rate"
     make_topic(app, topic)
@@ -202,7 +204,7 @@ def low_rate(app: Application, servers: Servers) -> dict[str, object]:
 
 
 def many_consumers(app: Application, servers: Servers, count: int) -> dict[str, object]:
-    """More consumers than there may be segments."""
+    """Let more consumers join than there may be segments, and return the figures."""
     set_policy(app, lambda policy: replace(policy, enabled=True, entry_bucket_budget=4, max_segments=64))
     topic = "topic://bench/sharing/many"
     make_topic(app, topic, segments=64)
@@ -227,7 +229,7 @@ def many_consumers(app: Application, servers: Servers, count: int) -> dict[str, 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--consumers", type=int, default=200)
     options = parser.parse_args(arguments)

@@ -1,9 +1,8 @@
-"""The aggregation's heavy half, counter samples to rates, on Spark and on DuckDB over the same Parquet file.
+"""Measures the expensive half of the aggregation, counter samples to rates, on Spark and on DuckDB over the same Parquet file.
 
-Both read the file, count equal instants once, find intervals, restarts and overlaps, sum, and write Parquet. Runs
-alternate, so that both meet the same machine; the first of each is warm-up. Prints one line of JSON: medians in
-seconds of wall and of processor, DuckDB's over Spark's (goal: 0.4), and the JVM's peak memory on a tenth of the
-samples and on all of them.
+Both read the file, count equal instants once, find intervals, restarts and overlaps, sum, and write Parquet. Runs alternate, so that both
+have the same conditions; the first of each is warm-up. Prints one line of JSON: medians of wall and processor seconds, DuckDB's divided
+by Spark's (goal: 0.4), and the JVM's peak memory on a tenth of the samples and on all of them.
 """
 
 from __future__ import annotations
@@ -87,27 +86,27 @@ Cost = tuple[float, float]
 
 
 def generate(segments: int, path: Path) -> None:
-    """A file of TICKS samples for each segment, in the order they would have landed."""
+    """Write a file of TICKS samples for each segment, in the order in which they would have landed."""
     values = {"end_ms": WINDOW.end_ms, "ticks": TICKS, "segments": segments}
     duckdb.connect().execute(GENERATE.format(path=path), values)
 
 
 def processor_seconds() -> float:
-    """Of this process and those it started (the JVM)."""
+    """Return the processor seconds of this process and of its children (the JVM)."""
     me = psutil.Process()
     used = [process.cpu_times() for process in (me, *me.children(recursive=True))]
     return sum(times.user + times.system for times in used)
 
 
 def measured(act: Callable[[], object]) -> Cost:
-    """Wall and processor seconds."""
+    """Return the wall and processor seconds of one call."""
     wall, processor = time.perf_counter(), processor_seconds()
     act()
     return time.perf_counter() - wall, processor_seconds() - processor
 
 
 def jvm_peak_mib() -> int:
-    """Peak resident memory of the JVM so far."""
+    """Return the peak resident memory of the JVM so far, in MiB."""
     for process in psutil.Process().children(recursive=True):
         status = Path(f"/proc/{process.pid}/status")
         if process.name() == "java" and status.exists():
@@ -117,13 +116,13 @@ def jvm_peak_mib() -> int:
 
 
 def on_spark(spark: SparkSession, samples: Path, rates: Path) -> None:
-    """The job's own query."""
+    """Run the job's own query."""
     read = spark.read.schema(SAMPLES).parquet(samples.as_uri())
     build_rates(read, WINDOW).write.mode("overwrite").parquet(rates.as_uri())
 
 
 def on_duckdb(database: duckdb.DuckDBPyConnection, samples: Path, rates: Path) -> None:
-    """The same, in DuckDB's words."""
+    """Run the same query in DuckDB's dialect."""
     values = {
         "read_from_ms": WINDOW.read_from_ms,
         "start_ms": WINDOW.start_ms,
@@ -134,7 +133,7 @@ def on_duckdb(database: duckdb.DuckDBPyConnection, samples: Path, rates: Path) -
 
 
 def compare(directory: Path, samples: int, runs: int, heap: str) -> dict[str, object]:
-    """All figures."""
+    """Run both engines in turns and return all figures. Raises AssertionError if their rates differ."""
     segments = samples // TICKS
     whole, tenth = directory / "samples.parquet", directory / "tenth.parquet"
     generate(segments, whole)
@@ -180,7 +179,7 @@ def compare(directory: Path, samples: int, runs: int, heap: str) -> dict[str, ob
 
 
 def main() -> None:
-    """Run it."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=20_000_000)
     parser.add_argument("--runs", type=int, default=3, help="measured runs of each, after one to warm up")

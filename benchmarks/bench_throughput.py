@@ -1,10 +1,9 @@
-"""Messages a second through the embedded data plane: a producer process, a consumer process, 100-byte payloads.
+"""Measures messages per second through the embedded data plane: a producer process, a consumer process, 100-byte payloads.
 
-The clients are the real ones: routing by the layout, batches, the share that a leader gives, acknowledgements. The leader serves
-from this process, whose own time is not counted. For 1 and 4 segments, twice: as fast as it goes (from the first send to the last
-acknowledgement), and paced at the goal, where the delay of a message, send to receive, means something. Commits are durable.
-Processor time a message, of both clients and the server together, says what the machine could do were it ours alone. Prints one
-line of JSON.
+The clients are the real ones: routing by the layout, batches, the buckets that a leader assigns, acknowledgements. The leader serves from
+this process, whose own time is not counted. For 1 and 4 segments, twice: at full speed (from the first send to the last acknowledgement),
+and paced at the goal, where the delay of a message, send to receive, is meaningful. Commits are durable. The processor time per message,
+of both clients and the server together, shows the rate that an otherwise idle machine could reach. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _TICK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: where, how much, and how fast (None: as fast as it goes)."""
+    """Parameters of one measurement: address and topic, number of messages, and rate (None: full speed)."""
 
     url: str
     address: str
@@ -60,7 +59,7 @@ class Run:
 
 
 def produce(run: Run, results: Queue[dict[str, float]]) -> None:
-    """Send keyed messages that carry the instant they were sent at."""
+    """Send keyed messages that contain the instant of their sending. Put the times into `results`. Runs as a process."""
     with (
         closing(Servers([run.address], run.token)) as servers,
         closing(EmbeddedLogClient(run.url)) as logs,
@@ -80,9 +79,11 @@ def produce(run: Run, results: Queue[dict[str, float]]) -> None:
 
 
 def consume(run: Run, results: Queue[dict[str, float]]) -> None:
-    """Receive and acknowledge everything, and note every tenth message's delay."""
+    """Receive and acknowledge all messages, and record every tenth message's delay. Put an empty result into `results` when subscribed,
+    and the times at the end. Runs as a process.
+    """
     delays: list[float] = []
-    left = run.messages
+    remaining = run.messages
     with (
         closing(Servers([run.address], run.token)) as servers,
         closing(EmbeddedLogClient(run.url)) as logs,
@@ -90,21 +91,21 @@ def consume(run: Run, results: Queue[dict[str, float]]) -> None:
     ):
         busy = time.process_time()
         results.put({})
-        while left:
+        while remaining:
             batch = consumer.receive(1.0)
             if batch is not None:
                 now = time.monotonic_ns()
                 sampled = batch.messages[::10]
                 delays += [(now - _STAMP.unpack_from(m.payload)[0]) / 1e6 for m in sampled]
                 consumer.acknowledge(batch)
-                left -= len(batch.messages)
+                remaining -= len(batch.messages)
         ended = time.monotonic()
     cuts = statistics.quantiles(delays, n=100)
     results.put({"ended": ended, "p50": cuts[49], "p99": cuts[98], "cpu": time.process_time() - busy})
 
 
 def server_seconds(pid: int) -> float:
-    """Processor time of a PostgreSQL so far: of those that ended, and of those that run."""
+    """Return the processor seconds of a PostgreSQL so far, of its ended and its running processes."""
     postmaster = psutil.Process(pid)
     running = [postmaster, *postmaster.children()]
     ended = postmaster.cpu_times()
@@ -116,7 +117,9 @@ def server_seconds(pid: int) -> float:
 
 
 def measure(run: Run, pid: int | None) -> dict[str, float]:
-    """Both processes, the consumer first; rates in messages a second, delays in milliseconds."""
+    """Run both processes, the consumer first. Return rates in messages per second, and delays in milliseconds. `pid` is that of the
+    server; None: not measured.
+    """
     spawn = multiprocessing.get_context("spawn")
     sent: Queue[dict[str, float]] = spawn.Queue()
     received: Queue[dict[str, float]] = spawn.Queue()
@@ -141,7 +144,7 @@ def measure(run: Run, pid: int | None) -> dict[str, float]:
 
 
 def create_topic(url: str, segments: int) -> str:
-    """A topic with one subscription, made by the ordinary services."""
+    """Create a topic with one subscription by the ordinary services, and return its name."""
     name = f"topic://bench/throughput/s{segments}-{os.urandom(3).hex()}"
     settings = Settings(database_url=url)
     with closing(Application(settings, Store(url))) as app:
@@ -157,7 +160,7 @@ def create_topic(url: str, segments: int) -> str:
 
 
 def main() -> None:
-    """Measure on a private server, or on the one given, and print."""
+    """Measure on a private server, or on the given one, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--url", help="an empty database of another server, owner's login")

@@ -1,8 +1,8 @@
-"""2,000 watches of layouts held open on one worker: what they cost, and how soon each is told of a change.
+"""Measures 2,000 watches of layouts that are held open on one worker: their cost, and the delay until each receives a change.
 
-200 topics of one segment, ten watches each, opened over HTTP by a process of its own. `memory`: resident of the worker before and with
-them. `latency`: from the commit of a split, by the database's clock, to each of its topic's ten watches, and from a split of every
-topic at once to all 2,000. The worker serves and does the splits; the clock of both is one. One line of JSON.
+200 topics of one segment, ten watches each, opened over HTTP by a separate process. `memory`: resident memory of the worker before and
+with the watches. `latency`: from the commit of a split, by the database's clock, to each of its topic's ten watches, and from a split of
+every topic at once to all 2,000. The worker serves and performs the splits; both use one clock. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTLE_SECONDS = 2.0
 
 
 class Watches:
-    """Streams of layouts; `told` holds for each topic and epoch when each watch heard of it."""
+    """Streams of layouts; `told` has, for each topic and epoch, the time at which each watch received it."""
 
     def __init__(self, address: str) -> None:
         self._http = httpx.AsyncClient(
@@ -49,7 +49,7 @@ class Watches:
         self._streams: list[asyncio.Task[None]] = []
 
     async def open(self, topic: str) -> None:
-        """One more; returns when it has begun."""
+        """Open one more watch of the topic. Returns when its stream has begun."""
         begun = asyncio.Event()
         self._streams.append(asyncio.create_task(self._follow(topic, begun)))
         await begun.wait()
@@ -64,13 +64,13 @@ class Watches:
                     begun.set()
 
     async def heard(self, topic: str, epoch: int) -> list[float]:
-        """When every watch of the topic was told of that epoch."""
+        """Wait until every watch of the topic has received the epoch, and return the times."""
         while len(self.told.get((topic, epoch), ())) < WATCHES_EACH:
             await asyncio.sleep(0.002)
         return self.told[topic, epoch]
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all streams."""
         for stream in self._streams:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
@@ -78,7 +78,7 @@ class Watches:
 
 
 def make_topics(app: Application, names: list[str]) -> None:
-    """One segment each."""
+    """Create topics of one segment each."""
     for name in names:
         request = Request(f"create-{name}", Origin.MANUAL, "benchmark", "benchmark")
         topic_admin.create_topic(app.store, app.planes, name, request)
@@ -86,13 +86,13 @@ def make_topics(app: Application, names: list[str]) -> None:
 
 
 def split(app: Application, topic: str, segment_id: int) -> None:
-    """Ask for it; the worker does it."""
+    """Request the split of a segment; the worker performs it."""
     request = Request(f"split-{segment_id}-{topic}", Origin.MANUAL, "benchmark", "benchmark")
     segment_admin.submit(app.store, app.planes, topic, segment_admin.splitting(segment_id), request)
 
 
 def committed_at(app: Application, topic: str, epoch: int) -> float:
-    """Seconds since 1970 at which that epoch was written; it is visible a commit later."""
+    """Return the seconds since the Unix epoch at which the layout epoch was written; it becomes visible with the commit."""
     statement = """
         SELECT extract(epoch FROM c.committed_at) FROM cleave.layout_change c JOIN cleave.topic t USING (topic_id)
          WHERE t.name = %s AND c.epoch = %s
@@ -102,7 +102,7 @@ def committed_at(app: Application, topic: str, epoch: int) -> float:
 
 
 def figures_of(delays: list[float]) -> dict[str, object]:
-    """In milliseconds."""
+    """Return the number of delays, and their 50th and 99th percentile and maximum in milliseconds."""
     cuts = statistics.quantiles((1000 * delay for delay in delays), n=100)
     return {
         "told": len(delays),
@@ -113,7 +113,7 @@ def figures_of(delays: list[float]) -> dict[str, object]:
 
 
 async def measure(app: Application, address: str, pid: int, rounds: int) -> dict[str, object]:
-    """All of it."""
+    """Open the watches, split every topic once, and return all figures. `pid` is the id of the worker's process."""
     names = [f"topic://bench/watches/t{number}" for number in range(TOPICS)]
     await asyncio.to_thread(make_topics, app, names)
     print("opening the watches", file=sys.stderr, flush=True)
@@ -123,41 +123,41 @@ async def measure(app: Application, address: str, pid: int, rounds: int) -> dict
         await asyncio.gather(*(watches.open(name) for _ in range(WATCHES_EACH)))
     print("watching", file=sys.stderr, flush=True)
     await asyncio.sleep(SETTLE_SECONDS)
-    held = worker.memory_info().rss
+    with_watches = worker.memory_info().rss
     busy = sum(worker.cpu_times()[:2])
     await asyncio.sleep(10.0)
     idle = (sum(worker.cpu_times()[:2]) - busy) / 10.0
-    one: list[float] = []
+    single_delays: list[float] = []
     for name in names[:rounds]:
         await asyncio.to_thread(split, app, name, 0)
-        heard = await watches.heard(name, 1)
+        received = await watches.heard(name, 1)
         committed = await asyncio.to_thread(committed_at, app, name, 1)
-        one += [at - committed for at in heard]
-    every: list[float] = []
+        single_delays += [at - committed for at in received]
+    all_delays: list[float] = []
     for name in names[rounds:]:
         await asyncio.to_thread(split, app, name, 0)
     for name in names[rounds:]:
-        heard = await watches.heard(name, 1)
+        received = await watches.heard(name, 1)
         committed = await asyncio.to_thread(committed_at, app, name, 1)
-        every += [at - committed for at in heard]
+        all_delays += [at - committed for at in received]
     await watches.close()
     return {
         "watches": TOPICS * WATCHES_EACH,
         "memory": {
             "worker_before_mib": round(before / 2**20, 1),
-            "worker_with_them_mib": round(held / 2**20, 1),
-            "each_kib": round((held - before) / 1024 / (TOPICS * WATCHES_EACH), 1),
+            "worker_with_them_mib": round(with_watches / 2**20, 1),
+            "each_kib": round((with_watches - before) / 1024 / (TOPICS * WATCHES_EACH), 1),
             "processor_share_while_nothing_changes": round(idle, 3),
         },
         "latency": {
-            "one topic after the other": figures_of(one),
-            f"{TOPICS - rounds} topics as fast as they split": figures_of(every),
+            "one topic after the other": figures_of(single_delays),
+            f"{TOPICS - rounds} topics as fast as they split": figures_of(all_delays),
         },
     }
 
 
 def main() -> None:
-    """Measure on a private server and print."""
+    """Measure on a private server and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="topics that are split one after the other")
     options = parser.parse_args()

@@ -17,17 +17,17 @@ _LINES_AT_ONCE = 20_000
 
 
 def recorded() -> bytes:
-    """The page as it came."""
+    """Return the page as recorded."""
     return gzip.decompress(RECORDED.read_bytes())
 
 
 def topic(number: int) -> str:
-    """The name of one of the topics a multiplied page has."""
+    """Return the name of one of the topics of a multiplied page."""
     return f"persistent://public/default/orders{number:06d}-segment-8000-ffff-2"
 
 
 def multiplied(topics: int) -> Iterator[bytes]:
-    """The recorded page with that many topics in place of the template, family by family as a broker writes it."""
+    """Yield the recorded page with `topics` topics in place of the template, family by family as a broker writes it."""
     names = [b"orders%06d-segment-8000-ffff-2" % number for number in range(topics)]
     for line in recorded().splitlines(keepends=True):
         if TEMPLATE not in line:

@@ -1,8 +1,8 @@
-"""A cluster of brokers that only exists as numbers: bundles carry traffic, brokers report it, cycles move bundles.
+"""A simulated cluster of brokers: bundles carry traffic, brokers report it, cycles move bundles.
 
-One minute a cycle. What a broker reports is what its bundles carried over the minute before, with a little noise, so
-a move shows in the report after it. Everything follows from the seed. Bundles of a broker that fails find a home at
-once through the placement, as a lookup does; nobody moves bundles but the shedder.
+A cycle is one minute. A broker reports the traffic of its bundles over the previous minute, with a little noise, so a move is visible in
+the next report. The seed determines everything. Bundles of a broker that fails are placed at once by the placement, as by a lookup; only
+the shedder moves bundles otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _START_MS = 1_800_000_000_000
 
 @dataclass(frozen=True)
 class Cycle:
-    """What was seen at one cycle, before its moves: usage by broker, and the moves."""
+    """State of the cluster at one cycle before its moves: usage by broker, and the moves."""
 
     usage: dict[str, float]
     moves: tuple[Move, ...]
@@ -42,15 +42,15 @@ class Cycle:
 
     @property
     def spread(self) -> float:
-        """The same as a share of the mean."""
+        """The standard deviation as a share of the mean."""
         mean = fmean(self.usage.values())
         return self.std / mean if mean else 0.0
 
 
 @dataclass
 class Simulation:
-    """A cluster in motion. `capacity`: bytes per second each way a broker can carry; `traffic`: what a bundle carries
-    in each direction; `owners`: who has it.
+    """A simulated cluster. `capacity`: bytes per second that a broker can carry in each direction; `traffic`: bytes per second of a
+    bundle in each direction; `owners`: the broker of each bundle.
     """
 
     capacity: dict[str, float]
@@ -72,14 +72,14 @@ class Simulation:
         self.now_ms = _START_MS
 
     def usage(self) -> dict[str, float]:
-        """True usage by broker: bytes one way over capacity."""
+        """Return the true usage by broker: bytes in one direction divided by the capacity."""
         carried = dict.fromkeys(self.capacity, 0.0)
         for bundle, owner in self.owners.items():
             carried[owner] += self.traffic[bundle]
         return {name: carried[name] / self.capacity[name] for name in self.capacity}
 
     def step(self) -> Cycle:
-        """One cycle: report, decide, move."""
+        """Perform one cycle: report, decide, move at most `most_moves` bundles. Return its record."""
         self.now_ms += self.cycle_ms
         cluster = self._cluster()
         inputs = BalanceInputs(cluster=cluster, settings=self.settings, state=self.state, now_ms=self.now_ms)
@@ -95,16 +95,16 @@ class Simulation:
         return cycle
 
     def run(self, cycles: int) -> None:
-        """So many cycles."""
+        """Perform `cycles` cycles."""
         for _ in range(cycles):
             self.step()
 
     def join(self, name: str, capacity: float) -> None:
-        """A new, empty broker."""
+        """Add a new, empty broker."""
         self.capacity[name] = capacity
 
     def fail(self, name: str) -> None:
-        """A broker is gone; each of its bundles is placed among those that are left."""
+        """Remove a broker, and place each of its bundles on a remaining broker."""
         del self.capacity[name]
         lost = sorted(bundle for bundle, owner in self.owners.items() if owner == name)
         for bundle in lost:
@@ -119,7 +119,7 @@ class Simulation:
         self.state = state
 
     def forget(self) -> None:
-        """Begin anew from here: no state, no record, but bundles keep their averages."""
+        """Delete the balancing state and the record of cycles; bundles keep their averages."""
         self.state = BalanceState()
         self.cycles.clear()
         self.stays.clear()
@@ -147,19 +147,19 @@ class Simulation:
         return Broker(name, BrokerReport(resources, stats, self.now_ms))
 
 
-def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
+def _sum(first: BundleStats, second: BundleStats) -> BundleStats:
     return replace(
-        one,
-        msg_rate_in=one.msg_rate_in + other.msg_rate_in,
-        msg_rate_out=one.msg_rate_out + other.msg_rate_out,
-        byte_rate_in=one.byte_rate_in + other.byte_rate_in,
-        byte_rate_out=one.byte_rate_out + other.byte_rate_out,
-        topic_count=one.topic_count + other.topic_count,
+        first,
+        msg_rate_in=first.msg_rate_in + second.msg_rate_in,
+        msg_rate_out=first.msg_rate_out + second.msg_rate_out,
+        byte_rate_in=first.byte_rate_in + second.byte_rate_in,
+        byte_rate_out=first.byte_rate_out + second.byte_rate_out,
+        topic_count=first.topic_count + second.topic_count,
     )
 
 
 def named_case(usages: Sequence[float], bundles_each: int, settings: BalanceSettings) -> Simulation:
-    """Brokers of equal size at these usages (points of a hundred), each with so many equal bundles, none if idle."""
+    """Return a cluster of equal brokers at these usages (percent), each with `bundles_each` equal bundles, none if idle."""
     capacity = 100.0 * 2**20
     traffic, owners = {}, {}
     for index, usage in enumerate(usages):
@@ -170,10 +170,10 @@ def named_case(usages: Sequence[float], bundles_each: int, settings: BalanceSett
 
 
 def zipf_cluster(brokers: int, settings: BalanceSettings, seed: int, mean_usage: float = 0.4) -> Simulation:
-    """Brokers of equal size with 16 bundles each on average, placed at random as hashing does; traffic by Zipf's law.
+    """Return a cluster of equal brokers with 16 bundles each on average, placed at random as hashing does; traffic by Zipf's law.
 
-    64 topics a bundle, the k-th most used carries 1/k^0.9 of the first, thrown into bundles at random; what a bundle
-    carries is kept below half a broker, as splitting would.
+    There are 64 topics for each bundle, in random bundles; the k-th most used carries 1/k^0.9 of the first. The traffic of a bundle is
+    kept below half of the mean usage of a broker, as by splitting.
     """
     rng = random.Random(seed)
     capacity, count = 100.0 * 2**20, 16 * brokers
@@ -196,10 +196,10 @@ def _name(index: int) -> str:
 
 
 def least_load_to_move(usage: dict[str, float], spread: float = 0.25) -> float:
-    """Usage that any method must move, were load a liquid, so that std is `spread` times the mean (equal brokers).
+    """Return the usage that any method must move, if load were a liquid, so that std is `spread` times the mean (equal brokers).
 
-    From the fullest to the emptiest: for each amount the tops are cut level and the bottoms filled level, which is the
-    least deviation that amount can buy. Found by bisection.
+    Load moves from the fullest to the emptiest: for each amount the highest are cut to one level and the lowest filled to one level,
+    which gives the least deviation for that amount. The amount is found by bisection.
     """
     loads = sorted(usage.values())
     mean = fmean(loads)
@@ -221,7 +221,7 @@ def _levelled(loads: list[float], amount: float, mean: float) -> list[float]:
 
 
 def _level_at(amount: float, near: float, far: float, moved: Callable[[float], float]) -> float:
-    """The line between the mean and an extreme beyond which lies exactly `amount`."""
+    """Return the level between the mean and an extreme beyond which exactly `amount` lies."""
     for _ in range(60):
         middle = (near + far) / 2
         near, far = (near, middle) if moved(middle) < amount else (middle, far)

@@ -1,7 +1,7 @@
 """The stock pulsar-client on segments, routed by Cleave's layout, as a measured application of the plane `pulsar`.
 
-`python -m benchmarks.cleave_side SERVICE_URL ADMIN_URL`, with the worker's address and a token in CLEAVE_URL and CLEAVE_TOKEN;
-spoken to as in `paced_client`.
+`python -m benchmarks.cleave_side SERVICE_URL ADMIN_URL`, with the worker's address and a token in CLEAVE_URL and CLEAVE_TOKEN; requests
+as in `paced_client`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES = PAYLOAD.encode()
 
 
 class CleaveSide(ClientSide):
-    """Sends what is owed as a batch to each segment and waits for the acknowledgements, as this client does."""
+    """Sends the messages that are due as a batch to each segment and waits for the acknowledgements, as this client does."""
 
     def __init__(self, servers: Servers, access: PulsarAccess) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CleaveSide(ClientSide):
     def open_producer(
         self, topic: str, acknowledgements: Acknowledgements, note_every: int
     ) -> tuple[Callable[[int], None], Callable[[], None]]:
-        """See `ClientSide`; a batch is acknowledged as a whole, so every one is noted."""
+        """Open a producer as `ClientSide` requires. A batch is acknowledged as a whole, so every acknowledgement is recorded."""
         del note_every
         producer = Producer(
             HttpSource(self._servers),
@@ -55,7 +55,7 @@ class CleaveSide(ClientSide):
         return send, producer.close
 
     def open_consumer(self, topic: str, subscription: str, name: str) -> None:
-        """A stream consumer; it counts as soon as its leader has registered it, and reads in a thread of its own."""
+        """Open a stream consumer, which counts as soon as its leader has registered it, and reads in a thread."""
         consumer = StreamConsumer(self._servers, self._logs, topic, subscription, name)
         reading = threading.Thread(target=self._read, args=(consumer,), daemon=True)
         self._consumers.append((consumer, reading))
@@ -68,7 +68,7 @@ class CleaveSide(ClientSide):
                 consumer.acknowledge(batch)
 
     def leave(self) -> Mapping[str, Any]:
-        """Close them."""
+        """Close all consumers."""
         self._leaving.set()
         while self._consumers:
             consumer, reading = self._consumers.pop()

@@ -1,9 +1,8 @@
-"""Run short forms of the key benchmarks on two commits in turns, and print how their figures compare.
+"""Runs short forms of the key benchmarks on two commits in turns, and prints the ratios of their figures.
 
-`python -m benchmarks.compare BASE` measures the commit BASE, in a worktree of its own, beside the present tree, with the same Python
-and libraries. The turns begin with one and the other by turns, so that a machine that slows down slows both. A ratio below 1 means that
-the figure is smaller in the present tree. Each commit runs its own benchmarks; a benchmark or a figure that only one of them has is
-left out.
+`python -m benchmarks.compare BASE` measures the commit BASE, in a worktree of its own, and the present tree, with the same Python and
+libraries. The order alternates, so that a machine that slows down slows both. A ratio below 1 means that the figure is smaller in the
+present tree. Each commit runs its own benchmarks; a benchmark or a figure that only one of them has is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Figures = dict[str, float]
 
 @contextmanager
 def worktree(commit: str, directory: Path) -> Iterator[Path]:
-    """The code of the commit, for as long as the block lasts."""
+    """Check out the code of the commit until the end of the block."""
     place = directory / "base"
     git(ROOT, "worktree", "add", "--detach", str(place), commit)
     try:
@@ -88,7 +87,7 @@ def ratios(base: Sequence[Figures], present: Sequence[Figures]) -> dict[str, lis
 
 
 def main() -> int:
-    """Measure in turns and print; 1 if a benchmark failed."""
+    """Measure in turns and print the ratios. Return 1 if a benchmark failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("base", help="commit to compare with")
     parser.add_argument("names", nargs="*", help="benchmarks; all of the key ones if left out")
@@ -111,9 +110,9 @@ def main() -> int:
                     runs[tree].append(measure(tree, benchmark))
             has_failed = has_failed or not all([*runs[base], *runs[ROOT]])
             print(f"\n{benchmark}, present tree / {options.base}: median ratio (least to most)", flush=True)
-            for figure, found in ratios(runs[base], runs[ROOT]).items():
-                spread = f"{min(found):.2f} to {max(found):.2f}"
-                print(f"  {statistics.median(found):6.2f}  ({spread})  {figure}", flush=True)
+            for figure, figure_ratios in ratios(runs[base], runs[ROOT]).items():
+                spread = f"{min(figure_ratios):.2f} to {max(figure_ratios):.2f}"
+                print(f"  {statistics.median(figure_ratios):6.2f}  ({spread})  {figure}", flush=True)
     return 1 if has_failed else 0
 
 

@@ -1,6 +1,6 @@
-"""A fleet in the database, written set-wise: topics, segments and load without the operations that made them.
+"""A fleet in the database, written set-wise: topics, segments and load without the operations that would create them.
 
-For measuring and for query plans, which need many rows; the histories of such topics are empty.
+For measurements and for query plans, which need many rows; the histories of such topics are empty.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SOURCES = text("""
 
 
 def insert_fleet(tx: Connection, topics: int, segments: int, rate: float = WARM) -> None:
-    """`topics` live topics of `segments` equal segments, each with a fresh load record of that rate."""
+    """Insert `topics` live topics of `segments` equal segments, each with a fresh load record of that rate."""
     tx.execute(_TOPICS, {"topics": topics, "segments": segments})
     tx.execute(_SEGMENTS, {"segments": segments})
     tx.execute(_SOURCES)
@@ -48,12 +48,12 @@ def insert_fleet(tx: Connection, topics: int, segments: int, rate: float = WARM)
 
 
 def analyze(tx: Connection) -> None:
-    """Statistics for the planner, as autovacuum would have gathered them."""
+    """Collect statistics for the planner, as autovacuum would."""
     tx.execute(text("ANALYZE cleave.topic, cleave.segment, cleave.segment_load, cleave.evaluation"))
 
 
 def change_loads(tx: Connection, run_id: str, every: int) -> MergeResult:
-    """An aggregation run over every `every`-th topic: a third turns hot, a third cold, a third stays warm."""
+    """Merge an aggregation run over every `every`-th topic: a third becomes hot, a third cold, a third stays warm."""
     rows = tx.execute(
         text("""
             SELECT topic_id, segment_id, source, row_version, (topic_id / :every) % 3 AS turn

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a benchmark's own, with Cleave's schema and nothing in it."""
+"""A private PostgreSQL server for a benchmark, with Cleave's schema and no rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.store.postgres.migrations import migrate
 
 @contextmanager
 def fresh_store(directory: Path) -> Iterator[Store]:
-    """A store on it; the server and its directory are gone at the end."""
+    """Start a server in `directory` and yield a store on it; the server and its data are deleted at the end."""
     server = EmbeddedPostgres(directory, settings=DURABLE)
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Where measured figures are kept, each in a file of its own; RESULTS.md is written from them."""
+"""Stores measured figures, each benchmark in a file; RESULTS.md is written from them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) -> None:
-    """Keep what was measured just now in place of what was kept before. With `section` the other sections stay: runs that are begun
-    one by one have a page together, and each the time at which it was measured.
+    """Store figures that were measured now, with the commit, in place of the previous ones.
+
+    With `section` the other sections stay: runs that are started one by one share a page, each with its own time of measurement.
     """
     path, now = RESULTS / f"{name}.json", datetime.now(UTC).isoformat(timespec="seconds")
     measured = {"measured_at": now, "commit": commit()}
@@ -30,14 +31,14 @@ def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) 
 
 
 def commit() -> str:
-    """Return the commit of the code that runs; it ends with `-dirty` if the code was changed since. Kept figures are no code."""
+    """Return the commit of the code that runs; it ends with `-dirty` if the code was changed since. Stored figures are no code."""
     head = git(ROOT, "rev-parse", "--short=12", "HEAD").strip()
     changed = git(ROOT, "status", "--porcelain", "--untracked-files=no", "--", ".", *_FIGURES)
     return f"{head}-dirty" if changed else head
 
 
 def git(tree: Path, *arguments: str) -> str:
-    """Return what git prints there. Raises LookupError with git's own message."""
+    """Return the output of git in the tree. Raises LookupError with git's own message."""
     done = subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True, check=False)  # noqa: S607
     if done.returncode:
         raise LookupError(f"git {' '.join(arguments)}: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""What a figure was measured on; a figure without it means nothing."""
+"""Description of the machine of a measurement; a figure without it has no meaning."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _LOAD_BEFORE = psutil.getloadavg()
 
 
 def machine() -> dict[str, object]:
-    """Processor, cores this process may use, memory, system and Python; how busy it was when the benchmark began, over 1, 5 and 15
-    minutes, and how busy it is now, the benchmark's own work included.
+    """Return processor, usable cores, memory, system and Python, and the load averages over 1, 5 and 15 minutes at the start of the
+    benchmark and now (with the benchmark's own work).
     """
     return {
         "processor": _processor(),
@@ -28,11 +28,11 @@ def machine() -> dict[str, object]:
 
 
 def _load(averages: tuple[float, float, float]) -> str:
-    return " ".join(f"{one:.1f}" for one in averages)
+    return " ".join(f"{average:.1f}" for average in averages)
 
 
 def _processor() -> str:
-    """The model's name; Linux alone tells it in a file."""
+    """Return the name of the processor's model, which only Linux has in a file."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,6 +1,6 @@
-"""What operations cost whom: processor time of the three parties, waits for the disk, transactions; and their rival.
+"""Costs of operations: processor time of the three parties, waits for the disk, transactions; and pgbench for comparison.
 
-Read by the benchmarks of operations, of a topic's history and of the reconciler.
+The benchmarks of operations, of a topic's history and of the reconciler use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from controller.devstack.postgres_home import wheel_binaries
 
 
 def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
-    """TPC-B-like transactions a second with 2 clients."""
+    """Return the TPC-B-like transactions per second of 2 clients. With `initialise`, create pgbench's tables first. Raises RuntimeError
+    if pgbench prints no figure.
+    """
     address = make_url(url)
     env = {**os.environ, "PGPASSWORD": address.password or ""}
     base = [
@@ -43,14 +45,14 @@ def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
         capture_output=True,
         text=True,
     )
-    found = re.search(r"tps = ([0-9.]+)", done.stdout)
-    if found is None:
+    tps = re.search(r"tps = ([0-9.]+)", done.stdout)
+    if tps is None:
         raise RuntimeError(f"pgbench printed no figure: {done.stdout}")
-    return float(found.group(1))
+    return float(tps.group(1))
 
 
 def processor_seconds(*processes: psutil.Process) -> float:
-    """Of these and of their children, those that have ended included."""
+    """Return the processor seconds of these processes and of their children, ended ones included."""
     total = 0.0
     for process in processes:
         times = process.cpu_times()
@@ -63,7 +65,7 @@ def processor_seconds(*processes: psutil.Process) -> float:
 
 @dataclass(frozen=True)
 class Account:
-    """What was spent until an instant, in seconds of processors and in counts."""
+    """Resources spent until an instant, in processor seconds and in counts."""
 
     submitting: float
     working: float
@@ -74,7 +76,7 @@ class Account:
 
     @classmethod
     def now(cls, app: Application, worker_pid: int) -> Account:
-        """Read all of it; the server's own counters may be a second old."""
+        """Read all counters; the server's own counters may be a second old."""
         with app.store.transaction() as tx:
             server = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one()).parent()
             flushes = tx.execute(
@@ -94,15 +96,15 @@ class Account:
         )
 
     def spent_since(self, earlier: Account, operations: int) -> dict[str, float]:
-        """An operation's share of what was spent in between; for the machine what others took."""
-        ours = {
+        """Return the resources spent since `earlier` per operation; for the machine, the processor time of other programs."""
+        own = {
             party: getattr(self, party) - getattr(earlier, party)
             for party in ("submitting", "working", "serving")
         }
-        others = self.machine - earlier.machine - sum(ours.values())
+        other_programs = self.machine - earlier.machine - sum(own.values())
         return {
-            **{f"{party}_processor_ms": round(1000 * spent / operations, 2) for party, spent in ours.items()},
-            "others_processor_ms": round(1000 * max(others, 0.0) / operations, 2),
+            **{f"{party}_processor_ms": round(1000 * spent / operations, 2) for party, spent in own.items()},
+            "others_processor_ms": round(1000 * max(other_programs, 0.0) / operations, 2),
             "flushes": round((self.flushes - earlier.flushes) / operations, 2),
             "transactions": round((self.transactions - earlier.transactions) / operations, 2),
         }
@@ -116,7 +118,9 @@ class Meter:
 
     @classmethod
     def of(cls, app: Application) -> Meter:
-        """The meter of the server that the application is connected to."""
+        """Return the meter of the server to which the application is connected. Raises RuntimeError if the server runs on another
+        machine.
+        """
         with app.store.transaction() as tx:
             backend = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
         server = backend.parent()
@@ -125,7 +129,7 @@ class Meter:
         return cls(server)
 
     def milliseconds(self, act: Callable[[], None], times: int) -> float:
-        """What one act costs, on average."""
+        """Call `act` `times` times, and return the mean processor milliseconds of one call."""
         before = self._seconds()
         for _ in range(times):
             act()

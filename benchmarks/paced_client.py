@@ -1,7 +1,7 @@
-"""One application of a measured topic: a producer at a steady rate that notes every acknowledgement, and consumers.
+"""One application of a measured topic: a producer at a steady rate that records every acknowledgement, and consumers.
 
-What `v5_side` (Pulsar's Java client) and `cleave_side` (pulsar-client routed by Cleave's layout) have in common, so
-that both are paced, timed and counted alike. Instants are seconds of the machine's monotonic clock.
+Common base of `v5_side` (Pulsar's Java client) and `cleave_side` (pulsar-client routed by Cleave's layout), so that both are paced, timed
+and counted alike. Instants are seconds of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ INSTANTS_KEPT = 200_000
 
 
 def random_key() -> str:
-    """Keys never repeat, so the ring is loaded evenly down to its smallest parts."""
+    """Return a random key. Keys never repeat, so the ring is loaded evenly down to its smallest parts."""
     return f"{random.getrandbits(64):016x}"
 
 
 class Acknowledgements:
-    """Of one producer: when they came, how many messages they were for, how many sends failed."""
+    """Acknowledgements of one producer: their instants, their numbers of messages, and the number of failed sends."""
 
     def __init__(self) -> None:
         self._instants: deque[float] = deque(maxlen=INSTANTS_KEPT)
@@ -39,17 +39,19 @@ class Acknowledgements:
         self.first_failure = ""
 
     def note(self, messages: int) -> None:
-        """An acknowledgement came just now."""
+        """Record an acknowledgement at the present instant."""
         self._instants.append(time.monotonic())
         self.messages += messages
 
     def note_failure(self, messages: int, reason: str) -> None:
-        """An error came in its place."""
+        """Record an error in place of an acknowledgement."""
         self.failed += messages
         self.first_failure = self.first_failure or reason
 
     def worst_gap_ms(self, begin: float, end: float) -> float:
-        """The longest time between two acknowledgements that follow one another, of those that touch the window."""
+        """Return the longest time between two consecutive acknowledgements whose interval touches the window, in milliseconds. Raises
+        ValueError for fewer than two acknowledgements.
+        """
         instants = sorted(self._instants)
         first = max(bisect_left(instants, begin) - 1, 0)
         last = min(bisect_left(instants, end) + 1, len(instants))
@@ -60,7 +62,7 @@ class Acknowledgements:
 
 
 class PacedProducer:
-    """Calls `send(count)` from a thread of its own, every few milliseconds, for as many messages as are owed."""
+    """A thread that calls `send(count)` every few milliseconds with the number of messages that are due."""
 
     def __init__(self, send: Callable[[int], None], rate: float) -> None:
         self._send, self._rate = send, rate
@@ -78,13 +80,13 @@ class PacedProducer:
             sent += now
 
     def stop(self) -> None:
-        """Send no more. Raises what the sending ended with before."""
+        """Stop sending. Raises the error that ended the thread, if any."""
         self._stopping.set()
         self._ended.result()
 
 
 class ClientSide(ABC):
-    """One producer at a time and any number of consumers; the requests a measuring parent may make are `handlers`."""
+    """One producer at a time and any number of consumers; `handlers` are the requests that a measuring parent may send."""
 
     def __init__(self) -> None:
         self._acknowledgements = Acknowledgements()
@@ -95,21 +97,21 @@ class ClientSide(ABC):
     def open_producer(
         self, topic: str, acknowledgements: Acknowledgements, note_every: int
     ) -> tuple[Callable[[int], None], Callable[[], None]]:
-        """What sends so many messages with random keys, and what closes the producer.
+        """Return a function that sends a number of messages with random keys, and a function that closes the producer.
 
-        `note_every`: one of so many messages stands for all of them where each is acknowledged for itself.
+        `note_every`: if messages are acknowledged one by one, one recorded acknowledgement stands for this number of messages.
         """
 
     @abstractmethod
     def open_consumer(self, topic: str, subscription: str, name: str) -> None:
-        """Returns when it is subscribed; it stays so until `leave`."""
+        """Subscribe a consumer, which stays subscribed until `leave`."""
 
     @abstractmethod
     def leave(self) -> Mapping[str, Any]:
         """Close every consumer."""
 
     def handlers(self) -> Mapping[str, Handler]:
-        """For `answer_requests`."""
+        """Return the handlers for `answer_requests`."""
         return {
             "subscribe": self._subscribe,
             "leave": self.leave,
@@ -134,8 +136,12 @@ class ClientSide(ABC):
         return {"worst_ms": [self._acknowledgements.worst_gap_ms(*window) for window in windows]}
 
     def _count(self) -> Mapping[str, Any]:
-        seen = self._acknowledgements
-        return {"messages": seen.messages, "failed": seen.failed, "first_failure": seen.first_failure}
+        acknowledgements = self._acknowledgements
+        return {
+            "messages": acknowledgements.messages,
+            "failed": acknowledgements.failed,
+            "first_failure": acknowledgements.first_failure,
+        }
 
     def _stop(self) -> Mapping[str, Any]:
         producer, self._producer = self._producer, None

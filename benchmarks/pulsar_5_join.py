@@ -1,7 +1,8 @@
-"""A second stream consumer joins a topic of one segment under load, on Pulsar 5.0.0-M1 with its own controller and Java client.
+"""Measures a second stream consumer that joins a topic of one segment under load, on Pulsar 5.0.0-M1 with its own controller and Java
+client.
 
-The rival of `bench_sessions.joins`: the same rate, the first consumer at work, and from the newcomer's `subscribe` its first message
-and how long the first one was without. Defaults but for the split's cooldown, which is 0.
+The counterpart of `bench_sessions.joins`: the same rate, the first consumer at work, and from the second consumer's `subscribe` its first
+message and the time for which the first consumer had none. All parameters have their defaults, except the split's cooldown, which is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MESSAGES_BEFORE = 2_000
 
 
 def join(system: NativeSystem, topic: str, rate: float) -> dict[str, float | None]:
-    """One round, milliseconds; no `first_message` where none came within the patience."""
+    """Run one round and return its times in milliseconds; the first message is None if none came within PATIENCE_SECONDS."""
     client = system.client
     system.create(topic, {"split_cooldown_seconds": 0})
     client.ask("read", topic=topic, subscription=SUBSCRIPTION, name="one")
@@ -35,15 +36,15 @@ def join(system: NativeSystem, topic: str, rate: float) -> dict[str, float | Non
         time.sleep(LOOK_SECONDS)
     joined = client.ask("read", topic=topic, subscription=SUBSCRIPTION, name="two")["began"]
     ends_at = joined + PATIENCE_SECONDS
-    while not (came := _instants(client, "two", joined)) and time.monotonic() < ends_at:
+    while not (received := _instants(client, "two", joined)) and time.monotonic() < ends_at:
         time.sleep(LOOK_SECONDS)
     time.sleep(AFTERWARDS_SECONDS)
-    seen = [joined, *_instants(client, "one", joined), time.monotonic()]
+    instants = [joined, *_instants(client, "one", joined), time.monotonic()]
     client.ask("stop")
     client.ask("leave")
     return {
-        "first_message_ms": (came[0] - joined) * 1000 if came else None,
-        "first_consumer_silence_ms": max(later - earlier for earlier, later in pairwise(seen)) * 1000,
+        "first_message_ms": (received[0] - joined) * 1000 if received else None,
+        "first_consumer_silence_ms": max(later - earlier for earlier, later in pairwise(instants)) * 1000,
     }
 
 
@@ -53,7 +54,7 @@ def _instants(client: TalkingProcess, name: str, since: float) -> list[float]:
 
 
 def joins_on_pulsar_5(directory: Path, rounds: int, rate: float) -> dict[str, Any]:
-    """Rounds on a broker of their own."""
+    """Run the rounds on a private broker and return the figures."""
     directory.mkdir()
     with ExitStack() as running:
         broker = PulsarStandalone(directory / "pulsar", PULSAR_5)
@@ -63,10 +64,12 @@ def joins_on_pulsar_5(directory: Path, rounds: int, rate: float) -> dict[str, An
         log = directory / "client.log"
         client = running.enter_context(TalkingProcess("benchmarks.v5_reading", arguments, log))
         system = NativeSystem(client, scalable_plane(running, broker))
-        seen = [join(system, f"topic://{system.namespace}/join-{number}", rate) for number in range(rounds)]
-    first = [one["first_message_ms"] for one in seen]
+        results = [
+            join(system, f"topic://{system.namespace}/join-{number}", rate) for number in range(rounds)
+        ]
+    first = [one["first_message_ms"] for one in results]
     came = [one for one in first if one is not None]
-    silences = [one["first_consumer_silence_ms"] or 0.0 for one in seen]
+    silences = [one["first_consumer_silence_ms"] or 0.0 for one in results]
     return {
         "rounds": rounds,
         "messages_per_second": rate,

@@ -1,8 +1,8 @@
-"""A burst on a topic of one segment: how a controller splits it until no segment carries too much.
+"""A burst on a topic of one segment: a controller splits it until no segment is above the threshold.
 
-The rate is `TIMES` times the split threshold from the first message on, with keys that load the ring evenly, so a
-segment is at or below the threshold when it is no wider than a `TIMES`th of the ring; PIP-483 splits strictly above it.
-Every burst has a broker of its own, and with Cleave a database, worker and collector. Policy and clocks are `Pace`.
+The rate is `TIMES` times the split threshold from the first message on, with keys that load the ring evenly, so a segment is at or below
+the threshold when it is no wider than a `TIMES`th of the ring; PIP-483 splits strictly above it. Every burst has a private broker, and
+with Cleave a private database, worker and collector. `Pace` has the policy and its times.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ AGGREGATION_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How quickly the policy lets both controllers go on, what of Pulsar's is set with it, and by which rules Cleave decides."""
+    """The cooldown of the policy of both controllers, Pulsar's settings that belong to it, and the profile by which Cleave decides."""
 
     split_cooldown_seconds: int
     broker_properties: Mapping[str, str]
@@ -72,7 +72,9 @@ ADAPTIVE = Pace(60, {}, "adaptive")
 
 @contextmanager
 def own_system(name: str, pace: Pace, server: EmbeddedPostgres, directory: Path) -> Iterator[System]:
-    """The controller of that name with a fresh broker."""
+    """Start the controller of that name with a new broker in `directory`, and yield it; with Cleave also a database, a worker that
+    collects load, and the aggregation. All are ended at the end.
+    """
     version = PULSAR_4 if name == PULSAR else PULSAR_5
     properties = pace.broker_properties if name == NATIVE else {}
     directory.mkdir(parents=True)
@@ -94,7 +96,7 @@ def own_system(name: str, pace: Pace, server: EmbeddedPostgres, directory: Path)
 
 @contextmanager
 def _aggregating(system: CleaveSystem) -> Iterator[None]:
-    """Rates from samples as the Airflow DAG has them made, in SQL; the time it takes is the machine's to spare."""
+    """Compute rates from samples every AGGREGATION_SECONDS in a thread, with SQL, as the Airflow DAG does, until the end of the block."""
     stopping = threading.Event()
 
     aggregation = build_aggregation(system.app.settings)
@@ -115,7 +117,7 @@ def _aggregating(system: CleaveSystem) -> Iterator[None]:
 
 
 def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict[str, Any]:
-    """Watch for so long; seconds in the result count from the first message."""
+    """Send `TIMES` times the threshold and observe the layout for `seconds`. Seconds in the result count from the first message."""
     topic, rate = f"topic://{system.namespace}/burst", threshold * TIMES
     parameters: dict[str, Any] = {
         "split_msg_rate_in": threshold,
@@ -127,12 +129,12 @@ def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict
     system.create(topic, parameters)
     system.client.ask("produce", topic=topic, rate=rate, note_every=NOTE_EVERY)
     began = time.monotonic()
-    seen: list[tuple[float, int]] = [(0.0, 1)]
+    changes: list[tuple[float, int]] = [(0.0, 1)]
     settled_seconds = None
     while (now := time.monotonic() - began) < seconds:
         active = system.layout(topic).active
-        if len(active) != seen[-1][1]:
-            seen.append((round(now, 1), len(active)))
+        if len(active) != changes[-1][1]:
+            changes.append((round(now, 1), len(active)))
         widest = max(segment.hash_range.width for segment in active)
         if settled_seconds is None and widest * TIMES <= RING_SIZE:
             settled_seconds = round(now, 1)
@@ -141,10 +143,10 @@ def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict
     system.client.ask("stop")
     return {
         "watched_seconds": seconds,
-        "first_split_seconds": seen[1][0] if len(seen) > 1 else None,
-        "active_at_the_end": seen[-1][1],
+        "first_split_seconds": changes[1][0] if len(changes) > 1 else None,
+        "active_at_the_end": changes[-1][1],
         "settled_seconds": settled_seconds,
-        "active_over_time": [list(one) for one in seen],
+        "active_over_time": [list(change) for change in changes],
         "asked_per_second": rate,
         "acknowledged_per_second": round(count["messages"] / seconds),
         "failed_sends": count["failed"],

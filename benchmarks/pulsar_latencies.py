@@ -1,7 +1,7 @@
-"""Latencies of a controller: a second consumer until there are two segments, a split until it is done, the gap it makes.
+"""Latencies of a controller: from a second consumer to two segments, from the request of a split to its end, and the publish gap of a
+split.
 
-Rounds of the systems in turns, each with a fresh topic; what is timed from where to where says
-`bench_pulsar_controllers`.
+The systems take turns, each with a new topic; `bench_pulsar_controllers` defines the begin and end of each time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GOALS = {
 
 
 def wait_active(system: System, topic: str, wanted: int) -> float:
-    """The instant at which so many segments were seen active."""
+    """Wait until that many segments are active, and return the instant (monotonic seconds). Raises RuntimeError after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(system.layout(topic).active) < wanted:
         if time.monotonic() > deadline:
@@ -43,7 +43,7 @@ def wait_active(system: System, topic: str, wanted: int) -> float:
 
 
 def warm_up(system: System) -> None:
-    """Splits that nobody times."""
+    """Perform splits that are not measured."""
     for number in range(WARM_UP_SPLITS):
         topic = f"topic://{system.namespace}/warm-{system.name}-{number}"
         system.create(topic)
@@ -54,7 +54,7 @@ def warm_up(system: System) -> None:
 
 
 def join(system: System, topic: str) -> dict[str, float]:
-    """A second consumer joins one that is there already."""
+    """Subscribe a second consumer on a new topic, wait for two active segments, and return the times."""
     system.create(topic)
     system.client.ask("subscribe", topic=topic, subscription=SUBSCRIPTION, name="first")
     time.sleep(SETTLE_SECONDS)  # the first one is counted by now
@@ -70,7 +70,7 @@ def join(system: System, topic: str) -> dict[str, float]:
 
 
 def counted_at(system: CleaveSystem, topic: str) -> float:
-    """When the second consumer was in the database, seconds since the Unix epoch by the clock of this machine."""
+    """Return the time at which the second consumer was in the database, in seconds since the Unix epoch by the clock of this machine."""
     statement = text(
         "SELECT extract(epoch FROM greatest((SELECT max(registered_at) FROM cleave.consumer c WHERE c.topic_id = t.topic_id),"
         " (SELECT max(changed_at) FROM cleave.observed_subscription o WHERE o.topic_id = t.topic_id)))"
@@ -81,7 +81,7 @@ def counted_at(system: CleaveSystem, topic: str) -> float:
 
 
 def split(system: System, topic: str, rate: float) -> dict[str, float]:
-    """One split, with that many messages a second."""
+    """Split the segment of a new topic once, with `rate` messages per second, and return the times."""
     system.create(topic)
     if rate:
         system.client.ask("produce", topic=topic, rate=rate)
@@ -104,21 +104,24 @@ def split(system: System, topic: str, rate: float) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRounds:
-    """What was measured of each system, a dictionary a round."""
+    """Figures of each system, a dictionary for each round."""
 
     by_system: dict[str, list[dict[str, float]]]
 
     def summary(self, figure: str) -> dict[str, dict[str, float]]:
-        """Of one figure, by system."""
+        """Return the summary of one figure, by system; systems without the figure are left out."""
         return {
-            name: _summary([one[figure] for one in rounds if figure in one])
+            name: _summary([round_figures[figure] for round_figures in rounds if figure in round_figures])
             for name, rounds in self.by_system.items()
-            if any(figure in one for one in rounds)
+            if any(figure in round_figures for round_figures in rounds)
         }
 
     def total(self, figure: str) -> dict[str, int]:
-        """Its sum, by system."""
-        return {name: round(sum(one[figure] for one in rounds)) for name, rounds in self.by_system.items()}
+        """Return the sum of one figure, by system."""
+        return {
+            name: round(sum(round_figures[figure] for round_figures in rounds))
+            for name, rounds in self.by_system.items()
+        }
 
 
 def _summary(values: Sequence[float]) -> dict[str, float]:
@@ -132,38 +135,38 @@ def _summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, Any]:
-    """All of it but the burst; the systems take turns."""
+    """Return all figures except the burst; the systems take turns."""
     acts: dict[str, Callable[[System, str], dict[str, float]]] = {
         "join": join,
         "split": lambda system, topic: split(system, topic, 0),
         "traffic": lambda system, topic: split(system, topic, rate),
     }
-    seen = {}
+    measured = {}
     for system in systems:
         warm_up(system)
     for name, act in acts.items():
-        seen[name] = MeasuredRounds({system.name: [] for system in systems})
+        measured[name] = MeasuredRounds({system.name: [] for system in systems})
         for number in range(WARM_UP_ROUNDS + rounds):
             for system in systems:
                 took = act(system, f"topic://{system.namespace}/{name}-{system.name}-{number}")
                 if number >= WARM_UP_ROUNDS:
-                    seen[name].by_system[system.name].append(took)
+                    measured[name].by_system[system.name].append(took)
     return {
         "second_consumer": {
-            "active_ms": seen["join"].summary("active_ms"),
-            "counted_ms": seen["join"].summary("counted_ms"),
-            "subscribe_ms": seen["join"].summary("subscribe_ms"),
+            "active_ms": measured["join"].summary("active_ms"),
+            "counted_ms": measured["join"].summary("counted_ms"),
+            "subscribe_ms": measured["join"].summary("subscribe_ms"),
             "goal_p50_ms": GOALS["second_consumer"],
         },
         "split": {
-            "idle_active_ms": seen["split"].summary("active_ms"),
-            "traffic_active_ms": seen["traffic"].summary("active_ms"),
-            "answered_ms": {NATIVE: seen["split"].summary("answered_ms")[NATIVE]},
+            "idle_active_ms": measured["split"].summary("active_ms"),
+            "traffic_active_ms": measured["traffic"].summary("active_ms"),
+            "answered_ms": {NATIVE: measured["split"].summary("answered_ms")[NATIVE]},
             "goal_p50_ms": GOALS["split"],
         },
         "publish_gap": {
-            "ms": seen["traffic"].summary("gap_ms"),
-            "quiet_ms": seen["traffic"].summary("quiet_gap_ms"),
-            "failed_sends": seen["traffic"].total("failed_sends"),
+            "ms": measured["traffic"].summary("gap_ms"),
+            "quiet_ms": measured["traffic"].summary("quiet_gap_ms"),
+            "failed_sends": measured["traffic"].total("failed_sends"),
         },
     }

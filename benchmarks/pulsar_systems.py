@@ -1,8 +1,8 @@
 """The systems that `bench_pulsar_controllers` measures: a controller, its broker, and an application's client process.
 
-`NativeSystem` is 5.0.0-M1 with its own controller, `CleaveSystem` Cleave with a worker (which collects load where brokers
-are asked who consumes or how much) in processes of their own. Both make topics of one segment with one stream
-subscription, say how many segments are active and split one. What is measured is the bench's affair.
+`NativeSystem` is 5.0.0-M1 with its own controller, `CleaveSystem` Cleave with a worker process (which also collects load, if brokers must
+be read for consumers or load). Both create topics of one segment with one stream subscription, return the active segments, and split a
+segment. The caller measures.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NATIVE, PULSAR, SCALABLE = "native", "pulsar", "pulsar_scalable"
 
 
 class System(ABC):
-    """One controller at work; `client` is the application's process."""
+    """One running controller; `client` is the application's process."""
 
     namespace = "public/default"
 
@@ -58,34 +58,34 @@ class System(ABC):
 
     @abstractmethod
     def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
-        """A topic of one segment with `SUBSCRIPTION`, ready; `parameters` of its policy by Cleave's names."""
+        """Create a topic of one segment with `SUBSCRIPTION`; `parameters` of its policy by Cleave's names. Returns when it is ready."""
 
     @abstractmethod
     def layout(self, topic: str) -> SegmentLayout:
-        """As clients see it now."""
+        """Return the present layout, as clients get it."""
 
     def wait_change(self) -> None:
-        """Until the layout is worth another look: told where one is told, else soon."""
+        """Wait until the layout may have changed: for a notification if there is one, else a short time."""
         time.sleep(LOOK_SECONDS)
 
     @abstractmethod
     def split(self, topic: str, segment_id: int) -> None:
-        """Ask for it as an operator does; returns when the controller has answered."""
+        """Request a split as an operator does. Returns when the controller has answered."""
 
     @abstractmethod
     def retire(self, topic: str) -> None:
-        """Delete it with its data."""
+        """Delete the topic with its data."""
 
 
 class NativeSystem(System):
-    """Pulsar 5's own controller: asked over its REST API, with its defaults unless `parameters` say otherwise."""
+    """Pulsar 5's own controller, called over its REST API, with its defaults unless `parameters` override them."""
 
     def __init__(self, client: TalkingProcess, keeper: PulsarScalableDataPlane) -> None:
         super().__init__(NATIVE, client)
         self._keeper = keeper
 
     def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
-        """See `System`."""
+        """Create the topic over the REST API, as `System` requires."""
         retry_for(lambda: self._keeper.create_topic(topic, 1), seconds=CLUSTER_PATIENCE_SECONDS)
         [log] = self._keeper.list_segments(topic)
         self._keeper.create_subscription(log, SUBSCRIPTION)
@@ -93,20 +93,20 @@ class NativeSystem(System):
             self._keeper.set_auto_scaler(topic, {"enabled": True, **_in_pulsars_names(parameters)})
 
     def layout(self, topic: str) -> SegmentLayout:
-        """The broker's."""
+        """Return the broker's layout."""
         return self._keeper.read_layout(topic)
 
     def split(self, topic: str, segment_id: int) -> None:
-        """The broker answers when it is done."""
+        """Split the segment; the broker answers when the split is done."""
         self._keeper.ask_reshape(topic, ReshapeKind.SPLIT, [segment_id], 1)
 
     def retire(self, topic: str) -> None:
-        """See `System`."""
+        """Delete the topic with its data."""
         self._keeper.delete_topic(topic)
 
 
 class CleaveSystem(System):
-    """Cleave on one data plane; `keeper` is the broker's own view where the broker keeps the layout."""
+    """Cleave on one data plane; `keeper` reads the broker's own layout if the broker keeps the layout."""
 
     def __init__(
         self, name: str, client: TalkingProcess, app: Application, keeper: PulsarScalableDataPlane | None
@@ -119,9 +119,9 @@ class CleaveSystem(System):
             self.namespace, self._changes = NAMESPACE, Listener(app.store.address, ["cleave_layout"])
 
     def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
-        """See `System`; returns when the worker has done it.
+        """Create the topic as `System` requires. Returns when the worker has performed the operation.
 
-        Without `parameters` a consumer too many gets a segment of its own whatever the load, since that is what is timed.
+        Without `parameters` a surplus consumer gets a segment of its own whatever the load, since this reaction is measured.
         """
         policy = (
             PolicyOverride(**parameters)
@@ -142,31 +142,33 @@ class CleaveSystem(System):
             self._keeper.create_subscription(log, SUBSCRIPTION)
 
     def layout(self, topic: str) -> SegmentLayout:
-        """The rows; where the broker keeps it, the broker's, which its clients follow."""
+        """Return the stored layout; if the broker keeps the layout, the broker's, which its clients follow."""
         if self._keeper is not None:
             return self._keeper.read_layout(topic)
         with self.app.store.transaction() as tx:
             return layouts.load_layout(tx, topics.find_topic(tx, topic).topic_id)
 
     def wait_change(self) -> None:
-        """As clients are told: by PostgreSQL, where the rows are the layout."""
+        """Wait for a notification of PostgreSQL, as clients do, for a limited time. If the broker keeps the layout, only wait a short
+        time.
+        """
         if self._changes is not None:
             self._changes.wait(LOOK_SECONDS * 10)
         else:
             super().wait_change()
 
     def close(self) -> None:
-        """Give back what listens."""
+        """Close the listener."""
         if self._changes is not None:
             self._changes.close()
 
     def split(self, topic: str, segment_id: int) -> None:
-        """The intent is written here, as the REST API and the command do; the worker does it."""
+        """Write the intent, as the REST API and the command do; the worker performs it."""
         planner = segment_admin.splitting(segment_id)
         segment_admin.submit(self.app.store, self.app.planes, topic, planner, self._request())
 
     def retire(self, topic: str) -> None:
-        """See `System`."""
+        """Delete the topic with its data."""
         self._finish(topic_admin.delete_topic(self.app.store, topic, self._request()))
 
     def _request(self) -> Request:
@@ -179,13 +181,13 @@ class CleaveSystem(System):
 
 
 def v5_process(running: ExitStack, broker: PulsarStandalone, directory: Path) -> TalkingProcess:
-    """Pulsar's Java client on a 5.0.0-M1 broker."""
+    """Start a process with Pulsar's Java client on a 5.0.0-M1 broker."""
     arguments = [broker.service_url, str(directory)]
     return running.enter_context(TalkingProcess("benchmarks.v5_side", arguments, directory / "v5_side.log"))
 
 
 def scalable_plane(running: ExitStack, broker: PulsarStandalone) -> PulsarScalableDataPlane:
-    """The scalable topics of a 5.0.0-M1 broker over its REST API."""
+    """Return the data plane of the scalable topics of a 5.0.0-M1 broker, over its REST API."""
     access = PulsarAccess(admin_url=broker.admin_url, service_url=broker.service_url)
     return running.enter_context(closing(PulsarScalableDataPlane(access, call_timeout_seconds=CALL_SECONDS)))
 
@@ -200,10 +202,10 @@ def cleave_system(
     collects: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> CleaveSystem:
-    """Cleave on that broker with a migrated database: a worker, which collects load if `collects`.
+    """Start a worker on that broker and the migrated database, which collects load if `collects`. Return the system.
 
-    With `v5`, the broker's scalable topics and that client; else `persistent://` topics and a client of its own.
-    `settings` are those of the processes, by their names in the environment.
+    With `v5`, it uses the broker's scalable topics and that client; else `persistent://` topics and a client process that is started
+    here. `settings` are those of the processes, by their names in the environment. `running` stops everything.
     """
     port = free_port()
     running.callback(release_port, port)

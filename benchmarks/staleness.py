@@ -1,7 +1,8 @@
-"""How much of the code behind a kept figure has changed since the figure was measured.
+"""Measures how much of the code behind a stored figure has changed since the figure was measured.
 
 The code behind a figure is what its benchmark imports, and the programs that the benchmark starts by their names. Changed lines are
-counted without comments and docstrings, moved files as moved. `python -m benchmarks.staleness` lists the figures that are stale, and fails if there are any.
+counted without comments and docstrings, moved files as moved. `python -m benchmarks.staleness` lists the figures that are stale, and
+fails if there are any.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MODULE = re.compile(r"(controller|benchmarks|spark_jobs|cleave_provider|tests)(
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What has become of the code since `commit`."""
+    """Changes of the code since `commit`."""
 
     commit: str
     changed: int
@@ -58,31 +59,33 @@ def staleness(name: str, kept: Mapping[str, Any]) -> Staleness:
 
 
 def exercised(program: str) -> frozenset[str]:
-    """Return the files that the program may run, itself included, by their paths in the repository."""
-    found: set[str] = set()
+    """Return the files that the program may run, itself included, by their paths in the repository. With any module of the store, these
+    include all SQL files.
+    """
+    files: set[str] = set()
     waiting = [program]
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in files:
+            files.add(path)
             waiting += _named_in(path)
-    if any(path.startswith("controller/store/") for path in found):
-        found |= {str(path.relative_to(ROOT)) for path in (ROOT / "sql").rglob("*.sql")}
-    return frozenset(found)
+    if any(path.startswith("controller/store/") for path in files):
+        files |= {str(path.relative_to(ROOT)) for path in (ROOT / "sql").rglob("*.sql")}
+    return frozenset(files)
 
 
 @cache
 def _named_in(path: str) -> tuple[str, ...]:
     """Return the project's modules that a file imports or names in a text, by path."""
     tree = ast.parse((ROOT / path).read_text())
-    return tuple({found for node in ast.walk(tree) for name in _names(node) for found in _files_of(name)})
+    return tuple({file for node in ast.walk(tree) for name in _names(node) for file in _files_of(name)})
 
 
 def _names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
-        yield from (one.name for one in node.names)
+        yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        yield from (node.module, *(f"{node.module}.{one.name}" for one in node.names))
+        yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
 
@@ -95,7 +98,9 @@ def _files_of(module: str) -> Iterator[str]:
 
 @cache
 def _changed_since(commit: str) -> dict[str, str]:
-    """Return the files that were changed since, by the present path, each with the object that the commit has of it."""
+    """Return the files that were changed since the commit, by their present paths, each with the id of the object that the commit has of
+    it.
+    """
     fields = iter(git(ROOT, "diff", "--raw", "-M", "-z", "--no-abbrev", commit).split("\0"))
     changed = {}
     for field in fields:
@@ -107,7 +112,7 @@ def _changed_since(commit: str) -> dict[str, str]:
 
 
 def _changed_lines(path: str, before: str) -> int:
-    """Return the more of added and deleted lines of a file; all its lines if the commit does not have it."""
+    """Return the larger of the numbers of added and deleted lines of a file; all its lines if the commit does not have it."""
     old = Counter(_code(path, git(ROOT, "cat-file", "blob", before)) if before.strip("0") else ())
     present = Counter(_code_of(path))
     return max((present - old).total(), (old - present).total())
@@ -129,7 +134,7 @@ def _without_prose(source: str) -> str:
 
 
 class _Docstrings(ast.NodeTransformer):
-    """Removes every statement that is a text alone."""
+    """Removes every statement that is only a text."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         """Return the statement, or None for a text."""
@@ -138,13 +143,13 @@ class _Docstrings(ast.NodeTransformer):
 
 
 def main() -> int:
-    """List stale figures; 1 if there are any."""
+    """List stale figures. Return 1 if there are any."""
     stale = 0
     for path in sorted(RESULTS.glob("*.json")):
-        found = staleness(path.stem, json.loads(path.read_text()))
-        if found.is_stale:
+        figure_staleness = staleness(path.stem, json.loads(path.read_text()))
+        if figure_staleness.is_stale:
             stale += 1
-            print(f"{path.stem}: {found}; measure again with `make bench ONLY={path.stem}`")
+            print(f"{path.stem}: {figure_staleness}; measure again with `make bench ONLY={path.stem}`")
     return 1 if stale else 0
 
 

@@ -1,7 +1,7 @@
-"""Producers at steady rates and one consumer of all their topics, in a process of their own that counts every message.
+"""Producers at steady rates and one consumer of all their topics, in a separate process that counts every message.
 
-`SteadyTraffic(service_url, {topic: messages a second})` in a `with` statement; `finish()` stops sending, lets the
-consumer catch up and gives the count. A process, so that whoever measures does not slow down what is measured.
+`SteadyTraffic(service_url, {topic: messages per second})` in a `with` statement; `finish()` stops sending, lets the consumer catch up and
+returns the count. A separate process, so that the measuring process does not slow down the measured one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPERATION_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Messages of one traffic: `received` are different ones, `again` those that came more than once."""
+    """Message counts of one traffic: `received` are distinct messages, `again` repeated ones."""
 
     sent: int
     confirmed: int
@@ -42,7 +42,7 @@ class Count:
 
 
 class SteadyTraffic:
-    """The process, from its first message on; leaving the `with` statement ends it."""
+    """The process, from its first message on; the end of the `with` block ends it."""
 
     def __init__(self, service_url: str, rates: Mapping[str, float]) -> None:
         command = [sys.executable, "-m", "benchmarks.steady_traffic", service_url, json.dumps(dict(rates))]
@@ -64,25 +64,27 @@ class SteadyTraffic:
                 pipe.close()
 
     def finish(self) -> Count:
-        """Stop sending, receive what is under way, and count."""
+        """Stop sending, receive the messages in transit, and return the count."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return Count(**self._read())
 
     def _read(self) -> dict[str, Any]:
-        """The next document; the client writes its errors to standard output as well."""
+        """Return the next document; other lines, such as errors of the client, are printed to standard error. Raises RuntimeError if the
+        process has ended.
+        """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
+                document: dict[str, Any] = json.loads(line)
+                return document
             print(line, end="", file=sys.stderr)
         raise RuntimeError(f"the traffic ended with exit code {self._process.wait()}; its errors are above")
 
 
 @dataclass
 class _Messages:
-    """Numbers of messages by topic's place in the list; each list is written by one thread."""
+    """Message numbers by the index of the topic; each list is written by one thread."""
 
     confirmed: set[tuple[int, int]] = field(default_factory=set)
     received: set[tuple[int, int]] = field(default_factory=set)
@@ -90,32 +92,32 @@ class _Messages:
     received_at: float = field(default_factory=time.monotonic)
 
     def confirm(self, message: tuple[int, int], result: pulsar.Result) -> None:
-        """A broker's answer."""
+        """Record a broker's answer to a send."""
         if result == pulsar.Result.Ok:
             self.confirmed.add(message)
         else:
             self.failed += 1
 
     def receive(self, consumer: pulsar.Consumer, stopping: threading.Event) -> None:
-        """Until told to stop."""
+        """Receive and acknowledge messages until `stopping` is set; count distinct and repeated ones."""
         while not stopping.is_set():
             with contextlib.suppress(pulsar.Timeout):
                 message = consumer.receive(timeout_millis=200)
                 consumer.acknowledge(message)
-                place, number = message.data().split(b":")[:2]
-                found = int(place), int(number)
-                self.again += found in self.received
-                self.received.add(found)
+                topic_index, number = message.data().split(b":")[:2]
+                identity = int(topic_index), int(number)
+                self.again += identity in self.received
+                self.received.add(identity)
                 self.received_at = time.monotonic()
 
     def caught_up(self) -> bool:
-        """Whether all that was confirmed has come, or nothing comes any more."""
+        """Return True if every send was answered and all confirmed messages were received, or if no message has come for _IDLE_SECONDS."""
         is_quiet = time.monotonic() - self.received_at > _IDLE_SECONDS
         is_answered = len(self.confirmed) + self.failed == self.sent
         return is_quiet or (is_answered and self.confirmed.copy() <= self.received)
 
     def count(self) -> dict[str, int]:
-        """A `Count`."""
+        """Return the present `Count`."""
         return {
             "sent": self.sent,
             "confirmed": len(self.confirmed),

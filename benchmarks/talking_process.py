@@ -1,7 +1,7 @@
-"""A child process that is told what to do in lines of JSON and answers each with one: clients of a measured system.
+"""A child process that receives requests in lines of JSON and answers each with one: clients of a measured system.
 
-The parent's end is `TalkingProcess`, the child's `answer_requests`. A process, because a JVM starts once in each and so
-that the clients do not slow down whoever measures; both read the same monotonic clock. A child ends with its parent.
+The parent's end is `TalkingProcess`, the child's `answer_requests`. It is a process, because a JVM starts once in each, and so that the
+clients do not slow down the measuring process; both read the same monotonic clock. A child ends with its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Handler = Callable[..., Mapping[str, Any]]
 
 
 class TalkingProcess:
-    """The child `python -m MODULE ARGUMENTS...`; what it logs goes to the file `log`."""
+    """The child `python -m MODULE ARGUMENTS...`; its log goes to the file `log`."""
 
     def __init__(
         self, module: str, arguments: Sequence[str], log: Path, env: Mapping[str, str] | None = None
@@ -54,18 +54,18 @@ class TalkingProcess:
             self._child.communicate()
 
     def ask(self, do: str, **facts: Any) -> Any:
-        """Tell, and wait for the answer."""
+        """Send a request and return its answer."""
         self.tell(do, **facts)
         return self.hear()
 
     def tell(self, do: str, **facts: Any) -> None:
-        """Send a request whose answer the caller hears later."""
+        """Send a request; the caller reads the answer later with `hear`."""
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"do": do, **facts}) + "\n")
         self._child.stdin.flush()
 
     def hear(self) -> Any:
-        """The answer to the oldest request that was not heard yet. Raises RuntimeError with what went wrong there."""
+        """Return the answer to the oldest request without a read answer. Raises RuntimeError with the error of the child."""
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         answer = json.loads(line) if line else {"error": f"it ended with {self._child.wait()}"}
@@ -76,9 +76,10 @@ class TalkingProcess:
 
 
 def answer_requests(open_handlers: Callable[[], Mapping[str, Handler]]) -> None:
-    """The child's life: open, then answer one request after the other until the parent hangs up.
+    """Run the child: open the handlers, then answer one request after the other until the parent closes the pipe. An error becomes the
+    answer.
 
-    Ends the process by force: the threads of a Java client would keep it.
+    Does not return: it ends the process by `os._exit`, because the threads of a Java client would keep it alive.
     """
     words = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # client libraries log to the first stream they find

@@ -1,7 +1,7 @@
-"""A namespace of a real cluster whose bundles all lie on one broker, under uneven traffic; and what brokers say of it.
+"""A namespace of a real cluster whose bundles are all on one broker, under uneven traffic, and the figures that brokers report of it.
 
-For the proof of bundle balancing: `tests/integration/airflow/test_bundle_balance.py` and `bench_bundle_cluster`. Speaks
-to Pulsar's admin API by itself, so that Cleave's own reading is not what it is judged by.
+For the proof of bundle balancing: `tests/integration/airflow/test_bundle_balance.py` and `bench_bundle_cluster`. It calls Pulsar's admin
+API itself, so that the result is not judged by Cleave's own reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ half the difference at once, with a floor below what flows here."""
 
 
 def _patient_session() -> requests.Session:
-    """Reads again where a broker answers 500, which it does while bundles come and go."""
+    """Return a session that repeats reads to which a broker answers 500, as it does while bundles move."""
     session = requests.Session()
     retry = Retry(total=10, backoff_factor=0.1, status_forcelist=[500, 503], allowed_methods=["GET"])
     session.mount("http://", HTTPAdapter(max_retries=retry))
@@ -45,7 +45,7 @@ def _patient_session() -> requests.Session:
 
 @dataclass
 class UnevenNamespace:
-    """`rates`: messages a second into each topic; two topics in each bundle."""
+    """A namespace under uneven traffic. `rates`: messages per second into each topic; each bundle has two topics."""
 
     admin_url: str
     brokers: Mapping[str, str]
@@ -56,16 +56,20 @@ class UnevenNamespace:
     session: requests.Session = field(default_factory=_patient_session)
 
     def owners(self) -> dict[str, str]:
-        """Broker by bundle, of the bundles that have one."""
-        found: dict[str, str] = {}
-        [cluster] = [one for one in self.get(f"{self.admin_url}/admin/v2/clusters") if one != "global"]
+        """Return the broker of each bundle that has one."""
+        owners: dict[str, str] = {}
+        [cluster] = [
+            cluster_name
+            for cluster_name in self.get(f"{self.admin_url}/admin/v2/clusters")
+            if cluster_name != "global"
+        ]
         for broker, url in self.brokers.items():
             owned = self.get(f"{url}/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces")
-            found |= {bundle: broker for bundle in owned if bundle.startswith(f"{self.name}/")}
-        return found
+            owners |= {bundle: broker for bundle in owned if bundle.startswith(f"{self.name}/")}
+        return owners
 
     def load(self) -> None:
-        """Have every topic made and looked up, so that its bundle has an owner."""
+        """Create and look up every topic, so that its bundle has an owner."""
         for topic in self.rates:
             path = f"persistent/{topic.partition('://')[2]}"
             made = self.session.put(f"{self.admin_url}/admin/v2/{path}", timeout=CALL_SECONDS)
@@ -73,34 +77,36 @@ class UnevenNamespace:
             self.get(f"{self.admin_url}/lookup/v2/topic/{path}")
 
     def move_all_to(self, broker: str) -> None:
-        """Unload what lies elsewhere; clients of the traffic look it up there."""
+        """Unload the bundles of other brokers until the broker owns all of them; clients of the traffic look the bundles up there."""
         for bundle in map(str, self.bundles.bundles):
             self.move(bundle, broker)
 
     def move(self, bundle: str, destination: str) -> None:
-        """Unload it until it is where it should be: a broker may pass the destination over (apache/pulsar#24884)."""
+        """Unload the bundle until the destination owns it, because a broker may ignore the destination (apache/pulsar#24884)."""
         _until(lambda: self.unload(bundle, destination) == destination, f"{destination} owns {bundle}")
 
     def unload(self, bundle: str, destination: str) -> str:
-        """As `pulsar-admin` does, unless it is there; gives the broker that its clients brought it to."""
+        """Unload the bundle as `pulsar-admin` does, unless the destination owns it. Return the broker to which its clients brought it."""
         if self.owners().get(bundle) != destination:
             url = f"{self.admin_url}/admin/v2/namespaces/{bundle}/unload?destinationBroker={destination}"
             self.session.put(url, timeout=CALL_SECONDS).raise_for_status()
         return self.owner_of(bundle)
 
     def owner_of(self, bundle: str) -> str:
-        """Its broker, once it has one."""
-        found: dict[str, str] = {}
+        """Return the owner of the bundle; wait until it has one."""
+        owners: dict[str, str] = {}
 
         def is_owned() -> bool:
-            found.update(self.owners())
-            return bundle in found
+            owners.update(self.owners())
+            return bundle in owners
 
         _until(is_owned, f"somebody owns {bundle}")
-        return found[bundle]
+        return owners[bundle]
 
     def message_rates(self) -> dict[str, float]:
-        """Messages a second in and out by broker, once each topic is counted where its bundle lies, and only there."""
+        """Return the messages per second, in and out together, by broker. Waits until each topic is reported by the broker of its bundle,
+        and only there.
+        """
         found: dict[str, dict[str, float]] = {}
 
         def is_settled() -> bool:
@@ -125,7 +131,7 @@ class UnevenNamespace:
         }
 
     def get(self, url: str) -> Any:
-        """A document of the admin API."""
+        """Return a document of the admin API."""
         answer = self.session.get(url, timeout=CALL_SECONDS)
         answer.raise_for_status()
         return answer.json()
@@ -134,9 +140,15 @@ class UnevenNamespace:
 def make(
     admin_url: str, brokers: Mapping[str, str], name: str, bundle_rates: Sequence[float]
 ) -> UnevenNamespace:
-    """Make it, `tenant/namespace`, with a bundle for each rate, which two topics share."""
+    """Create the tenant and the namespace (`tenant/namespace`) with one bundle for each rate. Return it with two topic names in each
+    bundle, which share the rate; the topics are not created.
+    """
     made = UnevenNamespace(admin_url, brokers, name, NamespaceBundles.equal(name, len(bundle_rates)), {})
-    [cluster] = [one for one in made.get(f"{admin_url}/admin/v2/clusters") if one != "global"]
+    [cluster] = [
+        cluster_name
+        for cluster_name in made.get(f"{admin_url}/admin/v2/clusters")
+        if cluster_name != "global"
+    ]
     tenant = name.partition("/")[0]
     for path, document in (
         (f"tenants/{tenant}", {"allowedClusters": [cluster], "adminRoles": []}),
@@ -152,7 +164,7 @@ def make(
 
 
 def spread(rates: Mapping[str, float]) -> float:
-    """Population standard deviation of the brokers' rates as a share of their mean."""
+    """Return the population standard deviation of the brokers' rates as a share of their mean."""
     return statistics.pstdev(rates.values()) / statistics.mean(rates.values())
 
 

@@ -1,6 +1,6 @@
-"""Pulsar's own Java client, producing and reading, as `v5_side`; its consumers read, and say when something came.
+"""Pulsar's own Java client, producing and reading, as `v5_side`; its consumers read, and report the times of messages.
 
-`python -m benchmarks.v5_reading SERVICE_URL DIRECTORY`, spoken to as in `paced_client`, and with `read` and `instants`.
+`python -m benchmarks.v5_reading SERVICE_URL DIRECTORY`, with the requests of `paced_client` and `read` and `instants`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAIT_MS = 200
 
 
 class _Reading(threading.Thread):
-    """Receives and acknowledges until told to stop."""
+    """A thread that receives and acknowledges until `finish`."""
 
     def __init__(self, consumer: Any) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class _Reading(threading.Thread):
                 last, pending = None, 0
 
     def finish(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._ending.set()
         self.join()
 
@@ -55,7 +55,7 @@ class V5Reading(V5Side):
         self._readings: dict[str, _Reading] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
-        """For `answer_requests`."""
+        """Return the handlers for `answer_requests`."""
         return {**super().handlers(), "read": self._read, "instants": self._instants}
 
     def leave(self) -> Mapping[str, Any]:
@@ -65,15 +65,15 @@ class V5Reading(V5Side):
         return super().leave()
 
     def _read(self, topic: str, subscription: str, name: str) -> Mapping[str, Any]:
-        """Subscribe and read on. It counts from the call that subscribes."""
+        """Subscribe a reader. Its time counts from the call that subscribes."""
         took = self._subscribe(topic, subscription, name)
         self._readings[name] = _Reading(self._consumers[-1])
         self._readings[name].start()
         return took
 
     def _instants(self, name: str, since: float) -> Mapping[str, Any]:
-        """When something came to a reader, from `since` on."""
-        return {"instants": [one for one in list(self._readings[name].instants) if one >= since]}
+        """Return the instants at which a reader received messages, from `since` on."""
+        return {"instants": [instant for instant in list(self._readings[name].instants) if instant >= since]}
 
 
 if __name__ == "__main__":

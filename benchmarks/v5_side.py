@@ -1,6 +1,6 @@
 """Pulsar's own Java client on scalable topics of a 5.0.0-M1 broker, as a measured application.
 
-`python -m benchmarks.v5_side SERVICE_URL DIRECTORY`, spoken to as in `paced_client`.
+`python -m benchmarks.v5_side SERVICE_URL DIRECTORY`, with the requests of `paced_client`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.devstack.pulsar.v5_client import open_v5_client
 
 
 class V5Side(ClientSide):
-    """Sends one message after the other without waiting; the client's own batching and queue, which may block."""
+    """Sends one message after the other without waiting, with the client's own batching and queue, which may block."""
 
     def __init__(self, service_url: str, directory: Path) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class V5Side(ClientSide):
     def open_producer(
         self, topic: str, acknowledgements: Acknowledgements, note_every: int
     ) -> tuple[Callable[[int], None], Callable[[], None]]:
-        """See `ClientSide`."""
+        """Open a producer as `ClientSide` requires. One of `note_every` messages is recorded, for all of them."""
         import jpype
 
         producer = self._client.newProducer(self._schema).topic(topic).blockIfQueueFull(True).create()
@@ -52,7 +52,7 @@ class V5Side(ClientSide):
         return send, producer.close
 
     def open_consumer(self, topic: str, subscription: str, name: str) -> None:
-        """A stream consumer; it counts with the broker's controller as soon as it is subscribed."""
+        """Open a stream consumer; it counts with the broker's controller as soon as it is subscribed."""
         self._consumers.append(
             self._client.newStreamConsumer(self._schema)
             .topic(topic)
@@ -62,7 +62,7 @@ class V5Side(ClientSide):
         )
 
     def leave(self) -> Mapping[str, Any]:
-        """Close them."""
+        """Close all consumers."""
         while self._consumers:
             self._consumers.pop().close()
         return {}

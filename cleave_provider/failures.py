@@ -40,7 +40,9 @@ class RetryableOnly(RetryPolicy):
         max_tries: int,  # noqa: ARG002  # likewise
         context: Context | None = None,  # noqa: ARG002  # likewise
     ) -> RetryDecision:
-        """Decide whether the task is tried again, and when."""
+        """Decide whether the task is tried again, and when: never after an exit, after the error's delay for a Retryable, after the
+        task's own delay for errors of the system or of Airflow, and never for another error.
+        """
         if isinstance(exception, SystemExit):
             return RetryDecision.fail("the request cannot succeed")
         if isinstance(exception, Retryable):
@@ -50,11 +52,11 @@ class RetryableOnly(RetryPolicy):
         return RetryDecision.fail(_not_retried(exception))
 
 
-def told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_airflow_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its errors translated for Airflow's tasks.
 
-    An error that can never pass (invalid input, not found, conflict) ends the task with one line. Before
-    Airflow 3.3, such an error fails the task from within, and retries use the task's own delay.
+    An error that can never pass (invalid input, not found, conflict) ends the task with one line and without further attempts. An error
+    that may pass is raised unchanged and the task is tried again. Before Airflow 3.3, retries use the task's own delay.
     """
 
     @functools.wraps(function)

@@ -127,7 +127,9 @@ def plane_settings(settings: Settings) -> PlaneSettings:
 
 
 def pulsar_access(settings: Settings) -> PulsarAccess | None:
-    """Return the access to the Pulsar cluster; None if no cluster is configured. Raises InvalidInput."""
+    """Return the access to the Pulsar cluster; None if no cluster is configured. Raises InvalidInput for a service address without an
+    admin address.
+    """
     if settings.pulsar_admin_url is None:
         if settings.pulsar_service_url is not None:
             raise InvalidInput(
@@ -166,7 +168,10 @@ def process_name() -> str:
 def application(
     settings: Settings | None = None, *, name: str = "cleave", statement_seconds: float = STATEMENT_SECONDS
 ) -> Iterator[Application]:
-    """Open an application, and close its connections at the end. `statement_seconds` is the longest wait for a statement."""
+    """Open an application, and close its connections at the end of the block. `settings` None: those of the environment.
+
+    `name` is the application name of its database connections; `statement_seconds` is the longest wait for a statement.
+    """
     settings = settings or load_settings()
     store = Store(
         settings.database_url.get_secret_value(),
@@ -218,8 +223,10 @@ def build_worker(
     *,
     collects: bool = False,
 ) -> Worker:
-    """Build a worker from sensors, evaluation, operations and leases, a server for consumers if one is given, and the collection of load if
-    `collects`.
+    """Build a worker from sensors, evaluation, operations, leases and background services, a server for consumers if one is given, and
+    the collection of load if `collects`.
+
+    `worker_id` None: a unique name of this process. Starts nothing. Raises InvalidInput for an invalid `worker_id`.
     """
     from controller.postgres.listener import Listener
     from controller.services.operation_runner.context import new_incarnation
@@ -261,10 +268,12 @@ def build_worker(
 
     runner = partial(app.runner, worker_id, incarnation=incarnation)
     loop = _work_loop(app, worker_id, sensors, listener, leases, runner)
-    beside = _beside(app, leases, loop.rescan)
-    beside += () if served is None else _serving(app, leases, served)
-    beside += (build_collection(app, holder=worker_id, incarnation=incarnation),) if collects else ()
-    return Worker(loop, leases, listener, beside, worker_id, demand_schema)
+    background_services = _background_services(app, leases, loop.rescan)
+    background_services += () if served is None else _serving(app, leases, served)
+    background_services += (
+        (build_collection(app, holder=worker_id, incarnation=incarnation),) if collects else ()
+    )
+    return Worker(loop, leases, listener, background_services, worker_id, demand_schema)
 
 
 def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundService, ...]:
@@ -283,7 +292,9 @@ def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundSe
 
 
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[BackgroundService, ...]:
-    """Build the session leader, the feeds of watches, and the services that answer requests."""
+    """Build the session leader, the feeds of watches, and the services that answer requests, and pass them to the server. Return those
+    that run in threads.
+    """
     from controller.postgres.listener import Listener
     from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
@@ -313,12 +324,12 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         ),
         clock=SystemClock(),
     )
-    watched = Listener(
+    watch_listener = Listener(
         app.store.address, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
     )
-    layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
-    topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
-    telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
+    layouts = layout_feed.LayoutFeed(app.store, watch_listener.interrupt, shard_count=settings.worker_shards)
+    topics = topic_feed.TopicFeed(app.store, watch_listener.interrupt, clock=SystemClock())
+    feed_loop = feeds.Feeds(watch_listener, (layouts, topics), clock=SystemClock())
     key_counts = KeyCountLanding(
         app.store,
         partial(key_count_area, settings),
@@ -340,7 +351,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
             settings, Store(app.store.address, application_name="cleave-api", pool_size=API_TRANSACTIONS)
         ),
     )
-    return leader, telling, key_counts, suspects, served.serve(services)
+    return leader, feed_loop, key_counts, suspects, served.serve(services)
 
 
 def key_count_area(settings: Settings) -> LandingArea:
@@ -407,10 +418,12 @@ def _work_loop(
     return loop
 
 
-def _beside(
+def _background_services(
     app: Application, leases: ShardLeases, rescan: Callable[[], None]
 ) -> tuple[BackgroundService, ...]:
-    """Build the background services that have something to do with these settings."""
+    """Build the background services, without those that have nothing to do with these settings and data planes. Starts none. The verifier
+    calls `rescan` after it has verified topics.
+    """
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.gate_keeper import GateKeeper
@@ -449,7 +462,7 @@ def _beside(
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
-    """Build the sender of layout changes to Airflow; None unless the address and a token or a user are set."""
+    """Build the sender of layout changes to Airflow. None unless the address of Airflow and a token or a user are set."""
     from controller.postgres.listener import Listener
     from controller.services import asset_events
     from controller.services.asset_events import AssetEventPoster
@@ -470,7 +483,9 @@ def build_airflow_rest(settings: Settings) -> AirflowRest | None:
 
 
 def airflow_login(settings: Settings) -> AirflowLogin | None:
-    """Return the address of Airflow with the token, or the user and password, that are set; None without an address."""
+    """Return the address of Airflow with the token, or with user and password if both are set. None without an address. Raises
+    InvalidInput for a malformed token.
+    """
     from controller.services.asset_events import AirflowLogin
 
     if settings.airflow_url is None:
@@ -598,17 +613,18 @@ def _costs_by(computation: Computation) -> Compute:
     from controller.services import recorded_costs
 
     def compute(*work: Any) -> Any:
-        *given, _done = work  # another process reports no progress
-        return computation.run(recorded_costs.compute, *given)
+        *arguments, _done = work  # another process reports no progress
+        return computation.run(recorded_costs.compute, *arguments)
 
     return compute
 
 
 def build_trials(app: Application, computation: Computation | None = None) -> Trials:
-    """Build backtests of candidates, in which a reshape has a cost, so that the policy with the most reshapes does not win.
-    `computation` is used as in `build_backtest`.
+    """Return a function that runs a backtest of candidates, in which a reshape has a cost, so that the policy with the most reshapes does
+    not win. `computation` is used as in `build_backtest`.
 
-    The cost is the default's and not that of the policy in force; otherwise a tuned candidate could lower its own measure.
+    The cost is that of the default policy; otherwise a tuned candidate could lower its own measure. The function raises Unsupported
+    without the extra `backtest`.
     """
     from controller.domain.policy import AutoScalePolicy
     from controller.services.policy_backtest import Loads
@@ -634,7 +650,7 @@ def build_trials(app: Application, computation: Computation | None = None) -> Tr
                 f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
             ) from None
         question = Question(
-            tuple(Candidate(one.name, one.rule, one.parameters) for one in variants),
+            tuple(Candidate(variant.name, variant.rule, variant.parameters) for variant in variants),
             Prices(reseal_seconds=reseal_seconds),
         )
         loads = Loads(since, until, tuple(topics))

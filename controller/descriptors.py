@@ -11,8 +11,8 @@ import select
 
 
 def readable(*descriptors: int, timeout_seconds: float) -> frozenset[int]:
-    """Return the descriptors that can be read without waiting or whose other end is closed; an empty list after the timeout."""
+    """Return the descriptors that can be read without waiting or whose other end is closed. An empty set after the timeout."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return frozenset(found for found, _ in poll.poll(math.ceil(timeout_seconds * 1000)))
+    return frozenset(descriptor for descriptor, _ in poll.poll(math.ceil(timeout_seconds * 1000)))

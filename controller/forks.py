@@ -1,9 +1,9 @@
 """Objects that stay safe in forked child processes.
 
-A fork copies every object, but no thread, and the copies share the parent's sockets. A copy that is used as it is sends on a connection
-that the parent sends on, under the parent's identity, waits for threads that do not exist, or for a lock that such a thread held. Two
-kinds of objects are safe instead. A `Renewed` one begins again in the child, with connections and locks of the child's own. A `OneProcess`
-one refuses every call in the child with one sentence, and its `close` there does nothing, since what it would close is the parent's.
+A fork copies every object, but no thread, and the copies share the parent's sockets. A copy would send on a connection that the parent
+sends on, under the parent's identity, wait for threads that do not exist, or wait for a lock that such a thread held. Two kinds of
+objects are safe instead. A `Renewed` object begins again in the child, with connections and locks of the child's own. A `OneProcess`
+object refuses every call in the child with one sentence; its `close` does nothing there, because the connections are the parent's.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class OneProcess(_Forked):
         pythonapi.Py_IncRef(py_object(self))
 
     def _demand_maker(self) -> None:
-        """Raises Terminal in any process but the object's own."""
+        """Raise Terminal in any process but the object's own."""
         if self._maker is not _current:
             raise self._refusal()
 
@@ -106,7 +106,7 @@ def current() -> Process:
 
 
 def _guarded(cls: type[OneProcess], name: str, act: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `act` so that it raises Terminal in any process but the object's own."""
+    """Wrap `act` so that it raises Terminal in any process but the object's own. A method in `_endings` returns None there instead."""
     is_ending = name in cls._endings
     if is_awaited(act):
 
@@ -135,11 +135,11 @@ def _begin() -> None:
     """Set the current process in a child, and notify each object."""
     global _current  # noqa: PLW0603
     _current = Process()
-    for one in list(_made):
+    for made in list(_made):
         with suppress(
             AttributeError
         ):  # the object was half constructed at the fork, so nothing in the child refers to it
-            one._begin_in_child()
+            made._begin_in_child()
 
 
 _current = Process()

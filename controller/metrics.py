@@ -1,6 +1,6 @@
-"""Metrics of Cleave's own processes, in the default registry. Names follow PIP-483 and PIP-486 where they name one.
+"""Metrics of Cleave's own processes, in the default registry. Names follow PIP-483 and PIP-486 where these define a name.
 
-What applications count is in `controller.client_metrics`.
+`controller.client_metrics` has the metrics of applications.
 """
 
 from __future__ import annotations

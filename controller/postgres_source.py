@@ -63,7 +63,7 @@ class PostgresSource(Renewed):
         self._listener: PostgresListener | None = None
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present layout of the topic."""
+        """Read the present layout of the topic in one statement. Raises TopicNotFound, and TopicNotLive while the topic is being created."""
         with self._calls.statement(f"look up {name}") as cursor:
             cursor.execute(_TOPIC, (name,))
             rows = cursor.fetchall()
@@ -72,12 +72,14 @@ class PostgresSource(Renewed):
         topic_id, state, data_plane, epoch, next_segment_id = rows[0][:5]
         if state == "creating":
             raise TopicNotLive(f"{name} is still being created; try again in a moment")
-        found = [row[5:] for row in rows if row[5] is not None]
-        layout = SegmentLayout.from_segments(epoch, next_segment_id, (_segment(row) for row in found))
-        return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(found))
+        segment_rows = [row[5:] for row in rows if row[5] is not None]
+        layout = SegmentLayout.from_segments(epoch, next_segment_id, (_segment(row) for row in segment_rows))
+        return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(segment_rows))
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
-        """Call back after every change, from the listening thread."""
+        """Call `on_change` from the listening thread after every change of the topic's layout, and after the connection was lost. The
+        first watch starts the thread.
+        """
         watch = _Watch(self._forget)
         with self._lock:
             self._watches[watch] = (topic_id, on_change)
@@ -122,7 +124,7 @@ class _Watch:
 
 
 def _backing_topics(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
-    """Convert a row with `_SEGMENT_COLUMNS`."""
+    """Return the log of each segment by segment id, from rows with `_SEGMENT_COLUMNS`."""
     return {row[0]: row[-1] for row in rows}
 
 

@@ -49,7 +49,12 @@ class Repeating:
         self._backoff_seconds = 0.0
 
     def run(self, first_pause_seconds: float = 0.0) -> None:
-        """Run rounds until the loop is stopped. Raises only errors of the types in `ends_with`."""
+        """Call `act` until the loop is stopped, for the first time after `first_pause_seconds`. Between two rounds, pause for the seconds
+        that `act` returned, or after an error for its backoff.
+
+        An error is logged, and `on_error` is called before the next round. Raises only errors of the types in `ends_with`. Does nothing
+        if the loop was stopped before.
+        """
         pause_seconds = first_pause_seconds
         failure: Exception | None = None
         while not self._stopping.wait(pause_seconds):
@@ -72,7 +77,7 @@ class Repeating:
         return not self._stopping.is_set()
 
     def _reported(self, error: Exception) -> float:
-        """Log the error, and return the seconds to pause."""
+        """Log the error (an unexpected one with its traceback, counted in the metrics), and return the seconds to pause."""
         if not isinstance(error, self._expected):
             client_metrics.LOOP_ERRORS.labels(self._failed).inc()
             self._log.error(self._failed, exc_info=error)
@@ -97,8 +102,8 @@ def repeat_every(
     *,
     expected: tuple[type[Exception], ...] = (CleaveError,),
 ) -> None:
-    """Call `act` every `interval_seconds` until stopped, for the first time after one interval. A round that raises is logged, and the loop
-    continues.
+    """Call `act` every `seconds` until `stopping` is set, for the first time after one interval. A round that raises is logged, and the
+    loop continues.
     """
 
     def once() -> float:

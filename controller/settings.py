@@ -273,7 +273,10 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Read the settings. Raises InvalidInput with the variable and the error for an invalid value."""
+    """Read the settings from `overrides`, the environment and `.env`, in this order of precedence.
+
+    Raises InvalidInput with the variable and the error for an invalid value, never with the value itself.
+    """
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 

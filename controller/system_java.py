@@ -46,5 +46,5 @@ def _major_version(java: Path) -> int:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    return int(found.group(1)) if found else 0
+    version = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    return int(version.group(1)) if version else 0

@@ -28,7 +28,7 @@ def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) ->
     """Send the program's log lines, and warnings and errors of libraries, to standard error. Call once, at the start of a program."""
     _asked[:] = [(json_lines, level)]
     root = logging.getLogger()
-    root.handlers = [one for one in root.handlers if not isinstance(one, _OfLibraries)]
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, _OfLibraries)]
     root.addHandler(_OfLibraries(json_lines))
     logging.captureWarnings(json_lines)
     if "structlog" in sys.modules:
@@ -134,7 +134,7 @@ def start_thread(name: str, run: Callable[..., None], *arguments: object) -> thr
 
 
 def _to_standard_error(*_: object) -> structlog.PrintLogger:
-    """Standard error at the time of writing, because it may be replaced during the run."""
+    """Return a logger that prints to standard error, as it is at the time of writing, because it may be replaced during the run."""
     import structlog
 
     return structlog.PrintLogger(sys.stderr)

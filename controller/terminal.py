@@ -110,7 +110,7 @@ class Rows:
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width - GAP * (len(self._columns) - 1)
-        widths = _shared(room, [(one.least, one.most) for one in self._columns])
+        widths = _shared(room, [(column.least, column.most) for column in self._columns])
         if widths is None:
             for number in range(self._count):
                 yield from [Text("")] if number else []
@@ -141,9 +141,9 @@ class _Column:
     def __init__(self, name: str, values: Sequence[Any]) -> None:
         self.title = name.replace("_", " ")
         self.cells = [cell(value) for value in values]
-        held = [value for value in values if value is not None]
-        self.is_numeric = bool(held) and all(
-            isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in held
+        present = [value for value in values if value is not None]
+        self.is_numeric = bool(present) and all(
+            isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in present
         )
         self.most = max(len(self.title), *(len(text) for text in self.cells))
         words = [word for text, value in zip(self.cells, values, strict=True) for word in _words(text, value)]
@@ -158,22 +158,28 @@ def _words(text: str, value: Any) -> list[str]:
 
 
 def _shared(room: int, bounds: Sequence[tuple[int, int]]) -> list[int] | None:
-    """Return a width for each column: its smallest width plus a share of the remaining space. None if the table does not fit."""
+    """Return a width for each column: its smallest width plus a share of the remaining space, up to its largest width. None if the table
+    does not fit.
+
+    `bounds` are the smallest and largest widths; `room` is the width for all columns.
+    """
     widths = [least for least, _ in bounds]
-    left = room - sum(widths)
-    if left < 0:
+    remaining = room - sum(widths)
+    if remaining < 0:
         return None
-    while left > 0 and (wanting := [at for at, (_, most) in enumerate(bounds) if widths[at] < most]):
-        share = max(left // len(wanting), 1)
-        for at in wanting[: left // share]:
+    while remaining > 0 and (wanting := [at for at, (_, widest) in enumerate(bounds) if widths[at] < widest]):
+        share = max(remaining // len(wanting), 1)
+        for at in wanting[: remaining // share]:
             more = min(share, bounds[at][1] - widths[at])
             widths[at] += more
-            left -= more
+            remaining -= more
     return widths
 
 
 def cell(value: Any) -> str:
-    """Format one cell: short instants, short numbers, an empty text for None, true and false as in JSON."""
+    """Format one cell: instants in UTC, numbers with one decimal, an empty text for None, true and false as in JSON. Control characters
+    are escaped.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -193,4 +199,4 @@ def _listed(values: Sequence[Any]) -> str:
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:
     """Format the segments that an operation creates."""
-    return ", ".join(f"{one['segment_id']} [{one['hash_range']}]" for one in creates)
+    return ", ".join(f"{segment['segment_id']} [{segment['hash_range']}]" for segment in creates)

@@ -14,7 +14,16 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import AssetAlias, dag
-from cleave_dags import access, cleave_task, dry_run_param, every, ring, run_name, scheduled, seconds_from
+from cleave_dags import (
+    access,
+    cleave_task,
+    dry_run_param,
+    emit_waiting_event,
+    every,
+    run_name,
+    scheduled,
+    seconds_from,
+)
 
 from controller import tasks
 
@@ -40,7 +49,7 @@ def bundle_balance() -> None:
     @cleave_task(retries=2, outlets=[WAITING_ACTS_ALIAS])
     def propose(outlet_events: Any = None) -> dict[str, Any]:
         cycle = tasks.propose_bundles(**access(), request_key=run_name(), decided_by=run_name())
-        ring(cycle, outlet_events[WAITING_ACTS_ALIAS])
+        emit_waiting_event(cycle, outlet_events[WAITING_ACTS_ALIAS])
         return cycle
 
     @cleave_task(retries=2)

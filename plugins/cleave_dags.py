@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, dag, get_current_context, task
 
-from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, told_apart
+from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, with_airflow_errors
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.request import request_of
 from cleave_provider.versions import (
@@ -50,8 +50,9 @@ PASS_SHARES = 2
 
 
 def seconds_from(variable: str, default: int) -> int:
-    """Return an interval from the environment, in whole seconds, at least 5. An invalid value becomes the
-    DAG's import error.
+    """Return an interval from the environment in whole seconds; `default` if the variable is empty.
+
+    Raises ValueError for a value that is no whole number or below 5, which becomes the DAG's import error.
     """
     text = os.environ.get(variable, "").strip() or str(default)
     seconds = from_digits(text)
@@ -168,7 +169,7 @@ def cleave_task(
         retry_delay=RETRY_DELAY,
         **options,
     )
-    return lambda function: decorate(told_apart(function))
+    return lambda function: decorate(with_airflow_errors(function))
 
 
 def access(*, loader: bool = False) -> dict[str, Any]:
@@ -221,17 +222,17 @@ def request() -> dict[str, Any]:
 
 def shares_left(result: dict[str, Any], alias_events: Any) -> list[dict[str, int]]:
     """Return the shares that a pass leaves to mapped tasks; the rest of its result becomes the XCom
-    `summary`. `alias_events` are the events of an outlet, as in `ring`.
+    `summary`. `alias_events` are the events of an outlet, as in `emit_waiting_event`.
 
     Airflow maps over a task's `return_value` only.
     """
     shares: list[dict[str, int]] = result.pop("shares")
-    ring(result, alias_events)
+    emit_waiting_event(result, alias_events)
     get_current_context()["ti"].xcom_push("summary", result)
     return shares
 
 
-def ring(result: dict[str, Any], alias_events: Any) -> None:
+def emit_waiting_event(result: dict[str, Any], alias_events: Any) -> None:
     """Emit an event for the asset `WAITING_ACTS` if an approval awaits an answer and no run presents it.
     `alias_events` are the events of an outlet.
     """

@@ -58,8 +58,10 @@ def _calls() -> Any:
 
 
 async def _user_of(request: Any) -> Any:
-    """Return the user of Airflow's token. A browser's cookie is accepted for reading only, so that another
-    site cannot use it to change something.
+    """Return the user of Airflow's token. A browser's cookie is accepted for reading only, so that another site cannot use it to change
+    something.
+
+    Raises AccessDenied without a token or for a token that Airflow refuses, TokenOutOfTime for an expired one.
     """
     import jwt
     from airflow.api_fastapi.app import get_auth_manager

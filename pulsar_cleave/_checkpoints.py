@@ -32,8 +32,8 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         """Position of the inner consumer before it read the buffered messages."""
 
     def checkpoint(self) -> Checkpoint:
-        """Return the position behind every message that was returned. Take it when the application has
-        processed these messages.
+        """Return the position behind every message that was returned by `receive`; received messages that are still buffered are not
+        included. Take it when the application has processed these messages.
         """
         point = self._inner.checkpoint()
         if not self._waiting or not self._holds(self._waiting[0]):

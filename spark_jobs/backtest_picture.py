@@ -26,7 +26,9 @@ SPANS = 400
 
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
-    """Return lines of load and segments, every action up to `ACTS`, the spans of each refusal, and the ring over time."""
+    """Return the data of one simulation's chart: lines of load and segments with up to POINTS points, up to ACTS actions, the spans of
+    each refusal, and the ring over time.
+    """
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)
     load = run.series.load(capacity.rates)
@@ -60,7 +62,9 @@ def _act(run: Simulation, act: Act) -> dict[str, Any]:
 
 
 def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
-    """Return, by reason, the spans in which anything was refused for it."""
+    """Return, by reason, the spans (begin and end in milliseconds) in which the reason refused an action; of each reason at most SPANS,
+    the longest.
+    """
     step_ms = run.series.step_seconds * 1000
     ends = [verdict.step for verdict in run.verdicts[1:]] + [run.series.steps]
     spans: dict[str, list[tuple[int, int]]] = {}
@@ -83,8 +87,8 @@ def _reasons(verdict: Verdict) -> list[str]:
 
 
 def _longest(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    kept = sorted(spans, key=lambda span: span[0] - span[1])[:SPANS]
-    return sorted(kept)
+    longest = sorted(spans, key=lambda span: span[0] - span[1])[:SPANS]
+    return sorted(longest)
 
 
 WEIGHTS = (1.0, 3.0, 10.0, 20.0, 50.0, 150.0, 500.0)
@@ -93,18 +97,24 @@ _STEP = 1e-4
 
 
 def front(
-    loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, first: int
+    loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, initial_segments: int
 ) -> list[dict[str, float]]:
-    """Return the least cost for each price of excess, and the excess of the cheapest sequence.
+    """Return, for each price of excess in WEIGHTS, the least cost in segment-hours and the excess of the cheapest sequence in
+    capacity-hours.
 
-    The least cost is a concave function of the price, and its slope is the excess of the cheapest sequence.
+    `loads` are in segments' capacities, one for each step; `first` is the number of segments at the start. The least cost is a concave
+    function of the price, and its slope is the excess of the cheapest sequence.
     """
 
     def least_cost_at(excess: float) -> float:
         prices_with_excess = replace(prices, excess=excess)
         return float(
             lower_bound(
-                loads, prices_with_excess, step_seconds=step_seconds, most_segments=most_segments, first=first
+                loads,
+                prices_with_excess,
+                step_seconds=step_seconds,
+                most_segments=most_segments,
+                first=initial_segments,
             )[0]
         )
 

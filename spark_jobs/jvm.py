@@ -54,9 +54,9 @@ class JavaOutput:
 
 
 def start_jvm(settings: SparkConf) -> None:
-    """Start this process's JVM with these settings, unless it has one.
+    """Start this process's JVM with these settings, unless it has one. The JVM's output goes to standard error.
 
-    Raises Terminal if there is no Java for Spark, Retryable with Java's output if Java started and ended.
+    Raises Terminal if there is no Java for Spark, Retryable with the end of Java's output if Java started and ended.
     """
     with SparkContext._lock:
         if SparkContext._gateway is not None:

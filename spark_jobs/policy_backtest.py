@@ -86,7 +86,10 @@ class Candidate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
-        """Return the rule to simulate. Raises InvalidInput for an unknown name, InvalidPolicy for invalid parameters."""
+        """Return the rule to simulate on `series`, with `base` plus the candidate's parameters as its policy.
+
+        Raises InvalidInput for an unknown name, InvalidPolicy for invalid parameters.
+        """
         policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
         if self.rule == IN_FORCE:
@@ -153,7 +156,11 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the results of these loads, in their order."""
+    """Yield batches of result rows, TOGETHER loads at a time: a row for each load, candidate and seed, in the order of the loads.
+
+    `done` is called with the number of further simulations that are completed. A load that cannot be simulated has one row with its
+    error.
+    """
     waiting: list[Load] = []
     for load in loads:
         waiting.append(load)
@@ -194,8 +201,10 @@ def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.R
 def _simulations(
     load: Load, question: Question, done: Done
 ) -> list[tuple[dict[str, Any], tuple[int, ...], Floats]]:
-    """Return, for each case of a load, its row, the key of the loads with which its least cost can be computed, and the
-    load itself.
+    """Simulate each case of a load. Return, for each case, its row without the least cost, the key of the loads with which its least cost
+    can be computed, and the load in segments' capacities.
+
+    Raises InvalidInput if a cost is not finite.
     """
     recording, rates, (number, of) = load
     series = series_of(recording, rates)
@@ -229,7 +238,7 @@ def _add_fronts(
     members: Sequence[tuple[int, Floats]],
     prices: Prices,
     step_seconds: int,
-    most: int,
+    max_segments: int,
     first: int,
 ) -> None:
     """Add the least costs for all prices to the picture of each load's first case, for the load as it was recorded."""
@@ -238,7 +247,9 @@ def _add_fronts(
         row = rows[index]
         if row["seed"] == 0 and row["key"] not in done_keys:
             done_keys.add(row["key"])
-            best = front(load, prices, step_seconds=step_seconds, most_segments=most, first=first)
+            best = front(
+                load, prices, step_seconds=step_seconds, most_segments=max_segments, initial_segments=first
+            )
             row["picture"] = json.dumps({**json.loads(row["picture"]), "front": best})
 
 
@@ -276,8 +287,8 @@ def _simulate_case(
 
 
 def drawn(series: LoadSeries, seed: int) -> LoadSeries:
-    """Return the series as it was recorded (seed 0), or with randomly drawn messages in each step; the other metrics
-    change in proportion.
+    """Return the series as it was recorded (seed 0), or with messages drawn at random in each step, the same for the same seed. The other
+    metrics change in proportion.
     """
     if seed == 0:
         return series
@@ -288,8 +299,8 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """Return the simulation counted in segments of this capacity: a candidate with another threshold does not change
-    what a segment can take.
+    """Return the simulation with load, excess and overloaded segments counted in segments of this capacity: a candidate with another
+    threshold does not change the load that a segment can serve.
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
@@ -318,7 +329,9 @@ def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
 
 
 def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:
-    """Yield each recording with its rows, in the order of their keys; a recording without a row is left out."""
+    """Yield each recording with its rows of `rates`, in the order of their keys and windows. A recording without rows is left out, and so
+    are rows without a recording.
+    """
     recordings_by_key = {recording.key: recording for recording in recordings}
     rates = rates.sort_by([("key", "ascending"), ("window_end_ms", "ascending")])
     keys = rates.column("key").to_numpy()
@@ -340,8 +353,8 @@ def compute_here(
 def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
-    """Compute the results on Spark, with `parallel` tasks. With fewer loads than tasks the candidates of a load are
-    divided among tasks.
+    """Compute the results on Spark, with `parallel` tasks at a time, and return them sorted. With fewer loads than tasks the candidates
+    of a load are divided among tasks.
     """
     from pyspark.sql import functions as f
 
@@ -389,8 +402,8 @@ def _partition(
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield the rows of each part and key, which are adjacent; at most the rows of one key are held in memory."""
-    held: list[pa.RecordBatch] = []
+    """Yield part, key and rows for each part and key, whose rows must be adjacent; at most the rows of one key are held in memory."""
+    batches_of_key: list[pa.RecordBatch] = []
     current: tuple[int, int] | None = None
     for batch in batches:
         ids = np.column_stack([batch.column("part").to_numpy(), batch.column("key").to_numpy()])
@@ -398,12 +411,12 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, pa.Tabl
         for begin, end in pairwise([*begins, len(ids)]):
             part_and_key = (int(ids[begin, 0]), int(ids[begin, 1]))
             if current is not None and part_and_key != current:
-                yield *current, _rates(held)
-                held = []
+                yield *current, _rates(batches_of_key)
+                batches_of_key = []
             current = part_and_key
-            held.append(batch.slice(begin, end - begin))
+            batches_of_key.append(batch.slice(begin, end - begin))
     if current is not None:
-        yield *current, _rates(held)
+        yield *current, _rates(batches_of_key)
 
 
 def _rates(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -415,8 +428,8 @@ def _sorted(results: pa.Table) -> pa.Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a backtest with `spark-submit`. The rates are Parquet files with the columns of `RATE_COLUMNS`, recordings and
-    question are JSON files; the results are one Parquet file.
+    """Run a backtest with `spark-submit`. The rates are Parquet files with the columns of `RATE_COLUMNS`, recordings and question are
+    JSON files; the results are one Parquet file.
     """
     from spark_jobs.session import with_session
 

@@ -83,7 +83,11 @@ class Recording:
 
 
 def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
-    """Return the series of a recording from its rows of `RATE_COLUMNS`, in any order."""
+    """Return the series of a recording from its rows of `RATE_COLUMNS`, in any order. Rates that are negative or not finite count as 0; a
+    step without a window is NaN.
+
+    The series has a distribution over the ring unless all rates are of the whole ring.
+    """
     ends = rows.column("window_end_ms").to_numpy()
     windows, window_of_row = np.unique(ends, return_inverse=True)
     rates = np.column_stack([rows.column(metric).to_numpy() for metric in METRICS])
@@ -115,7 +119,11 @@ def _windows_of_steps(recording: Recording, windows: Wholes) -> tuple[Wholes, An
 def _shares(
     recording: Recording, rows: pa.Table, rates: Floats, window_of_row: Wholes, windows: int
 ) -> Floats | None:
-    """Return `[window, bin]`; None if all rates are of the whole ring."""
+    """Return the share of the load in each equal part of the ring (`[window, bin]`, each row adds up to 1); None if all rates are of the
+    whole ring.
+
+    A window without load is even. The number of parts is the smallest that separates the segments, at most MOST_BINS.
+    """
     segments, segment_of_row = np.unique(rows.column("segment_id").to_numpy(), return_inverse=True)
     ranges = [HashRange.parse(recording.ranges.get(int(i), "0000-ffff")) for i in segments]
     width = RING_SIZE

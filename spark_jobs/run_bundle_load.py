@@ -75,8 +75,8 @@ _JUDGED = (
 def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """Return the rows to write: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and the
-    excluded input: reports of brokers (`silent`) and boundaries (`uncut`) that are not sound.
+    """Return the rows to write, by name: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and the excluded
+    input: reports of brokers (`silent`) and boundaries (`uncut`) that are not valid.
 
     Writes every bundle's figures below the scratch URL, as `judged`. Needs a report of at least one broker.
     """

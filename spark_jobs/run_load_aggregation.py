@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     window = LoadWindow(options.window_end_ms, options.window_length_ms, options.lookback_ms)
 
     def run(spark: SparkSession) -> None:
-        heard = compute(spark, options.samples, options.scratch, window)
-        frame_of(spark, heard).write.mode("overwrite").parquet(f"{options.scratch}/heard")
+        sources = compute(spark, options.samples, options.scratch, window)
+        frame_of(spark, sources).write.mode("overwrite").parquet(f"{options.scratch}/heard")
         if options.key_counts:
             sketches = add_up(spark, options.key_counts, options.counted_since_ms, window.end_ms)
             frame_of(spark, sketches).write.mode("overwrite").parquet(f"{options.scratch}/sketches")

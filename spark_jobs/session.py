@@ -68,9 +68,9 @@ def session_id(master: str, number: int = 0) -> UUID:
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings.
 
-    Over Connect only settings of the session can be given, not those of the server. Raises InvalidInput for a wrong
-    master or setting, Retryable if no server answers or Java ended at its start, Terminal if there is no Java for
-    Spark.
+    A classic session sets PYSPARK_PYTHON and starts a JVM in this process. Over Connect only settings of the session can be given, not
+    those of the server. Raises InvalidInput for a wrong master or setting, Retryable if no server answers or Java ended at its start,
+    Terminal if there is no Java for Spark.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
@@ -128,8 +128,10 @@ def _accepts_connections(address: str) -> bool:
 def with_session(
     master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
 ) -> Answer:
-    """Return the result of `act`, called with the session for `master`, and once more with the next session if the first
-    had been ended.
+    """Return the result of `act`, called with the session for `master`. If a Connect server had ended that session, `act` is called once
+    more with the next session.
+
+    Raises the errors of `get_session` and of `act`.
     """
     try:
         return act(get_session(master, conf))
@@ -141,8 +143,10 @@ def with_session(
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
-    """Return the session of this process, or a new client of the fixed session; with the next id if that session was
-    ended.
+    """Return the session of this process, or a new client of the fixed session, with the next id if the server has ended that session. A
+    new client sets the settings.
+
+    Raises InvalidInput for a refused setting, Retryable if the server does not answer, Terminal after 20 ended sessions.
     """
     # gRPC would restart its threads in every forked child. PySpark forks to start the JVM of a classic session, and
     # these threads can crash the child before it becomes the JVM.

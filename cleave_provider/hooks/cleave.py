@@ -33,9 +33,10 @@ class CleaveHook(HookWithForm):
     def access(self) -> dict[str, Any]:
         """Return `dsn` and `extras` of the connection, the arguments of every function of `controller.tasks`.
 
-        Raises AirflowFailException with one line if the connection does not exist.
+        If the connection names a connection to Pulsar, its settings are added; extras of the Cleave connection take precedence. Raises
+        AirflowFailException with one line if a connection does not exist.
         """
-        connection = self.found(
+        connection = self.find_connection(
             self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"
         )
         access = _access(connection)
@@ -64,7 +65,7 @@ class CleaveHook(HookWithForm):
         """Return the settings of a connection of type `spark` or `spark_connect`. Raises InvalidInput."""
         from controller.tasks import SparkConnection
 
-        connection = cls.found(conn_id, "a Spark connection")
+        connection = cls.find_connection(conn_id, "a Spark connection")
         address = (
             connection.conn_type or "",
             connection.host,

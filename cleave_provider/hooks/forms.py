@@ -34,7 +34,7 @@ class HookWithForm(BaseHook):
         return widgets_of(cls.conn_type)
 
     @classmethod
-    def found(cls, conn_id: str, kind: str) -> Connection:
+    def find_connection(cls, conn_id: str, kind: str) -> Connection:
         """Return the connection. Raises AirflowFailException if it does not exist; the message asks for a
         connection of the kind `kind`.
         """

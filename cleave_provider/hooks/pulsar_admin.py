@@ -29,7 +29,7 @@ class PulsarAdminHook(HookWithForm):
         """
         from controller.tasks import PulsarConnection
 
-        connection = self.found(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
+        connection = self.find_connection(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
         extras = filled_in(connection.extra_dejson)
         address = (
             connection.conn_id,

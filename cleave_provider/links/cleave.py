@@ -54,7 +54,7 @@ class BacktestLink(BaseOperatorLink):
 
 
 def page(name: str, **query: Any) -> str:
-    """Return the address of a page of Cleave in this Airflow."""
+    """Return the address of a page of Cleave in this Airflow. `query` are the parameters of the page."""
     from airflow.configuration import conf
 
     plugin = f"{str(conf.get('api', 'base_url', fallback='/')).rstrip('/')}/{PLUGIN}"

@@ -47,7 +47,9 @@ class AskOperator(RetriedOperator, HITLOperator):
         self.question = question
 
     def execute(self, context: Any) -> Any:
-        """Show the question, and wait for the answer or the time limit."""
+        """Show the question, and wait for the answer. The default applies GRACE_PERIOD after `expires_at`, at the earliest SHORTEST_WAIT
+        from now.
+        """
         self.subject, self.body = self.question["subject"], self.question["body"]
         self.defaults = [self.APPROVE if self.question["default"] == "approve" else self.REJECT]
         remaining = datetime.fromisoformat(self.question["expires_at"]) - datetime.now(UTC)

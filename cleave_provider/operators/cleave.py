@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import get_current_context
 
-from cleave_provider.failures import told_apart
+from cleave_provider.failures import with_airflow_errors
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.links.cleave import OPERATION_KEY, BacktestLink, OperationLink, PolicyLink
 from cleave_provider.operators.retried import RetriedOperator
@@ -37,7 +37,7 @@ class CleaveOperator(RetriedOperator):
         super().__init__(**kwargs)
         self.cleave_conn_id = cleave_conn_id
 
-    @told_apart
+    @with_airflow_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the document of the task's function. If the document is an operation, the XCom
         `operation_id` has its id.
@@ -202,7 +202,7 @@ class BacktestOperator(CleaveOperator):
         self.spark_conn_id = spark_conn_id
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """Run the backtest, as `CleaveOperator.execute` requires."""
+        """Run the backtest and return its document; a repeated request returns the stored results."""
         from controller import tasks
 
         if self.spark_conn_id is not None:

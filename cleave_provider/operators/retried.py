@@ -27,7 +27,9 @@ class RetriedOperator(BaseOperator):
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
-        """Return Airflow's partial with the default retries and delay."""
+        """Return Airflow's partial with the default retries and delay where the arguments and the DAG set none, and at least
+        `least_retries`.
+        """
         operator_partial: OperatorPartial = super().partial(**kwargs)
         arguments = {**_default_arguments(operator_partial), **(kwargs.get("default_args") or {}), **kwargs}
         operator_partial.kwargs |= _missing_defaults(arguments)
@@ -37,8 +39,8 @@ class RetriedOperator(BaseOperator):
         return operator_partial
 
     @classmethod
-    def least_retries(cls, said: Mapping[str, Any]) -> int:  # noqa: ARG003  # subclasses use it
-        """Return the minimum number of retries of a task with the arguments `said`."""
+    def least_retries(cls, arguments: Mapping[str, Any]) -> int:  # noqa: ARG003  # subclasses use it
+        """Return the minimum number of retries of a task with these arguments."""
         return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from cleave_provider.failures import told_apart
+from cleave_provider.failures import with_airflow_errors
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.links.cleave import OPERATION_KEY, OperationLink
 from cleave_provider.operators.retried import RetriedOperator
@@ -58,11 +58,11 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         self.retries = max(self.retries or 0, self.least_retries({"deferrable": deferrable}))
 
     @classmethod
-    def least_retries(cls, said: Mapping[str, Any]) -> int:
+    def least_retries(cls, arguments: Mapping[str, Any]) -> int:
         """Return the minimum number of retries: more for a deferrable task."""
-        return LEAST_RETRIES_DEFERRED if said.get("deferrable") else 0
+        return LEAST_RETRIES_DEFERRED if arguments.get("deferrable") else 0
 
-    @told_apart
+    @with_airflow_errors
     def execute(self, context: Context) -> Any:
         """Wait for the operation, in the triggerer if possible."""
         context["ti"].xcom_push(key=OPERATION_KEY, value=self.operation_id)
@@ -110,7 +110,7 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
             operation = None
         return PokeReturnValue(is_done=operation is not None, xcom_value=operation)
 
-    @told_apart
+    @with_airflow_errors
     def resume_execution(self, *args: Any, **kwargs: Any) -> Any:
         """Resume as Airflow does, with errors of one line."""
         return super().resume_execution(*args, **kwargs)

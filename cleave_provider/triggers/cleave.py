@@ -80,7 +80,10 @@ class LayoutChangeTrigger(BaseEventTrigger):
         return f"{__name__}.LayoutChangeTrigger", arguments
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield an event for each batch of layout changes. Never returns."""
+        """Yield an event for each batch of layout changes, at most one every APART_SECONDS. Never returns.
+
+        An error is logged, and the changes are followed again after a pause.
+        """
         while True:
             try:
                 async with aclosing(self._changes()) as changes:

@@ -1,6 +1,6 @@
-"""Composition root of bundle balancing: builds the services with the reader and acts of one cluster and the settings.
+"""Composition root of bundle balancing: builds the services of one Pulsar cluster from the settings.
 
-It is the counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it uses no network.
+It is the counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building the services sends no request.
 Modules that read reports are imported where they are used, so that other commands do not load their libraries.
 """
 
@@ -66,7 +66,11 @@ class Bundles:
         )
 
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
-        """Aggregate the load of the window that ends now, or at `window_end_ms`, on Spark, as the loader."""
+        """Aggregate one window of `bundle_window_seconds` on Spark, and merge the result into PostgreSQL with the login of the loader.
+
+        The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. The call opens a connection
+        pool of its own and closes it.
+        """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
         end_ms = window_end_ms or SystemClock().now_ms()
@@ -137,7 +141,10 @@ class Bundles:
 
 @contextmanager
 def bundles_of(app: Application) -> Iterator[Bundles]:
-    """Open the services of the cluster in the settings. Raises InvalidInput if the settings name no cluster."""
+    """Open the services of the cluster in the settings, and close the HTTP session at the end of the block.
+
+    Sends no request itself. Raises InvalidInput if the settings name no cluster.
+    """
     settings = app.settings
     access = pulsar_access(settings)
     if access is None:

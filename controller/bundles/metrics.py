@@ -51,7 +51,9 @@ class BundleMetrics(Collector):
         return (GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in GAUGES.items())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return the present values."""
+        """Read the gauges of the cluster from the database and yield one family for each. Yields nothing, and logs a warning, while
+        PostgreSQL is unreachable.
+        """
         try:
             with self._store.transaction() as tx:
                 rows = bundle_views.gauges(tx, self._cluster)

@@ -104,7 +104,10 @@ class ReportArea:
         self.location = Location(url)
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
-        """Write one tick of one collector, each kind whole or not at all. Return the path of the file of brokers."""
+        """Write one tick of one collector. Each kind is one file, which is written completely or not at all; the file of brokers is last.
+
+        Return the path of the file of brokers.
+        """
         path = tick_path(tick_ms, collector)
         for kind, schema in REPORT_SCHEMAS.items():
             with self.location.writing(f"{kind}/{path}") as stream:
@@ -112,23 +115,26 @@ class ReportArea:
         return f"brokers/{path}"
 
     def landed(self, from_ms: int, to_ms: int) -> LandedReports:
-        """Return the files of the ticks in the inclusive span, with their footers read. Lists only the days of the span.
+        """Return the files of the ticks in the inclusive span, by kind, after reading their footers. Lists only the days of the span.
 
-        A file that vanished meanwhile is left out. Raises OSError when storage does not answer.
+        A file with another name or schema, or that is not Parquet, goes to `rejected` with the reason. A file that vanished meanwhile is
+        left out. Raises OSError if the storage does not answer.
         """
         files: dict[str, tuple[LandedFile, ...]] = {}
         rejected: list[RejectedFile] = []
         topics = 0
         for kind in REPORT_SCHEMAS:
-            good = []
+            readable = []
             for path, parsed in self._list(kind, from_ms, to_ms):
-                found = self._examine(kind, path) if parsed else "its name is not <tick>-<collector>.parquet"
-                if isinstance(found, str):
-                    rejected.append(RejectedFile(path, found))
-                elif parsed is not None and found is not None:
-                    good.append(parsed)
-                    topics += found if kind == "topics" else 0
-            files[kind] = tuple(good)
+                rows_or_reason = (
+                    self._examine(kind, path) if parsed else "its name is not <tick>-<collector>.parquet"
+                )
+                if isinstance(rows_or_reason, str):
+                    rejected.append(RejectedFile(path, rows_or_reason))
+                elif parsed is not None and rows_or_reason is not None:
+                    readable.append(parsed)
+                    topics += rows_or_reason if kind == "topics" else 0
+            files[kind] = tuple(readable)
         return LandedReports(files, topics, tuple(rejected))
 
     def urls(self, reports: LandedReports) -> dict[str, list[str]]:
@@ -136,7 +142,9 @@ class ReportArea:
         return {kind: [self.location.url(f.path) for f in files] for kind, files in reports.files.items()}
 
     def quarantine(self, reports: LandedReports) -> list[str]:
-        """Move the files that cannot be read into quarantine. Return their former paths."""
+        """Move the rejected files below the directory of quarantine. Return the former paths of the moved files; a file that another run
+        has moved is left out.
+        """
         moved = []
         for file in reports.rejected:
             try:
@@ -149,20 +157,20 @@ class ReportArea:
     def heard(self, cluster: str, from_ms: int, to_ms: int, *, ticks: int) -> frozenset[str] | None:
         """Return the brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
 
-        None if there are fewer ticks. Files of one instant are one tick, whichever collectors wrote them. A tick in
-        which no broker answered left no file and does not count.
+        None if the span has fewer ticks. Files of one instant are one tick, whichever collectors wrote them. A tick in which no broker of
+        the cluster answered does not count.
         """
         of_tick: defaultdict[int, list[str]] = defaultdict(list)
         for path, file in self._list("brokers", from_ms, to_ms):
             if file is not None:
                 of_tick[file.first_tick_ms].append(path)
-        found: set[str] = set()
+        reporting: set[str] = set()
         for tick_ms in sorted(of_tick, reverse=True):
-            here = set().union(*(self._brokers_in(path, cluster) for path in of_tick[tick_ms]))
-            found |= here
-            ticks -= bool(here)
+            in_tick = set().union(*(self._brokers_in(path, cluster) for path in of_tick[tick_ms]))
+            reporting |= in_tick
+            ticks -= bool(in_tick)
             if ticks == 0:
-                return frozenset(found)
+                return frozenset(reporting)
         return None
 
     def _brokers_in(self, path: str, cluster: str) -> set[str]:
@@ -191,7 +199,7 @@ class ReportArea:
             return pq.read_table(stream)
 
     def expire(self, before: date) -> list[str]:
-        """Delete the days before `before`. Return their directories."""
+        """Delete the directories of days before `before`, of reports and of hot topics. Return their paths."""
         old = []
         for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
             days = {file.path.split("/")[1] for file in self.location.files(kind)}
@@ -201,16 +209,20 @@ class ReportArea:
         return old
 
     def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
-        found = []
+        files = []
         for day in day_directories(from_ms, to_ms):
             for file in self.location.files(f"{kind}/{day}"):
                 parsed = parse_path(file.path, file.size_bytes)
                 if parsed is None or parsed.covers(from_ms, to_ms):
-                    found.append((file.path, parsed))
-        return found
+                    files.append((file.path, parsed))
+        return files
 
     def _examine(self, kind: str, path: str) -> int | str | None:
-        """Return the rows of a valid file, the reason for which a file is invalid, or None for a missing file."""
+        """Read the footer of a file. Return its number of rows, or as a text the reason for which it is invalid: not Parquet, or a
+        missing or differing column. None if the file is missing.
+
+        Raises OSError if the storage does not answer.
+        """
         try:
             stream = self.location.open(path)
         except FileNotFoundError:

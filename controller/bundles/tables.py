@@ -47,7 +47,11 @@ _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
 
 def figure(metric: str | None, value: float | None) -> str | None:
-    """Return the text of a figure: a duration or time by its metric, a fraction with its digits. None for None."""
+    """Format a figure: `age_ms` as a duration, `reported_at` as a UTC time, other metrics with four significant digits, or without digits
+    from 10,000 on.
+
+    None for no value.
+    """
     if value is None:
         return None
     if metric in _SPANS_MS:

@@ -42,15 +42,19 @@ def group(subject: str) -> typer.Typer:
 
 
 def command_of(action: AnyAction) -> Callable[..., None]:
-    """Return the function from which Typer builds the command."""
+    """Return the function from which Typer builds the command: it confirms the action if needed, performs it, prints the response, and
+    waits for its operation.
+
+    With a response that replaces the log, the command logs errors only. It exits with the exit code of the response.
+    """
 
     def command(
         dry_run: bool, no_wait: bool, timeout_seconds: float, as_json: bool, yes: bool, **values: Any
     ) -> None:
-        given = {name: value for name, value in values.items() if value is not None}
+        fields = {name: value for name, value in values.items() if value is not None}
         if "reason" in action.request.model_fields:
-            given.setdefault("reason", COMMAND_REASON)
-        request = fill_in(action.request, given)
+            fields.setdefault("reason", COMMAND_REASON)
+        request = fill_in(action.request, fields)
         if action.confirms is not None and not (yes or dry_run):
             typer.confirm(action.confirms.format_map(request.model_dump()), abort=True, err=True)
         if action.response.replaces_log:

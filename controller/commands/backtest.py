@@ -107,7 +107,7 @@ def backtest(
 
 
 def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
-    """Raises Unsupported if a server is used with an option that needs this machine, InvalidInput for an unknown engine."""
+    """Raise Unsupported if a server is used with an option that needs this machine, InvalidInput for an unknown engine."""
     for option, value in local.items():
         if value is not None:
             demand_database(f"backtest {option}")
@@ -116,7 +116,11 @@ def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
 
 
 def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
-    """Run the backtest, print the results, and write the report if a file is given."""
+    """Run the backtest in this process, or on the server if one is used, and print the results. With `html`, also write the report to the
+    file.
+
+    Raises Unsupported, before the run, if a report needs plotly and it is not installed.
+    """
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
 
@@ -196,8 +200,10 @@ def _loads(
     first_day: int,
     days: int,
 ) -> Loads:
-    """Return the loads to use. Raises InvalidInput for options that exclude each other."""
-    if sum(1 for given in (topics, namespace, traces) if given) > 1:
+    """Return the loads to use: traces, the named topics, a namespace, or all topics. Raises InvalidInput for options that exclude each
+    other.
+    """
+    if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")
     if traces and (since or until):
         raise InvalidInput(
@@ -213,7 +219,9 @@ def _loads(
 
 @contextmanager
 def _progress(as_json: bool) -> Iterator[Any]:
-    """Show a progress bar on standard error if it is a terminal."""
+    """Show a progress bar on standard error, and yield the function that updates it. Without a terminal, or with JSON output, the
+    function does nothing.
+    """
     console = Console(stderr=True)
     if as_json or not console.is_terminal:
         yield lambda _done, _of: None
@@ -225,7 +233,7 @@ def _progress(as_json: bool) -> Iterator[Any]:
 
 
 def _about(answer: BacktestAnswer, loads: Loads) -> str:
-    count = len({one.load for one in answer.results})
+    count = len({result.load for result in answer.results})
     what = "trace" if loads.traces else "topic"
     when = "" if loads.traces else f", {cell(loads.since)} to {cell(loads.until)}"
     return f"{count} {what}{'' if count == 1 else 's'}{when}, computed {'on Spark' if answer.engine == SPARK else 'here'}"
@@ -259,8 +267,10 @@ def show(
     request = fill_in(ListBacktestResults, {"run_id": run_id})
     run = perform(SHOW_BACKTEST, fill_in(ShowBacktest, {"run_id": run_id}))
     results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []
-    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results]
-    rows = backtest_rows.result_rows(kept)
+    stored_results = [
+        BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results
+    ]
+    rows = backtest_rows.result_rows(stored_results)
     document = run.model_dump() | {"rows": results}
     emit(as_json, document, _tables(run.sentence(), rows, {}))
 

@@ -51,7 +51,7 @@ Pictures = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def demand_plotly() -> None:
-    """Raises Unsupported if plotly is not installed."""
+    """Raise Unsupported if plotly is not installed."""
     try:
         import plotly
     except ImportError:
@@ -70,9 +70,11 @@ def write_page(
     *,
     excess_price: float,
 ) -> None:
-    """Write the page. `pictures` are keyed by load and policy. Raises Unsupported if plotly is not installed.
+    """Write the report to `path`, replacing the file. `pictures` are keyed by load and policy; only the `LOADS_DRAWN` most costly loads
+    are drawn.
 
-    `excess_price` is the price of one hour of load one capacity above the limit, in segment-hours.
+    `excess_price` is the price of one hour of load one capacity above the limit, in segment-hours. Raises Unsupported if plotly is not
+    installed.
     """
     demand_plotly()
     summary = backtest_rows.summary(rows)
@@ -81,20 +83,20 @@ def write_page(
     by_load = backtest_rows.by_load(rows)
     drawn = _most_costly(rows, pictures)
     for number, load in enumerate(drawn):
-        mine = {policy: one for (name, policy), one in pictures.items() if name == load}
+        pictures_of_load = {policy: picture for (name, policy), picture in pictures.items() if name == load}
         parts.append(f"<h2>{escape(load)}</h2>")
         of_load = [row for row in by_load if row["load"] == load]
         parts.append(_html_table(backtest_rows.SUMMARY, backtest_rows.cells(of_load)))
-        parts.append(_figure(_time_line(mine), with_library=number == 0))
-        parts.append(_figure(_rings(mine), with_library=False))
-        fronts = [one["front"] for one in mine.values() if "front" in one]
+        parts.append(_figure(_time_line(pictures_of_load), with_library=number == 0))
+        parts.append(_figure(_rings(pictures_of_load), with_library=False))
+        fronts = [picture["front"] for picture in pictures_of_load.values() if "front" in picture]
         if fronts:
             recorded = [row for row in rows if row["load"] == load and row["seed"] == 0]
             parts.append(_figure(_front(fronts[0], recorded, excess_price), with_library=False))
-    others = [row for row in by_load if row["load"] not in drawn]
-    if others:
+    not_drawn = [row for row in by_load if row["load"] not in drawn]
+    if not_drawn:
         parts.append("<h2>Other loads</h2>")
-        parts.append(_html_table(backtest_rows.BY_LOAD, backtest_rows.cells(others)))
+        parts.append(_html_table(backtest_rows.BY_LOAD, backtest_rows.cells(not_drawn)))
     body = "\n".join(parts)
     head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title><style>{_STYLE}</style>"
     path.write_text(f"<!DOCTYPE html><html><head>{head}</head><body>{body}</body></html>", encoding="utf-8")
@@ -128,7 +130,7 @@ def _figure(figure: Any, *, with_library: bool) -> str:
 
 
 def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Draw load and segments, the hottest segment, actions and refusals; a policy has the same colour in all four plots."""
+    """Return a figure of load and segments, the hottest segment, actions and refusals; a policy has the same colour in all four plots."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -147,15 +149,21 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
     first = next(iter(pictures.values()))
     _line(figure, 1, "load", _times(first), first["load"], {"color": _BY_HAND, "width": 1})
     labels = _labels(pictures)
-    for number, (policy, one) in enumerate(pictures.items()):
+    for number, (policy, picture) in enumerate(pictures.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         line = {"color": colour, "shape": "hv"}
-        _line(figure, 1, policy, _times(one), one["segments"], line)
+        _line(figure, 1, policy, _times(picture), picture["segments"], line)
         _line(
-            figure, 2, f"{policy}, hottest", _times(one), one["max_load"], line | {"width": 1}, legend=False
+            figure,
+            2,
+            f"{policy}, hottest",
+            _times(picture),
+            picture["max_load"],
+            line | {"width": 1},
+            legend=False,
         )
-        _draw_acts(figure, labels[policy], one, colour)
-        _draw_refusals(figure, labels[policy], one, colour)
+        _draw_acts(figure, labels[policy], picture, colour)
+        _draw_refusals(figure, labels[policy], picture, colour)
     figure.add_hline(y=1, line={"dash": "dash", "color": _BY_HAND}, row=2, col=1)
     for row, unit in (
         (1, "segments; load in capacities"),
@@ -165,21 +173,21 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
     ):
         figure.update_yaxes(title_text=unit, automargin=True, row=row, col=1)
     figure.update_xaxes(title_text="time, UTC", row=4, col=1)
-    rows = sum(len(one["refusals"]) for one in pictures.values())
+    rows = sum(len(picture["refusals"]) for picture in pictures.values())
     return _on_any_page(figure, height=1000 + 12 * rows)
 
 
 def _on_any_page(figure: Any, *, height: int) -> Any:
     """Make the figure transparent, so that it follows the page's colours, and put the legend below, so that plots have the full width."""
-    ground = "rgba(0, 0, 0, 0)"
+    transparent = "rgba(0, 0, 0, 0)"
     figure.update_layout(
         height=height,
         template="plotly_white",
-        paper_bgcolor=ground,
-        plot_bgcolor=ground,
+        paper_bgcolor=transparent,
+        plot_bgcolor=transparent,
         margin={"l": 80, "r": 30, "t": 60, "b": 90},
         legend={"orientation": "h", "yanchor": "top", "y": -90 / height, "x": 0},
-        modebar={"bgcolor": ground, "color": _BY_HAND},
+        modebar={"bgcolor": transparent, "color": _BY_HAND},
     )
     figure.update_xaxes(gridcolor=_GRID, zerolinecolor=_GRID)
     figure.update_yaxes(gridcolor=_GRID, zerolinecolor=_GRID)
@@ -211,10 +219,10 @@ def _line(
     figure.add_trace(go.Scattergl(x=x, y=y, name=name, line=line, showlegend=legend), row=row, col=1)
 
 
-def _draw_acts(figure: Any, policy: str, one: Mapping[str, Any], colour: str) -> None:
+def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
     import plotly.graph_objects as go
 
-    acts = one["acts"]
+    acts = picture["acts"]
     figure.add_trace(
         go.Scattergl(
             x=[_at(act["at"]) for act in acts],
@@ -233,13 +241,13 @@ def _draw_acts(figure: Any, policy: str, one: Mapping[str, Any], colour: str) ->
     )
 
 
-def _draw_refusals(figure: Any, policy: str, one: Mapping[str, Any], colour: str) -> None:
+def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
     import plotly.graph_objects as go
 
     x: list[Any] = []
     y: list[str | None] = []
     text: list[str | None] = []
-    for reason, spans in one["refusals"].items():
+    for reason, spans in picture["refusals"].items():
         for begin, end in spans:
             label = f"{policy}: {reason}"
             x += [_at(begin), _at(end), None]
@@ -300,11 +308,15 @@ def _ring(one: Mapping[str, Any]) -> figures.Figure:
 def _front(
     best: Sequence[Mapping[str, float]], rows: Sequence[Mapping[str, Any]], excess_price: float
 ) -> Any:
-    """Draw excess against all other cost on the left, and the regret at each price of excess on the right."""
+    """Return a figure of excess against all other cost (left), and of the regret at each price of excess (right). `best` are the points
+    of the optimum.
+
+    `excess_price` is the price that the costs of `rows` contain.
+    """
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    weighed = [one["weight"] for one in best]
+    prices = [point["weight"] for point in best]
     figure = make_subplots(
         rows=1,
         cols=2,
@@ -315,9 +327,9 @@ def _front(
     )
     figure.add_trace(
         go.Scatter(
-            x=[one["least_cost"] - one["weight"] * one["excess_hours"] for one in best],
-            y=[one["excess_hours"] for one in best],
-            text=[f"price {weight:g}" for weight in weighed],
+            x=[point["least_cost"] - point["weight"] * point["excess_hours"] for point in best],
+            y=[point["excess_hours"] for point in best],
+            text=[f"price {weight:g}" for weight in prices],
             name="the best there is",
             mode="lines+markers",
             line={"color": _BY_HAND, "dash": "dash"},
@@ -327,10 +339,10 @@ def _front(
     )
     for number, row in enumerate(rows):
         colour = _COLOURS[number % len(_COLOURS)]
-        rest = row["cost"] - excess_price * row["excess_hours"]
+        cost_without_excess = row["cost"] - excess_price * row["excess_hours"]
         figure.add_trace(
             go.Scatter(
-                x=[rest],
+                x=[cost_without_excess],
                 y=[row["excess_hours"]],
                 name=row["policy"],
                 mode="markers",
@@ -342,8 +354,11 @@ def _front(
         )
         figure.add_trace(
             go.Scatter(
-                x=weighed,
-                y=[(rest + one["weight"] * row["excess_hours"]) / one["least_cost"] for one in best],
+                x=prices,
+                y=[
+                    (cost_without_excess + point["weight"] * row["excess_hours"]) / point["least_cost"]
+                    for point in best
+                ],
                 name=row["policy"],
                 line={"color": colour},
                 legendgroup=row["policy"],
@@ -359,8 +374,8 @@ def _front(
     return _on_any_page(figure, height=520)
 
 
-def _times(one: Mapping[str, Any]) -> list[Any]:
-    return [_at(one["start_ms"] + number * one["step_ms"]) for number in range(len(one["load"]))]
+def _times(picture: Mapping[str, Any]) -> list[Any]:
+    return [_at(picture["start_ms"] + number * picture["step_ms"]) for number in range(len(picture["load"]))]
 
 
 def _at(milliseconds: float) -> datetime:

@@ -36,7 +36,9 @@ class Ring:
 def draw_namespace(
     path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
 ) -> None:
-    """Draw a namespace's bundles (`rows` of `bundles_now`) before and after the proposals."""
+    """Write an HTML file with the namespace's bundles (`rows` of `bundles_now`) now, and after its proposals if there are any. Raises
+    Unsupported without plotly.
+    """
     arcs = [
         Arc(
             NamespaceBundle(namespace, row["lower_bound"], row["upper_bound"]),
@@ -45,19 +47,25 @@ def draw_namespace(
         )
         for row in rows
     ]
-    own = [one for one in proposals if one.namespace == namespace]
+    own_proposals = [proposal for proposal in proposals if proposal.namespace == namespace]
     rings = [Ring("now", arcs)]
-    if own:
-        rings.append(Ring("after the proposals", arcs_after(arcs, own)))
+    if own_proposals:
+        rings.append(Ring("after the proposals", arcs_after(arcs, own_proposals)))
     write_rings(path, f"Bundles of {namespace}", rings)
 
 
 def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Arc]:
     """Return the arcs after the proposals. A split divides the load by width, because the load of topics is not available here."""
     moved: Mapping[str, str] = {
-        str(one.bundle): one.destination or "nobody" for one in proposals if one.kind is ProposalKind.UNLOAD
+        str(proposal.bundle): proposal.destination or "nobody"
+        for proposal in proposals
+        if proposal.kind is ProposalKind.UNLOAD
     }
-    cut = {str(one.bundle): one.cut_points for one in proposals if one.kind is ProposalKind.SPLIT}
+    cut = {
+        str(proposal.bundle): proposal.cut_points
+        for proposal in proposals
+        if proposal.kind is ProposalKind.SPLIT
+    }
     return [
         Arc(part, moved.get(str(arc.bundle), arc.broker), arc.byte_rate * part.width / arc.bundle.width)
         for arc in arcs

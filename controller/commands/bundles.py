@@ -55,10 +55,10 @@ def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) 
 @app.command()
 def brokers(as_json: AsJson = False) -> None:
     """List brokers by usage at the last aggregation, and whether each is active in the cluster."""
-    found = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
-    rows = list(ask(LIST_BROKERS, ListBrokers(cluster=found.cluster), limit=None))
+    answer = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
+    rows = list(ask(LIST_BROKERS, ListBrokers(cluster=answer.cluster), limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
-    document, table = tables.broker_table(fullest, found.brokers)
+    document, table = tables.broker_table(fullest, answer.brokers)
     emit(as_json, document, table)
 
 
@@ -130,7 +130,7 @@ def apply(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Apply approved proposals, and check that earlier ones are still in effect."""
+    """Apply approved proposals, and verify applied ones on the brokers."""
     from controller.bundles.services import balancer
 
     with cluster() as bundles:
@@ -140,7 +140,7 @@ def apply(
             rows = [tables.waiting_row(row) for row in bundles.waiting(cycle)]
         else:
             reports = bundles.apply(cycle, process_name())
-            rows = [tables.act_row(one) for one in (*reports, *bundles.verify(process_name()))]
+            rows = [tables.act_row(report) for report in (*reports, *bundles.verify(process_name()))]
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 
@@ -151,9 +151,9 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
 
     cycle = perform(SHOW_CYCLE, fill_in(ShowCycle, {"cycle_id": cycle_id}))
     stored = StoredCycle(**cycle.model_dump())
-    found = asdict(balancer.replay(stored))
-    emit(as_json, found, rows_table([found]))
-    if not found["is_same"]:
+    document = asdict(balancer.replay(stored))
+    emit(as_json, document, rows_table([document]))
+    if not document["is_same"]:
         raise typer.Exit(1)
 
 

@@ -62,8 +62,8 @@ def check_history(
     from controller.client.history import history_files, read_history
     from controller.client.history_check import check
 
-    found = history_files(files)
-    verdict = check(read_history(*found), demand_acknowledged=acknowledged, examples=examples)
+    history_paths = history_files(files)
+    verdict = check(read_history(*history_paths), demand_acknowledged=acknowledged, examples=examples)
     if not verdict.sent and not verdict.delivered:
         raise InvalidInput(
             f"{', '.join(map(str, files))}: no message was sent or delivered, so there is nothing to judge"
@@ -87,7 +87,7 @@ def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
     ]
     parts = [rows_table(counts, title=title)]
     if verdict.examples:
-        parts += [Text(""), rows_table([_row(one.document()) for one in verdict.examples], _COLUMNS)]
+        parts += [Text(""), rows_table([_row(example.document()) for example in verdict.examples], _COLUMNS)]
     return Group(*parts)
 
 

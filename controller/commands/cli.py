@@ -88,7 +88,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command; every expected error becomes one line on standard error."""
+    """Run one command and return its exit code. Each error of Cleave or of the arguments becomes one line on standard error; other errors
+    are raised.
+
+    `arguments` None: the arguments of the process.
+    """
     try:
         result = app(args=arguments, prog_name="cleave", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -23,10 +23,10 @@ _PACKAGE = "controller.commands"
 class Listed(TyperCommand):
     """A command that is not loaded yet: its name, its summary and its location."""
 
-    def __init__(self, name: str, where: str, about: str) -> None:
-        """`where` is the location as `file:attribute`."""
+    def __init__(self, name: str, location: str, about: str) -> None:
+        """`location` is `file:attribute` in the package of commands; `about` is the summary."""
         super().__init__(name, help=about)
-        self._where = where
+        self._where = location
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002 - the signature is the library's
         """Return the whole summary; the list breaks it into lines."""
@@ -37,32 +37,34 @@ class Listed(TyperCommand):
         return self.load().make_context(*arguments, **options)
 
     def load(self) -> Any:
-        """Load and return the command."""
+        """Import the command's file, without garbage collection meanwhile, and return the command, which refuses a server if it needs the
+        database.
+        """
         file, attribute = self._where.split(":")
         gc.disable()  # importing creates no garbage, and the collector would take a tenth of the time
         try:
-            found = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), attribute)
+            loaded = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), attribute)
             if self._where == GENERATED:
-                found = found(self.name)
+                loaded = loaded(self.name)
         finally:
             gc.freeze()
             gc.enable()
-        if isinstance(found, typer.Typer):
-            found.rich_markup_mode = None
-            command: Any = typer.main.get_group(found)
+        if isinstance(loaded, typer.Typer):
+            loaded.rich_markup_mode = None
+            command: Any = typer.main.get_group(loaded)
         else:
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command()(found)
-            command = typer.main.get_command(alone)
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command()(loaded)
+            command = typer.main.get_command(single)
         command.name, command.help = self.name, self.help
         _gate(command, self.name or "")
         return command
 
 
 def _gate(command: Any, verb: str) -> None:
-    """Make the command and its verbs refuse a server if they need the database; see `remote_verbs`."""
-    for name, one in getattr(command, "commands", {}).items():
-        _gate(one, f"{verb} {name}")
+    """Make the command and its verbs refuse a server if they need the database; see `remote_verbs`. Changes the command."""
+    for name, subcommand in getattr(command, "commands", {}).items():
+        _gate(subcommand, f"{verb} {name}")
     if command.callback is not None:
         command.callback = gated(verb, command.callback)
 

@@ -34,7 +34,7 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 def levels(context: typer.Context, incomplete: str) -> list[str]:
     """Return matching policy levels: the cluster, namespaces and topics."""
-    cluster = [one for one in ("cluster",) if one.startswith(incomplete)]
+    cluster = [level for level in ("cluster",) if level.startswith(incomplete)]
     namespaces = _answers(context, "topics namespaces", incomplete)
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
@@ -55,7 +55,11 @@ def planes(incomplete: str) -> list[str]:
 
 
 def _answers(context: typer.Context, name: str, prefix: str) -> Sequence[Row]:
-    """Query the database, or the server that the typed line names; the options of an incomplete line have not been processed."""
+    """Return up to MOST rows of the topic question `name` with the prefix, from the database or the server that the typed line names. Any
+    error gives no rows.
+
+    The server's address is read from the line, because the options of an incomplete line have not been processed.
+    """
     try:
         from controller.commands.server_choice import ask, name_server
         from controller.questions.question import questions_of

@@ -87,7 +87,10 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
 
 
 def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
-    """Replay all decisions of the topic. Differing decisions are kept and the others counted, so that memory stays bounded."""
+    """Replay all decisions of the topic in the span and print the result. Return True if none differs.
+
+    Differing decisions are kept and the others counted, so that memory stays bounded.
+    """
     begins, ends = span(since, until)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay]] = []
@@ -138,16 +141,19 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     inputs = ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None)
     rows = {row["decision_id"]: row for row in inputs}
     with reading() as tx:
-        found = list(retraced(tx, settings, list(rows.values())))
-    differing = [one for one in found if not one.is_same]
+        replays = list(retraced(tx, settings, list(rows.values())))
+    differing = [retraced_decision for retraced_decision in replays if not retraced_decision.is_same]
     document = {
         "topic": name,
-        "retraced": len(found),
-        "same": len(found) - len(differing),
+        "retraced": len(replays),
+        "same": len(replays) - len(differing),
         "history": settings.history_location,
         "differing": [
-            {**_document(rows[one.decided.decision_id], one.replay), "loads": list(one.differences)}
-            for one in differing
+            {
+                **_document(rows[retraced_decision.decided.decision_id], retraced_decision.replay),
+                "loads": list(retraced_decision.differences),
+            }
+            for retraced_decision in differing
         ],
     }
     emit(as_json, document, Group(Text(_retraced_summary(document)), *_loads_that_differ(rows, differing)))
@@ -169,11 +175,11 @@ def _retraced_summary(document: Mapping[str, Any]) -> str:
 def _loads_that_differ(
     rows: Mapping[int, Mapping[str, Any]], differing: Sequence[Retraced]
 ) -> Iterator[RenderableType]:
-    for one in differing[:_SHOWN_IN_FULL]:
-        row = rows[one.decided.decision_id]
-        yield Text("\n" + "\n".join((_title(row, one.replay), *one.differences)))
-        if not one.replay.is_same:
-            yield rows_table(_rows(row, one.replay), _columns(one.replay))
+    for retraced_decision in differing[:_SHOWN_IN_FULL]:
+        row = rows[retraced_decision.decided.decision_id]
+        yield Text("\n" + "\n".join((_title(row, retraced_decision.replay), *retraced_decision.differences)))
+        if not retraced_decision.replay.is_same:
+            yield rows_table(_rows(row, retraced_decision.replay), _columns(retraced_decision.replay))
     if len(differing) > _SHOWN_IN_FULL:
         yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
 
@@ -183,7 +189,9 @@ def _again(row: Mapping[str, Any]) -> Replay:
 
 
 def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
-    """Return the stored decision; if the replay differs, also the replayed decision and the differences."""
+    """Return the document of a stored decision. If the replay differs, add the replayed decision and the differences; if the inputs
+    cannot be read, add the reason.
+    """
     now = to_ms(row["decided_at"])
     document = {
         **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
@@ -225,7 +233,7 @@ def _outcome(again: Replay) -> str:
     if again.replayed is None:
         return f"its evaluation input cannot be read ({again.unreadable})"
     alone = evaluations.difference(again.stored, again.replayed, (STORED, REPLAYED))
-    if any(found for side in alone.values() for found in side.values()):
+    if any(items for side in alone.values() for items in side.values()):
         return "another answer"
     if again.stored["valid_until"] != again.replayed["valid_until"]:
         return f"the same actions and refusals, but now {evaluation_tables.title(again.replayed).rpartition('; ')[2]}"

@@ -1,4 +1,4 @@
-"""`cleave doctor`: check everything that Cleave needs, and say how to fix what is wrong.
+"""`cleave doctor`: checks everything that Cleave needs, and says how to correct each problem.
 
 The checks run concurrently. The command answers within `REPORT_SECONDS` even if a check hangs; only `--fix` may take longer.
 """
@@ -40,20 +40,22 @@ def doctor(
     with application(name="cleave-doctor", statement_seconds=STATEMENT_SECONDS) as cleave:
         looks = {name: partial(run_check, name, check, cleave) for name, check in CHECKS.items()}
         findings = findings_by(began + CHECK_SECONDS, looks)
-        if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
+        if all(finding.level != "wrong" for finding in findings if finding.check in NEEDED_FOR_NAMESPACES):
             findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
-    rows = [asdict(finding) for finding in _said_once(findings)]
+    rows = [asdict(finding) for finding in _without_repetitions(findings)]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)
 
 
-def _said_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; a finding that repeats the error of the check `database` refers to it."""
-    said = {one.finding for one in findings if one.check == "database"}
+def _without_repetitions(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings. A finding that only repeats the error of the check `database` refers to that check instead."""
+    database_findings = {finding.finding for finding in findings if finding.check == "database"}
     return [
-        replace(one, finding="as database") if one.check != "database" and one.finding in said else one
-        for one in findings
+        replace(finding, finding="as database")
+        if finding.check != "database" and finding.finding in database_findings
+        else finding
+        for finding in findings
     ]
 
 

@@ -35,14 +35,16 @@ def rows(evaluation: Document, now: int) -> list[dict[str, Any]]:
 
 
 def side_by_side(first: Document, second: Document, names: tuple[str, str], now: int) -> list[dict[str, Any]]:
-    """Return the rows of both evaluations. Column `answer` is one of `names`, or `both`; differences come first."""
-    alone, others = list[dict[str, Any]](), list[dict[str, Any]]()
+    """Return the rows of two evaluations, actions and refusals. Column `answer` is one of `names`, or `both`; rows of one evaluation only
+    come first.
+    """
+    differing, common = list[dict[str, Any]](), list[dict[str, Any]]()
     for key, row in (("decisions", _act_row), ("refusals", partial(_refusal_row, now=now))):
-        left, right, both = matched(first[key], second[key])
-        alone += [{"answer": names[0], **row(one)} for one in left]
-        alone += [{"answer": names[1], **row(one)} for one in right]
-        others += [{"answer": "both", **row(one)} for one in both]
-    return alone + others
+        only_first, only_second, both = matched(first[key], second[key])
+        differing += [{"answer": names[0], **row(item)} for item in only_first]
+        differing += [{"answer": names[1], **row(item)} for item in only_second]
+        common += [{"answer": "both", **row(item)} for item in both]
+    return differing + common
 
 
 def _act_row(act: Document) -> dict[str, Any]:
@@ -66,6 +68,6 @@ def _target(act: Document) -> dict[str, Any]:
     return {"figures": f"cut at {', '.join(f'{cut:#06x}' for cut in act['at'])}"} if act.get("at") else {}
 
 
-def _segments(one: Document) -> str:
+def _segments(action: Document) -> str:
     names = ("segment_id", "left_id", "right_id", "other_id", "segment_ids")
-    return "+".join(str(one[name]) for name in names if one.get(name) is not None)
+    return "+".join(str(action[name]) for name in names if action.get(name) is not None)

@@ -24,7 +24,11 @@ _LEAST_BEFORE_MS = 3_600_000
 
 
 def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Retraced]:
-    """Replay these rows of `inspect.decision_inputs`, in the order of time, from the recorded history."""
+    """Replay these rows of `inspect.decision_inputs`, which belong to one topic, from the recorded rates. Yield the results in the order
+    of time; nothing for no rows.
+
+    `rows` must be in the order of time. History is read from at least an hour, and twice the load memory, before the first decision.
+    """
     from controller.landing.history import (
         RateHistory,
     )  # imports pyarrow, which no other command that reads needs

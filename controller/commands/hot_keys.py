@@ -36,7 +36,7 @@ _ADVICE = (
 def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
     name = topic_name(topic)
     rows = sorted(ask(LIST_HOT_KEYS, TopicQuestion(topic=name), limit=None), key=_hottest_first)
-    table = rows_table([_shown(one) for one in rows], _COLUMNS, title=name)
+    table = rows_table([_shown(row) for row in rows], _COLUMNS, title=name)
     emit(as_json, {"topic": name, "segments": rows}, _with_advice(table, rows))
 
 
@@ -47,7 +47,7 @@ def _hottest_first(row: Mapping[str, Any]) -> tuple[float, int]:
 
 
 def _with_advice(table: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
-    if all(one["unsplittable_load"] is None for one in rows):
+    if all(row["unsplittable_load"] is None for row in rows):
         return table
     return Group(table, Text(_ADVICE))
 

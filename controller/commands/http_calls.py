@@ -64,16 +64,16 @@ class Calls:
         return self._ask("POST", path, document=document)
 
     def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
-        """Yield the items of a list, `limit` at most, in pages, with instants as datetimes."""
-        page, left = None, limit
-        while left is None or left > 0:
-            count = PAGE if left is None else min(PAGE, left)
+        """Yield the items of a list, `limit` at most, with instants as datetimes. A page is requested when its first item is needed."""
+        page, remaining = None, limit
+        while remaining is None or remaining > 0:
+            count = PAGE if remaining is None else min(PAGE, remaining)
             answer = self.get(path, limit=count, page=page, **query)
             items, page = (required_field(answer, name) for name in ("items", "next"))
             yield from map(read_instants, items)
             if page is None:
                 return
-            left = None if left is None else left - len(items)
+            remaining = None if remaining is None else remaining - len(items)
 
     def change(
         self,
@@ -99,7 +99,11 @@ class Calls:
         )
 
     def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Answer:
-        """Perform the action on the server, and wait for its operation as the options say."""
+        """Perform the action on the server, and return its answer.
+
+        If the action starts an operation, wait for its end as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then
+        by polling. An operation that takes longer is returned in its present state. A dry run does not wait.
+        """
         from controller.actions.responses import OperationResponse
 
         request = self._completed(action, request)
@@ -136,7 +140,7 @@ class Calls:
         return request.model_copy(update={name: required_field(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
-        """Yield the answers, `limit` at most, in pages, with instants as datetimes."""
+        """Yield the answers, `limit` at most, with instants as datetimes. Parameters with their default values are not sent."""
         path = API + _path_of(question, request)
         if question.one_row:
             yield read_instants(self.get(path))
@@ -155,19 +159,19 @@ class Calls:
         if not OperationState(operation["state"]).is_live:
             return operation
         look = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda one: OperationState(one["state"]).is_live),
+            retry=tenacity.retry_if_result(lambda row: OperationState(row["state"]).is_live),
             wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
             stop=tenacity.stop_after_delay(wait_seconds),
             retry_error_callback=lambda last: last.outcome and last.outcome.result(),
         )
-        found: Row = look(self._operation, operation)
-        return found
+        final: Row = look(self._operation, operation)
+        return final
 
     def _operation(self, before: Row) -> Row:
         """Return the present state of the operation, with the keys of `before`."""
-        now = self.get(f"{API}/operations/{before['operation_id']}")
-        now["children"] = [one["segment_id"] for one in now["creates"]]
-        return {key: now[key] for key in before}
+        present = self.get(f"{API}/operations/{before['operation_id']}")
+        present["children"] = [created["segment_id"] for created in present["creates"]]
+        return {key: present[key] for key in before}
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         call = _Repeated(lambda: self.servers.ask(method, path, **options))
@@ -198,7 +202,9 @@ def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
 
 
 def _in_path(name: str, value: str) -> str:
-    """Return the field in the form of a path. Raises InvalidInput for a value without the parts of such a field."""
+    """Return the text of the field in a path: escaped, and a compound name such as that of a topic divided into its parts. Raises
+    InvalidInput for a name without these parts.
+    """
     if name == "level":
         return level_path(value)
     form = PATH_FORMS.get(name, f"{{{name}}}")

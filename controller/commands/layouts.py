@@ -60,15 +60,17 @@ def _roots(layout: SegmentLayout) -> list[int]:
 
 
 def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
-    """Draw a segment and its descendants. The descendants of a child with several parents are drawn once."""
+    """Add a segment and its descendants to the tree, and its id to `drawn`. The descendants of a segment that is in `drawn` are not drawn
+    again.
+    """
     segment = layout.segment(segment_id)
     until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
-    again = " (drawn above)" if segment_id in drawn else ""
-    others = f", parents {list(segment.parent_ids)}" if len(segment.parent_ids) > 1 else ""
+    repeated = " (drawn above)" if segment_id in drawn else ""
+    other_parents = f", parents {list(segment.parent_ids)}" if len(segment.parent_ids) > 1 else ""
     branch = tree.add(
-        f"{segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{others}{again}"
+        f"{segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{other_parents}{repeated}"
     )
-    if not again:
+    if not repeated:
         drawn.add(segment_id)
         for child in segment.child_ids:
             if child in layout.segments:
@@ -84,18 +86,18 @@ def layout(
     as_json: AsJson = False,
 ) -> None:
     name = topic_name(topic)
-    found = _layout(name, at)
+    answer = _layout(name, at)
     if metadata:
-        emit(True, found.to_metadata(), "")
+        emit(True, answer.to_metadata(), "")
         return
-    rows = segment_rows(found)
+    rows = segment_rows(answer)
     document = {
         "topic": name,
-        "epoch": found.epoch,
-        "next_segment_id": found.next_segment_id,
+        "epoch": answer.epoch,
+        "next_segment_id": answer.next_segment_id,
         "segments": rows,
     }
-    emit(as_json, document, rows_table(rows, SEGMENT_COLUMNS, title=f"{name} at epoch {found.epoch}"))
+    emit(as_json, document, rows_table(rows, SEGMENT_COLUMNS, title=f"{name} at epoch {answer.epoch}"))
 
 
 def key(
@@ -107,19 +109,19 @@ def key(
     as_json: AsJson = False,
 ) -> None:
     name = topic_name(topic)
-    found = _layout(name, at)
+    layout = _layout(name, at)
     place = key_hash(message_key).segment_hash
-    holder = found.segment_for(place) if found.active else None
+    holder = layout.segment_for(place) if layout.active else None
     document: dict[str, Any] = {
         "topic": name,
         "key": message_key,
         "segment_hash": f"{place:#06x}",
-        "epoch": found.epoch,
+        "epoch": layout.epoch,
         "segment_id": holder and holder.segment_id,
         "hash_range": holder and str(holder.hash_range),
         "earlier": [
-            {"segment_id": one.segment_id, "hash_range": str(one.hash_range)}
-            for one in found.sealed_for(place)
+            {"segment_id": segment.segment_id, "hash_range": str(segment.hash_range)}
+            for segment in layout.sealed_for(place)
         ],
     }
     row_shown = {**document, "earlier": created(document["earlier"])}

@@ -75,8 +75,8 @@ def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: 
                     _, drawn = picture(perform)
                     live.update(drawn, refresh=True)
                 except Retryable as error:
-                    said = Text(f"{error}; trying again", style="bold red")
-                    live.update(Group(said, drawn), refresh=True)
+                    notice = Text(f"{error}; trying again", style="bold red")
+                    live.update(Group(notice, drawn), refresh=True)
 
 
 def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
@@ -84,15 +84,15 @@ def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, 
     return document
 
 
-def fleet_picture(seen: Mapping[str, Any]) -> Picture:
+def fleet_picture(overview: Mapping[str, Any]) -> Picture:
     """Return the topics that need attention, then the hottest ones, as many as the terminal has lines."""
-    health, rows = seen["health"], seen["topics"]
+    health, rows = overview["health"], overview["topics"]
     head = Text.assemble(
-        (f"{seen['at']:%H:%M:%S}Z  ", "bold"),
+        (f"{overview['at']:%H:%M:%S}Z  ", "bold"),
         f"{health['topics']} topics, {health['active_segments']} segments, {health['workers']} workers up; "
         f"{health['live_operations']} operations in progress; load {_ago(health['load_age_seconds'])}",
     )
-    alarms = [Text(said, style="bold red") for said in _alarms(health)]
+    alarms = [Text(alarm, style="bold red") for alarm in _alarms(health)]
     body = [
         {
             "topic": row["topic"],
@@ -104,24 +104,26 @@ def fleet_picture(seen: Mapping[str, Any]) -> Picture:
         }
         for row in rows
     ]
-    return seen, Group(head, *alarms, Text(), rows_table(body))
+    return overview, Group(head, *alarms, Text(), rows_table(body))
 
 
 def _alarms(health: Mapping[str, Any]) -> list[str]:
     """Return the alarms of the fleet as sentences."""
-    found = (
+    counts = (
         (health["uncovered_ranges"], "range(s) of hashes have no active segment"),
         (health["stuck_operations"], "operation(s) make no progress"),
         (health["shards_without_worker"], "shard(s) of topics have no worker"),
     )
-    return [f"{count} {said}" for count, said in found if count]
+    return [f"{count} {alarm}" for count, alarm in counts if count]
 
 
-def topic_picture(seen: Mapping[str, Any]) -> Picture:
-    """Return the ring, the segments with their load, live operations, and the reasons for no further action."""
-    topic, segments = seen["topic"], seen["segments"]
+def topic_picture(overview: Mapping[str, Any]) -> Picture:
+    """Return the overview as a document, and as a picture: the ring, the segments with their load, live operations, and the reasons for
+    no further action.
+    """
+    topic, segments = overview["topic"], overview["segments"]
     head = Text.assemble(
-        (f"{seen['at']:%H:%M:%S}Z  {topic['topic']}", "bold"),
+        (f"{overview['at']:%H:%M:%S}Z  {topic['topic']}", "bold"),
         f"  {topic['state']}, epoch {topic['epoch']}, {len(segments)} segments on {topic['data_plane']}",
     )
     needs = (
@@ -130,7 +132,11 @@ def topic_picture(seen: Mapping[str, Any]) -> Picture:
         else []
     )
     readers = (
-        ", ".join(f"{one['subscription']}: {one['consumers']}" for one in seen["subscriptions"]) or "none"
+        ", ".join(
+            f"{subscription['subscription']}: {subscription['consumers']}"
+            for subscription in overview["subscriptions"]
+        )
+        or "none"
     )
     picture = Group(
         head,
@@ -140,21 +146,21 @@ def topic_picture(seen: Mapping[str, Any]) -> Picture:
         ring(segments, console.width),
         Text(),
         rows_table(_segment_rows(segments)),
-        *_titled("operations", _operation_rows(seen["operations"])),
-        *_titled("no action", _refusal_rows(seen["refusals"])),
+        *_titled("operations", _operation_rows(overview["operations"])),
+        *_titled("no action", _refusal_rows(overview["refusals"])),
     )
-    return seen, picture
+    return overview, picture
 
 
 def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
     """Draw the ring as one line: each segment is as wide as its range, in the colour of its load, with its id if it fits."""
     line = Text()
-    for number, one in enumerate(segments):
-        start, end = (edge * width // RING for edge in (one["range_start"], one["range_end"] + 1))
-        name = str(one["segment_id"])
+    for number, segment in enumerate(segments):
+        start, end = (edge * width // RING for edge in (segment["range_start"], segment["range_end"] + 1))
+        name = str(segment["segment_id"])
         cells = name.center(end - start) if len(name) <= end - start else " " * (end - start)
         shade = "reverse" if number % 2 else "reverse dim"  # separates neighbours of the same colour
-        line.append(cells, style=f"{shade} {_colour(one['hottest_ratio'])}")
+        line.append(cells, style=f"{shade} {_colour(segment['hottest_ratio'])}")
     return line
 
 
@@ -175,16 +181,16 @@ def _bar(ratio: float | None) -> str:
 def _segment_rows(segments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
-            "segment": one["segment_id"],
-            "range": one["hash_range"],
-            "of ring": f"{one['ring_percent']:.1f}%",
-            "buckets": one["buckets"],
-            "load": _bar(one["hottest_ratio"]),
-            "of": one["hottest_metric"],
-            "msg/s in": one["msg_rate_in"],
-            "now": _doing(one),
+            "segment": segment["segment_id"],
+            "range": segment["hash_range"],
+            "of ring": f"{segment['ring_percent']:.1f}%",
+            "buckets": segment["buckets"],
+            "load": _bar(segment["hottest_ratio"]),
+            "of": segment["hottest_metric"],
+            "msg/s in": segment["msg_rate_in"],
+            "now": _doing(segment),
         }
-        for one in segments
+        for segment in segments
     ]
 
 
@@ -199,27 +205,29 @@ def _doing(segment: Mapping[str, Any]) -> str:
 def _operation_rows(operations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
-            "operation": one["operation_id"],
-            "kind": one["kind"],
-            "state": one["state"],
-            "segments": f"{', '.join(map(str, one['parents']))} → {created(one['creates'])}".strip(" →"),
-            "seconds": one["age_seconds"],
-            "by": one["actor"],
-            "why": one["last_error"] or one["reason"],
+            "operation": operation["operation_id"],
+            "kind": operation["kind"],
+            "state": operation["state"],
+            "segments": f"{', '.join(map(str, operation['parents']))} → {created(operation['creates'])}".strip(
+                " →"
+            ),
+            "seconds": operation["age_seconds"],
+            "by": operation["actor"],
+            "why": operation["last_error"] or operation["reason"],
         }
-        for one in operations
+        for operation in operations
     ]
 
 
 def _refusal_rows(refusals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
-            "lane": one["lane"],
-            "segment": one["segment_id"],
-            "reason": one["reason"],
-            "how far": one["how_far"],
+            "lane": refusal["lane"],
+            "segment": refusal["segment_id"],
+            "reason": refusal["reason"],
+            "how far": refusal["how_far"],
         }
-        for one in refusals
+        for refusal in refusals
     ]
 
 

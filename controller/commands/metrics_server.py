@@ -26,8 +26,9 @@ Answer = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
-    """Serve metrics and health in a daemon thread if a port is given; the default registry has the metrics of this process. Raises
-    InvalidInput for an address that cannot be bound.
+    """Serve metrics and health at the address in a daemon thread; does nothing for `port` None.
+
+    `registry` None: the registry with the metrics of this process. Raises InvalidInput for an address that cannot be bound.
     """
     if port is None:
         return
@@ -65,7 +66,7 @@ class _DatabaseCheck:
         self._store: Store | None = None
 
     def __call__(self) -> None:
-        """Raises CleaveError if the database does not answer, or refuses the login."""
+        """Raise CleaveError if the database does not answer, or refuses the login."""
         with self._lock:
             if self._store is None:
                 url = load_settings().database_url.get_secret_value()

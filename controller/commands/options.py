@@ -57,7 +57,9 @@ _OF_A_TOPIC = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
 
 @contextmanager
 def about(topic: str) -> Iterator[None]:
-    """Add the topic's name to errors about it, because errors of the model name only segments and ranges."""
+    """Add the topic's name to errors about a topic that are raised in the block, because errors of the model name only segments and
+    ranges.
+    """
     try:
         yield
     except _OF_A_TOPIC as error:

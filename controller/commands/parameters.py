@@ -34,7 +34,10 @@ def generated(
 
 
 def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
-    """Return the parameter of a field. Pydantic checks what Typer does not."""
+    """Return the command's parameter for a field: an argument if the field is required or marked AS_ARGUMENT, otherwise an option.
+
+    Fields whose type Typer cannot read are texts, which Pydantic checks later.
+    """
     kind, is_list = _type_of(field)
     details: dict[str, Any] = {"help": field.description, "autocompletion": _COMPLETIONS.get(name)}
     annotation: Any = list[kind] if is_list else kind  # type: ignore[valid-type]
@@ -49,7 +52,9 @@ def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _type_of(field: FieldInfo) -> tuple[type, bool]:
-    """Return the type that Typer reads for the field, and whether the option is repeated."""
+    """Return the type that Typer reads for the field (bool, int, float or str), and True if the option is repeated. A type that Typer
+    cannot read is str.
+    """
     annotation = field.annotation
     while True:
         origin = get_origin(annotation)

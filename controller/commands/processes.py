@@ -142,7 +142,9 @@ def worker(
 
 @contextmanager
 def _fleet_metrics(*, is_served: bool) -> Iterator[None]:
-    """Export the metrics of the fleet with those of this process, on a connection of their own."""
+    """Export the metrics of the fleet with those of this process until the end of the block, on a connection of their own. Unless
+    `is_served`, do nothing.
+    """
     if not is_served:
         yield
         return

@@ -27,18 +27,18 @@ def add_questions(app: typer.Typer, subject: str) -> None:
 
 
 def command_of(question: Question) -> Callable[..., None]:
-    """Return the function from which Typer builds the command."""
+    """Return the function from which Typer builds the command: it reads the rows, `limit` at most, and prints them as a table or as JSON."""
 
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:
-        given = {name: value for name, value in values.items() if value is not None}
+        filters = {name: value for name, value in values.items() if value is not None}
         # One additional row shows that the list is incomplete.
-        found = list(ask(question, fill_in(question.request, given), limit=limit + 1))
-        rows = found[:limit]
+        read = list(ask(question, fill_in(question.request, filters), limit=limit + 1))
+        rows = read[:limit]
         document = rows[0] if question.one_row else rows
-        columns = [name for name in question.table if name not in given] or None
+        columns = [name for name in question.table if name not in filters] or None
         table = rows_table(rows, columns)
         more = Text(f"the first {limit} only; see --limit")
-        emit(as_json, document, Group(table, more) if len(found) > limit else table)
+        emit(as_json, document, Group(table, more) if len(read) > limit else table)
 
     parameters = [parameter_of(name, field) for name, field in question.request.model_fields.items()]
     if not question.one_row:

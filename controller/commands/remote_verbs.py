@@ -52,7 +52,9 @@ WHY: Mapping[str, str] = MappingProxyType(
 
 
 def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `act`, so that it raises Unsupported if a server is used and the verb needs the database."""
+    """Return `act` wrapped so that it raises Unsupported if a server is used. A verb that works over HTTP, or needs no database, is
+    returned unchanged.
+    """
     if verb in BOTH_WAYS or verb in NEITHER_WAY or hasattr(act, "is_generated"):
         return act
 
@@ -65,7 +67,7 @@ def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def demand_database(verb: str) -> None:
-    """Raises Unsupported if a server is used, because the verb, or the verb with that option, needs the database."""
+    """Raise Unsupported if a server is used, because the verb, or the verb with that option, needs the database."""
     url = _named()
     if url is not None:
         why = f": {WHY[verb]}" if verb in WHY else ""

@@ -45,8 +45,8 @@ def server_url() -> str | None:
     """Return the address of the server; None if commands use the database. Raises InvalidInput for an invalid address."""
     from controller.settings import load_settings
 
-    given = _GIVEN.get()
-    name, url = ("--api-url", given) if given else ("CLEAVE_API_URL", load_settings().api_url)
+    address = _GIVEN.get()
+    name, url = ("--api-url", address) if address else ("CLEAVE_API_URL", load_settings().api_url)
     return web_address(url, name) if url else None
 
 
@@ -58,7 +58,11 @@ def perform(action: AnyAction, request: BaseModel, options: Options | None = Non
 
 @contextmanager
 def performing(*, name: str = "cleave") -> Iterator[Perform]:
-    """Yield `perform` with connections that last for several actions; `name` is the application name of the database connection."""
+    """Yield `perform` with connections that last for several actions, to the server or the database, and close them at the end of the
+    block.
+
+    `name` is the application name of the database connection.
+    """
     from controller.actions.action import perform_in, perform_parts
     from controller.actions.context import Options, command_caller, open_context
 
@@ -83,8 +87,10 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 def ask(
     question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
 ) -> Iterator[Row]:
-    """Yield the answers, `limit` at most, from the server or the database. Raises the errors of `read_page`.
-    With `most_seconds`, an answer of a server may take this time, and the request is not repeated.
+    """Yield the answers, `limit` at most (None: all), from the server or, in a read-only snapshot, from the database.
+
+    With `most_seconds`, an answer of a server may take this time, and the request is not repeated; without, `CALL_SECONDS`. Raises the
+    errors of `read_page`.
     """
     url = server_url()
     if url is None:

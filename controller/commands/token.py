@@ -26,7 +26,7 @@ def _days(days: int) -> int:
 
 
 def _topics(texts: list[str] | None) -> list[str]:
-    names = [topic_name(one) for one in texts or []]
+    names = [topic_name(text) for text in texts or []]
     for name in names:
         topic_path(name)  # raises for an invalid topic name
     return names

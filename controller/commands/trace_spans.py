@@ -21,7 +21,7 @@ from controller.store.traced_operations import Row, TracedOperation
 from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 SAMPLED = timedelta(seconds=60)
-"""What a window of load spans."""
+"""Length of a window of load."""
 
 
 class SpanMaker:
@@ -31,13 +31,17 @@ class SpanMaker:
         self._salt, self._resource = salt, resource
 
     def spans(self, traced: TracedOperation) -> list[ReadableSpan]:
-        """Return the spans of one operation, parents before children. Operations of one decision share a trace."""
+        """Return the spans of one ended operation, parents before children: those of its decision, if it has one, its own, the wait for a
+        runner, and its steps.
+
+        Operations of one decision share a trace. The same rows give the same ids.
+        """
         operation, decision = traced.operation, traced.decision
         kind = "operation" if operation["decision_id"] is None else "decision"
         name = f"{kind} {operation[f'{kind}_id']}"  # independent of whether the decision log still has the decision
         trace_id = self._number(f"trace of {name}", 16)
-        found = list(self._before(trace_id, decision)) if decision else []
-        parent = found[0].context if found else None
+        spans_before = list(self._before(trace_id, decision)) if decision else []
+        parent = spans_before[0].context if spans_before else None
         root = self._span(
             trace_id,
             f"operation {operation['operation_id']}",
@@ -55,10 +59,17 @@ class SpanMaker:
             else None,
         )
         waited = self._waited(trace_id, operation, traced.steps, root.context)
-        return [*found, root, *waited, *(self._step(trace_id, one, root.context) for one in traced.steps)]
+        return [
+            *spans_before,
+            root,
+            *waited,
+            *(self._step(trace_id, step, root.context) for step in traced.steps),
+        ]
 
     def _before(self, trace_id: int, decision: Row) -> Iterator[ReadableSpan]:
-        """Yield the spans of the decision, and of the samples and the aggregation run it used."""
+        """Yield the spans of the decision; if it used an aggregation run, also those of the samples, the aggregation, and the wait for a
+        pass.
+        """
         number, decided_at = decision["decision_id"], decision["decided_at"]
         loaded = decision["applied_at"] is not None
         began = decision["window_end"] - SAMPLED if loaded else decided_at
@@ -146,7 +157,7 @@ def _attributes(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
     """Return columns as attributes `cleave.NAME`, without empty ones."""
     values: dict[str, Any] = {f"cleave.{name}": row[name] for name in names if row[name] is not None}
     return {
-        name: [str(one) for one in value] if isinstance(value, list) else value
+        name: [str(item) for item in value] if isinstance(value, list) else value
         for name, value in values.items()
     }
 

@@ -83,13 +83,20 @@ class _Sender:
         self._sent: dict[int, datetime] = {}
 
     def round(self) -> int:
-        """Send the operations that have ended since the last round, and return their number. After a Retryable the next round sends them."""
+        """Send the operations that have ended since the last round, in pages, and return their number. An operation is sent once per
+        process.
+
+        If an error ends the round, the next round sends the remaining operations. Raises Retryable if the collector or the database
+        cannot be reached.
+        """
         since, after, sent = self._since, 0, 0
         while page := self._page(since, after):
-            fresh = [one for one in page if one.operation["operation_id"] not in self._sent]
+            fresh = [traced for traced in page if traced.operation["operation_id"] not in self._sent]
             if fresh:
                 self._send(fresh)
-            self._sent |= {one.operation["operation_id"]: one.operation["finished_at"] for one in fresh}
+            self._sent |= {
+                traced.operation["operation_id"]: traced.operation["finished_at"] for traced in fresh
+            }
             sent += len(fresh)
             last = page[-1].operation
             since, after = last["finished_at"], last["operation_id"]
@@ -101,12 +108,15 @@ class _Sender:
         with snapshot(self._store) as tx:
             return ended_operations(tx, since, after, limit=PAGE)
 
-    def _send(self, some: Sequence[TracedOperation]) -> None:
+    def _send(self, operations: Sequence[TracedOperation]) -> None:
         spans = {
-            span.context.span_id: span for one in some for span in self._maker.spans(one) if span.context
+            span.context.span_id: span
+            for operation in operations
+            for span in self._maker.spans(operation)
+            if span.context
         }
         # Operations of one decision share the earlier spans, which are sent once.
         if self._exporter.export([*spans.values()]).name != "SUCCESS":
             raise Retryable(
-                f"the collector at {self._endpoint} did not take {len(some)} operation(s); check that it is running and accepts OTLP over HTTP"
+                f"the collector at {self._endpoint} did not take {len(operations)} operation(s); check that it is running and accepts OTLP over HTTP"
             )

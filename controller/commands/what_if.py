@@ -60,9 +60,9 @@ def what_if(
     now, then = perform(
         SHOW_SITUATIONS, fill_in(ShowSituations, {"topic": name, "changes": changes})
     ).situations
-    found = service.compare(name, now, then, wanted_lanes)
-    document = evaluations.comparison(found)
-    emit(as_json, document, _table(document, found))
+    comparison = service.compare(name, now, then, wanted_lanes)
+    document = evaluations.comparison(comparison)
+    emit(as_json, document, _table(document, comparison))
 
 
 def _of_the_past(
@@ -75,25 +75,27 @@ def _of_the_past(
     backtest.ask(BacktestRequest(loads, parameters=changes), html=None, as_json=as_json)
 
 
-def parse_lanes(given: str) -> frozenset[Lane]:
-    """The lanes that are named, separated by commas. Raises InvalidInput."""
-    words = [word.strip() for word in given.split(",") if word.strip()]
+def parse_lanes(text: str) -> frozenset[Lane]:
+    """Read names of lanes, separated by commas. Raises InvalidInput for an unknown name."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in set(Lane)]
     if unknown or not words:
         raise InvalidInput(
-            f"--lanes {shown(given)}: the lanes are {', '.join(Lane)}; name one or several, separated by commas"
+            f"--lanes {shown(text)}: the lanes are {', '.join(Lane)}; name one or several, separated by commas"
         )
     return frozenset(map(Lane, words))
 
 
-def _table(document: dict[str, Any], found: WhatIf) -> Any:
-    answers = found.in_force.to_document(), found.what_if.to_document()
-    changes = ", ".join(f"{one['parameter']} {one['was']} -> {one['value']}" for one in document["changes"])
+def _table(document: dict[str, Any], comparison: WhatIf) -> Any:
+    answers = comparison.in_force.to_document(), comparison.what_if.to_document()
+    changes = ", ".join(
+        f"{change['parameter']} {change['was']} -> {change['value']}" for change in document["changes"]
+    )
     lines = (
         f"{document['topic']}: {changes or 'no parameter would change'}",
         f"in force: {evaluation_tables.title(answers[0])}",
         f"what if:  {evaluation_tables.title(answers[1])}",
         "the same acts and refusals" if document["is_same"] else "differences come first",
     )
-    rows = evaluation_tables.side_by_side(*answers, ("in force", "what if"), found.now.now)
+    rows = evaluation_tables.side_by_side(*answers, ("in force", "what if"), comparison.now.now)
     return rows_table(rows, ("answer", *evaluation_tables.COLUMNS), title="\n".join(lines))

@@ -97,8 +97,8 @@ def _show_costs(stack: Stack, profile: LoadProfile, policy: Mapping[str, int | f
 
 @contextmanager
 def _live(say: Callable[[str], None]) -> Iterator[Callable[[Text], None]]:
-    """Yield a function that shows a line. On a terminal it overwrites the previous line; otherwise it prints one line
-    every `QUIET_SECONDS`.
+    """Yield a function that shows a line. On a terminal it overwrites the previous line until the end of the block; otherwise it prints a
+    line, at most one every `QUIET_SECONDS`.
     """
     if console.is_terminal:
         with Live(console=console, refresh_per_second=2, transient=True) as live:

@@ -49,8 +49,11 @@ class DayClock:
         return self._gates[0].sight if self._gates and self.share >= self._gates[0].share else ""
 
     def tick(self, has_seen: Callable[[str], bool]) -> float:
-        """Advance by the time since the last tick, at most to the first gate that is still closed. Return the share of
-        the day.
+        """Advance by the time since the last tick, at most to the first gate that is still closed, write the share to the file, and
+        return it.
+
+        A gate at which the clock waits opens when `has_seen` returns True for its sight, or after `patience_seconds`; the clock advances
+        again from the next tick on.
         """
         now = self._now()
         passed = 0.0 if self._last is None else now - self._last

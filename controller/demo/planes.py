@@ -84,7 +84,9 @@ class PulsarPlane:
 
 
 def make_namespace(access: PulsarAccess) -> None:
-    """Create tenant and namespace of the demo unless they exist, with the settings that segments need."""
+    """Create tenant and namespace of the demo unless they exist, and change their settings to those that segments need. Waits up to
+    CLUSTER_PATIENCE_SECONDS for the broker's cluster.
+    """
     with closing(AdminCalls(access, call_timeout_seconds=ADMIN_TIMEOUT_SECONDS)) as admin:
         retry_for(lambda: _demand_cluster(admin), seconds=CLUSTER_PATIENCE_SECONDS)
         owner = {"allowedClusters": [CLUSTER_NAME], "adminRoles": []}

@@ -31,11 +31,11 @@ def counts(verdict: Verdict) -> str:
     )
 
 
-def waits(seen: DayRecord) -> str:
-    """Return one line: how long each consumer that joined in the day's busy hours waited for its first message."""
+def waits(day: DayRecord) -> str:
+    """Return one line with the seconds for which each consumer that joined in the day's busy hours waited for its first message."""
     texts = (
         f"{name} {seconds:.1f} s" if seconds is not None else f"{name} got no message"
-        for name, seconds in sorted(seen.waits.items())
+        for name, seconds in sorted(day.waits.items())
     )
     return "waited for the first message: " + (", ".join(texts) or "no consumer joined")
 
@@ -50,12 +50,14 @@ class Outcome:
         return "all expectations met" if not self.problems else "; ".join(self.problems)
 
 
-def judge(seen: DayRecord, verdict: Verdict) -> Outcome:
-    """Return the operations that were not seen, the consumers that waited too long, and lost or unordered messages."""
-    problems = [f"did not see {name}" for name in seen.missing]
+def judge(day: DayRecord, verdict: Verdict) -> Outcome:
+    """Return the outcome, with a problem for each operation that was not seen, each consumer that waited too long, and lost or unordered
+    messages.
+    """
+    problems = [f"did not see {name}" for name in day.missing]
     problems += [
         f"{name} waited longer than {LONGEST_WAIT_SECONDS:g} s for its first message"
-        for name, seconds in sorted(seen.waits.items())
+        for name, seconds in sorted(day.waits.items())
         if seconds is None or seconds > LONGEST_WAIT_SECONDS
     ]
     if not verdict.in_order_and_complete:
@@ -63,7 +65,7 @@ def judge(seen: DayRecord, verdict: Verdict) -> Outcome:
     return Outcome(tuple(problems))
 
 
-def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
+def operation_rows(day: DayRecord) -> list[dict[str, Any]]:
     """Return every operation with trigger, reason and latency."""
     return [
         {
@@ -77,7 +79,7 @@ def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
             "intent to commit": _milliseconds(row["intended_at"], row["committed_at"]),
             "fenced": _milliseconds(row["fenced_at"], row["committed_at"]),
         }
-        for row in seen.operations
+        for row in day.operations
     ]
 
 
@@ -85,12 +87,12 @@ def _milliseconds(start: Any, end: Any) -> str:
     return f"{(end - start).total_seconds() * 1000:.0f} ms" if start and end else ""
 
 
-def operations_table(seen: DayRecord) -> RenderableType:
+def operations_table(day: DayRecord) -> RenderableType:
     """Return every operation as a table for the terminal."""
-    return rows_table(operation_rows(seen), title=f"Every operation on {TOPIC}")
+    return rows_table(operation_rows(day), title=f"Every operation on {TOPIC}")
 
 
-def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str) -> None:
+def write_page(path: Path, day: DayRecord, verdict: Verdict, profile_name: str) -> None:
     """Write one HTML file that contains all charts and opens without a network."""
     figure = make_subplots(
         rows=4,
@@ -105,11 +107,11 @@ def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str)
             "Automatic operations, from intent to commit",
         ),
     )
-    _draw_load(figure, seen)
-    _draw_counts(figure, seen)
-    _draw_ranges(figure, seen)
-    _draw_decisions(figure, seen)
-    lines = (f"Verdict: {judge(seen, verdict)}", f"{profile_name}: {counts(verdict)}", waits(seen))
+    _draw_load(figure, day)
+    _draw_counts(figure, day)
+    _draw_ranges(figure, day)
+    _draw_decisions(figure, day)
+    lines = (f"Verdict: {judge(day, verdict)}", f"{profile_name}: {counts(verdict)}", waits(day))
     figure.update_layout(
         height=1300,
         template="plotly_white",
@@ -125,19 +127,19 @@ def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str)
     figure.write_html(path, include_plotlyjs=True, full_html=True)
 
 
-def _draw_load(figure: go.Figure, seen: DayRecord) -> None:
-    times = [moment.at_seconds for moment in seen.moments]
-    for index, segment_id in enumerate(sorted({s for moment in seen.moments for s in moment.load})):
-        rates = [moment.load.get(segment_id) for moment in seen.moments]
+def _draw_load(figure: go.Figure, day: DayRecord) -> None:
+    times = [moment.at_seconds for moment in day.moments]
+    for index, segment_id in enumerate(sorted({s for moment in day.moments for s in moment.load})):
+        rates = [moment.load.get(segment_id) for moment in day.moments]
         line = {"color": _COLOURS[index % len(_COLOURS)], "shape": "hv"}
         figure.add_trace(go.Scatter(x=times, y=rates, name=f"segment {segment_id}", line=line), row=1, col=1)
-    whole = [moment.messages_per_second for moment in seen.moments]
+    whole = [moment.messages_per_second for moment in day.moments]
     figure.add_trace(
         go.Scatter(x=times, y=whole, name="whole topic", line={"color": "#cccccc", "width": 1}), row=1, col=1
     )
     for parameter, dash in (("split_msg_rate_in", "dash"), ("merge_msg_rate_in", "dot")):
         figure.add_hline(
-            y=seen.policy[parameter],
+            y=day.policy[parameter],
             line={"dash": dash, "color": "#444444"},
             annotation_text=parameter,
             row=1,
@@ -145,28 +147,28 @@ def _draw_load(figure: go.Figure, seen: DayRecord) -> None:
         )
 
 
-def _draw_counts(figure: go.Figure, seen: DayRecord) -> None:
-    times = [moment.at_seconds for moment in seen.moments]
+def _draw_counts(figure: go.Figure, day: DayRecord) -> None:
+    times = [moment.at_seconds for moment in day.moments]
     for name, colour, values in (
-        ("segments", _COLOURS[0], [moment.segments for moment in seen.moments]),
-        ("consumers", _COLOURS[1], [moment.consumers for moment in seen.moments]),
+        ("segments", _COLOURS[0], [moment.segments for moment in day.moments]),
+        ("consumers", _COLOURS[1], [moment.consumers for moment in day.moments]),
     ):
         line = {"shape": "hv", "color": colour}
         figure.add_trace(go.Scatter(x=times, y=values, name=name, line=line), row=2, col=1)
 
 
-def _draw_ranges(figure: go.Figure, seen: DayRecord) -> None:
-    """Draw one rectangle per segment: from the time of its first epoch to that of its last, over its range."""
-    seconds_of_epoch = _seconds_of_epochs(seen)
-    end = max((moment.at_seconds for moment in seen.moments), default=0.0)
-    for row in _one_row_per_segment(seen.segments):
-        left = max(seconds_of_epoch.get(row["created_epoch"], 0.0), 0.0)
-        right = seconds_of_epoch.get(row["sealed_epoch"], end) if row["sealed_epoch"] is not None else end
+def _draw_ranges(figure: go.Figure, day: DayRecord) -> None:
+    """Add one rectangle per segment to the figure: from the time of its first epoch to that of its last, over its range."""
+    seconds_of_epoch = _seconds_of_epochs(day)
+    end = max((moment.at_seconds for moment in day.moments), default=0.0)
+    for row in _one_row_per_segment(day.segments):
+        begin = max(seconds_of_epoch.get(row["created_epoch"], 0.0), 0.0)
+        until = seconds_of_epoch.get(row["sealed_epoch"], end) if row["sealed_epoch"] is not None else end
         low, high = row["range_start"], row["range_end"] + 1
         text = f"segment {row['segment_id']} [{row['hash_range']}]"
         figure.add_trace(
             go.Scatter(
-                x=[left, right, right, left, left],
+                x=[begin, until, until, begin, begin],
                 y=[low, low, high, high, low],
                 fill="toself",
                 mode="lines",
@@ -180,7 +182,7 @@ def _draw_ranges(figure: go.Figure, seen: DayRecord) -> None:
             col=1,
         )
         figure.add_annotation(
-            x=(left + right) / 2, y=(low + high) / 2, text=str(row["segment_id"]), showarrow=False,
+            x=(begin + until) / 2, y=(low + high) / 2, text=str(row["segment_id"]), showarrow=False,
             font={"color": "white", "size": 11}, row=3, col=1,
         )  # fmt: skip
     ticks = [0, 0x4000, 0x8000, 0xC000, 0x10000]
@@ -200,16 +202,16 @@ def _one_row_per_segment(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     return [latest[segment_id] for segment_id in sorted(latest)]
 
 
-def _seconds_of_epochs(seen: DayRecord) -> dict[int, float]:
+def _seconds_of_epochs(day: DayRecord) -> dict[int, float]:
     """Return, for each epoch, the seconds from the beginning of the day to its commit."""
-    return {row["epoch"]: row["committed_at"].timestamp() - seen.began_at for row in seen.changes}
+    return {row["epoch"]: row["committed_at"].timestamp() - day.began_at for row in day.changes}
 
 
-def _draw_decisions(figure: go.Figure, seen: DayRecord) -> None:
-    done = [row for row in seen.operations if row["committed_at"] and row["origin"] == "auto"]
+def _draw_decisions(figure: go.Figure, day: DayRecord) -> None:
+    done = [row for row in day.operations if row["committed_at"] and row["origin"] == "auto"]
     figure.add_trace(
         go.Scatter(
-            x=[row["committed_at"].timestamp() - seen.began_at for row in done],
+            x=[row["committed_at"].timestamp() - day.began_at for row in done],
             y=[(row["committed_at"] - row["intended_at"]).total_seconds() * 1000 for row in done],
             mode="markers+text",
             showlegend=False,

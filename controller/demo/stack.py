@@ -108,7 +108,9 @@ class Stack:
         self._write_env_file()
 
     def _serve_applications(self) -> dict[str, str]:
-        """Return the settings of the worker only; the settings of applications are stored in `client_env`."""
+        """Choose the worker's port and sign the applications' token. Return the settings that only the worker gets; store those of
+        applications in `client_env`.
+        """
         port = free_port()
         self._running.callback(release_port, port)
         self.worker_url = f"http://{LOOPBACK}:{port}"
@@ -133,8 +135,8 @@ class Stack:
             for name, login in LOGINS.items():
                 make_login(cursor, name, self._passwords[name], login)
             close_to_everybody(cursor, DATABASE, *(login.role for login in LOGINS.values()))
-            for other in (METADATA, "postgres", "template1"):
-                close_to_everybody(cursor, other)
+            for unused_database in (METADATA, "postgres", "template1"):
+                close_to_everybody(cursor, unused_database)
         return owner_url
 
     def _addresses(self, postgres: EmbeddedPostgres) -> dict[str, str]:

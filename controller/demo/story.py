@@ -128,7 +128,11 @@ class Story:
         self.seen = DayRecord(policy=policy_at(stack.plane.load_share))
 
     def tell(self, show: Callable[[Moment], None]) -> DayRecord:
-        """Run the day; `show` is called with each observation. Returns when every consumer has read to the end."""
+        """Run the day: configure the topic, start producers and consumers, and call `show` with each observation. Return the record of
+        the day when every message is consumed.
+
+        All processes are stopped at the end, also after an error. Raises DevstackFailed if a server ends.
+        """
         self.records.mkdir(parents=True, exist_ok=True)
         self._prepare()
         self.seen.began_at = time.time()
@@ -252,7 +256,9 @@ class Story:
         return self._lines(f"*.consumed{SUFFIX}", Event.DELIVERED)
 
     def _lines(self, pattern: str, event: Event) -> int:
-        """Return the number of complete lines of one event so far; only the lines added since the last call are read."""
+        """Return the number of complete lines of one event in all files that match `pattern`. Only the lines added since the last call
+        are read.
+        """
         for path in self.records.glob(pattern):
             offset, lines = self._offsets.get(path, (0, 0))
             with path.open("rb") as record:

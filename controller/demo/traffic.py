@@ -88,7 +88,7 @@ def produce(
     trace: Annotated[Path | None, typer.Option()] = None,
     plane: PlaneName = "embedded",
 ) -> None:
-    """Send the day's traffic with uniformly drawn keys until the day is over or SIGTERM."""
+    """Send the day's traffic with uniformly drawn keys until the day is over or SIGTERM, and record each message that is stored."""
     profile = from_trace(trace) if trace else synthetic_day()
     stop, random = _Stop(), Random(name)
     numbers = [0] * KEYS
@@ -137,7 +137,9 @@ def consume(
     token: Token,
     plane: PlaneName = "embedded",
 ) -> None:
-    """Read in order until SIGTERM, and record what happens to every message and when."""
+    """Read in order until SIGTERM, and record what happens to every message and when. Write the seconds until the first message to
+    `wait_file`.
+    """
     stop, readings = _Stop(), Readings()
     with (
         closing(Servers([url], token)) as servers,

@@ -21,7 +21,10 @@ DATABASE = "cleave"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a stop signal. Return the exit code."""
+    """Run a PostgreSQL in the directory until SIGTERM or SIGINT, which this process blocks. Return 0, or 1 if the server did not start.
+
+    Writes `DIRECTORY/env` once the server accepts connections, and removes the file at the end.
+    """
     parser = argparse.ArgumentParser(
         description="Run a PostgreSQL for trying Cleave, until SIGTERM or Ctrl-C."
     )

@@ -19,9 +19,7 @@ _CANDIDATES = ("postgres", "nobody")
 
 
 def server_account() -> RunAs | None:
-    """Return the account to switch to; None unless this process is root. Raises DevstackFailed if there is no suitable
-    account.
-    """
+    """Return the account that runs PostgreSQL; None unless this process is root. Raises DevstackFailed if there is no suitable account."""
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -50,11 +48,11 @@ def reachable_by(account: RunAs, path: Path) -> bool:
 
 
 def private_directory(path: Path, account: RunAs) -> Path:
-    """Create `path` (0700, owned by the account), or use it if it already has this owner and mode. Raises DevstackFailed
-    otherwise.
+    """Create `path` with mode 0700, owned by the account, or use the existing directory if it belongs to the account or to root and
+    others cannot write to it. Return the path.
 
-    The parent directory may be writable by everyone, so a directory or link that another user created there must not
-    be trusted.
+    Raises DevstackFailed for any other directory, file or link: the parent directory may be writable by everyone, so another user may
+    have created it.
     """
     try:
         path.mkdir(mode=0o700)

@@ -94,7 +94,10 @@ class AirflowStandalone:
         return {name: child.pid for name, child in self._children.items()}
 
     def start(self, *, timeout_seconds: float = 180) -> None:
-        """Migrate the metadata database, start all components, and wait until all report healthy."""
+        """Migrate the metadata database, start all components, and wait until all report healthy. Does nothing if they were started.
+
+        If a component ends, or is not healthy in time, stop all components and raise DevstackFailed.
+        """
         if self._children:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -115,7 +118,7 @@ class AirflowStandalone:
             raise
 
     def stop(self) -> None:
-        """End all components; may be repeated."""
+        """End all components and their tasks, and release the port; may be repeated."""
         children, self._children = self._children, {}
         for child in children.values():
             child.ask_to_end()

@@ -38,8 +38,10 @@ class AirflowApi:
         return self._token
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. Raises DevstackFailed with the answer's
-        text for an error status.
+        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. If the token is refused, get another token and send the
+        call once more.
+
+        Raises DevstackFailed with the answer's text for an error status.
         """
         answer = self._send(method, path, body)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
@@ -88,9 +90,7 @@ class AirflowApi:
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait_run(self, dag_id: str, dag_run_id: str, *, timeout_seconds: float = 120) -> str:
-        """Return the final state of the run, `success` or `failed`. Raises DevstackFailed if the run does not end in
-        time.
-        """
+        """Poll the run until it ends, and return its state, `success` or `failed`. Raises DevstackFailed if the run does not end in time."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             state = str(self.call("GET", f"/dags/{dag_id}/dagRuns/{dag_run_id}")["state"])

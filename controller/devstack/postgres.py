@@ -116,7 +116,9 @@ class EmbeddedPostgres(PostgresServer):
         settings: Mapping[str, str] = DURABLE,
         binaries: Path | None = None,
     ) -> None:
-        """Store the settings. `binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's."""
+        """Store the settings; the server starts with `start`. `port` None: a free port. `settings` are configuration parameters of the
+        server. `binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's.
+        """
         self._directory = directory.resolve()
         self._fixed_port = port
         self._settings = {**_ALWAYS, **settings}
@@ -149,7 +151,11 @@ class EmbeddedPostgres(PostgresServer):
         return self._child.pid
 
     def start(self) -> None:
-        """Initialize the data directory at the first start, then start the server; do nothing while it runs."""
+        """Initialize the data directory at the first start, then start the server and wait until it accepts connections. Does nothing
+        while the server runs.
+
+        Raises DevstackFailed if the server does not start within 60 s.
+        """
         if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -238,8 +244,9 @@ class EmbeddedPostgres(PostgresServer):
         write_private(stored_password, self._password)
 
     def _reachable_binaries(self) -> Path:
-        """Return a directory from which the server's account can run `initdb` and `postgres`; copy the wheel's binaries
-        if necessary.
+        """Return a directory from which the server's account can run `initdb` and `postgres`; copy the wheel's binaries if necessary.
+
+        Raises DevstackFailed if the account cannot run the given `binaries`.
         """
         source = self._binaries or wheel_binaries()
         if self._account is None or reachable_by(self._account, source / "postgres"):

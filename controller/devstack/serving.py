@@ -68,8 +68,10 @@ def client_of(*addresses: str, topics: tuple[str, ...] = ()) -> Servers:
 
 @contextmanager
 def serving_leader(database: str, **settings: object) -> Iterator[str]:
-    """Run leases, leader and server without the worker's loop: only actions of other processes change layouts. Yield the
-    address.
+    """Run leases, leader and server on `database` in threads, and yield the server's address. The worker's loop does not run, so only
+    actions of other processes change layouts.
+
+    At the end all services are stopped and the leases released. `settings` overrides settings of the worker.
     """
     worker_settings = _settings(database, settings)
     with application(worker_settings) as app:
@@ -98,7 +100,11 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
 
 @contextmanager
 def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]:
-    """Run one worker. Yield after the worker has acquired its shards."""
+    """Run one worker on `database` in a thread, and yield it after it has acquired a shard; stop it at the end. `settings` overrides its
+    settings.
+
+    Raises DevstackFailed if the worker has no shard after 30 s.
+    """
     worker_settings = _settings(database, settings)
     with application(worker_settings) as app:
         web = WebServer(worker_settings, SECRET)
@@ -119,9 +125,9 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
             running.stop()
 
 
-def _settings(database: str, given: dict[str, object]) -> Settings:
+def _settings(database: str, overrides: dict[str, object]) -> Settings:
     return Settings(
         database_url=database,
         api_secret=SECRET,
-        **{"worker_lease_seconds": 5.0, "consumer_grace_seconds": 4.0, **given},  # type: ignore[arg-type]
+        **{"worker_lease_seconds": 5.0, "consumer_grace_seconds": 4.0, **overrides},  # type: ignore[arg-type]
     )

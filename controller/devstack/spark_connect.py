@@ -77,7 +77,9 @@ class SparkConnectServer:
         return self._child.pid
 
     def start(self) -> None:
-        """Start the server and wait until the port answers; do nothing while it runs."""
+        """Start the server and wait until the port answers, at most two minutes. Does nothing while the server runs. Raises
+        DevstackFailed.
+        """
         if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -84,8 +84,8 @@ class Wish(BaseModel):
 
 
 def _reading(request: Request) -> Iterator[Connection]:
-    desk: PageContext = request.app.state.desk
-    with desk.reading() as tx:
+    context: PageContext = request.app.state.context
+    with context.reading() as tx:
         yield tx
 
 
@@ -94,8 +94,10 @@ Text = Annotated[str, Query(max_length=1_000)]
 Id = Annotated[int, Query(ge=0, lt=2**63)]
 
 
-def pages_app(desk: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
-    """Return the app of the pages. FastAPI checks `dependencies` before every route."""
+def pages_app(context: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
+    """Return the app of the pages. FastAPI checks `dependencies` before every route. Errors of Cleave and invalid forms are answered with
+    their reason.
+    """
     app = FastAPI(
         title="Cleave",
         docs_url=None,
@@ -104,7 +106,7 @@ def pages_app(desk: PageContext, dependencies: Sequence[Any] = ()) -> FastAPI:
         redirect_slashes=False,  # a redirect would lead to the host that the request names
         dependencies=list(dependencies),
     )
-    app.state.desk = desk
+    app.state.context = context
     app.add_middleware(_Headed)
     app.include_router(router)
     app.add_exception_handler(CleaveError, _refused)
@@ -165,8 +167,8 @@ def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLRespon
 @router.get("/lag")
 def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
     """The lag of a subscription. The page requests it only on demand, because the data plane has to count."""
-    desk: PageContext = request.app.state.desk
-    cleave = desk.application()
+    context: PageContext = request.app.state.context
+    cleave = context.application()
     topic = topic_name(name)
     rows = subscription_lag.lag(cleave.store, cleave.planes, topic, subscription)
     return render(request, "lag.html", topic=topic, subscription=subscription, rows=rows)
@@ -211,8 +213,8 @@ def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLRe
 @router.post("/preview")
 def preview(request: Request, wish: Wish) -> JSONResponse:
     """The dry run of a DAG's form."""
-    desk: PageContext = request.app.state.desk
-    return JSONResponse(dry_runs.dry_run(desk.application(), wish.dag_id, wish.conf))
+    context: PageContext = request.app.state.context
+    return JSONResponse(dry_runs.dry_run(context.application(), wish.dag_id, wish.conf))
 
 
 @router.get("/static/{name}")
@@ -235,8 +237,8 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _wrong_form(request: Request, error: Exception) -> Response:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
-    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in problems)
-    return _reason(request, said, 400)
+    reason = "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in problems)
+    return _reason(request, reason, 400)
 
 
 def _reason(request: Request, reason: str, status: int) -> Response:

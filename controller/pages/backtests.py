@@ -29,13 +29,13 @@ def page(tx: Connection) -> dict[str, Any]:
 
 def run(tx: Connection, run_id: int) -> dict[str, Any]:
     """Return one run: a row for each policy, and a row for each load and policy. Raises NotFound."""
-    found, results = read_backtest(tx, run_id)
+    row, results = read_backtest(tx, run_id)
     rows = backtest_rows.result_rows(results)
     summary = backtest_rows.summary(rows)
     by_load = backtest_rows.by_load(rows)
     return {
-        "run": found,
-        "dag_run": dag_run(found["request_key"]),
+        "run": row,
+        "dag_run": dag_run(row["request_key"]),
         "columns": backtest_rows.SUMMARY,
         "summary": backtest_rows.cells(summary),
         "regrets": figures.regrets(summary),

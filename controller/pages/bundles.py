@@ -18,11 +18,14 @@ _OPEN = [ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED]
 
 
 def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
-    """Return all brokers and namespaces, and the bundles of one namespace of a cluster. Without a name, the busiest namespace that fits is chosen."""
+    """Return all brokers and namespaces, the live proposals, and the bundles of one namespace of a cluster.
+
+    Without names (empty texts), the namespace with the most bytes per second is chosen. A list of more than MAX_ROWS rows is cut.
+    """
     by_load = "byte_rate_in + byte_rate_out DESC NULLS LAST, namespace"
     namespaces = read_view(tx, "inspect.bundles_namespaces", order=by_load, limit=MAX_ROWS + 1)
     fitting = (
-        one for one in namespaces if cluster in ("", one["cluster"]) and namespace in ("", one["namespace"])
+        row for row in namespaces if cluster in ("", row["cluster"]) and namespace in ("", row["namespace"])
     )
     busiest = next(fitting, {"cluster": cluster, "namespace": namespace})
     chosen = {"cluster": cluster or busiest["cluster"], "namespace": namespace or busiest["namespace"]}

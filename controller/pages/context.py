@@ -29,24 +29,29 @@ PATIENCE_SECONDS = 8.0
 
 
 class PageContext:
-    """The application that the pages read with. The instance is kept as long as `where` returns the same database."""
+    """The application that the pages read with. It is kept as long as `arguments` returns the same database. Thread-safe."""
 
     def __init__(
-        self, where: Callable[[], Mapping[str, Any]], *, patience_seconds: float = PATIENCE_SECONDS
+        self, arguments: Callable[[], Mapping[str, Any]], *, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """`where` returns the arguments of `cleave_at`. It is called for each page, and raises CleaveError if the connection is missing."""
-        self._where, self._patience_seconds = where, patience_seconds
+        """`arguments` returns the arguments of `cleave_at`. It is called for each page, and raises CleaveError if the connection is
+        missing.
+        """
+        self._where, self._patience_seconds = arguments, patience_seconds
         self._kept: tuple[Mapping[str, Any], Application] | None = None
         self._open = ExitStack()
         self._guard = threading.Lock()
 
     def application(self) -> Application:
-        """Return the present application. Pages read with it in snapshots (`reading`) and perform dry runs of forms."""
-        where = self._where()
+        """Return the present application. If the arguments have changed, close the previous application and open another one.
+
+        Pages read with it in snapshots (`reading`) and perform dry runs of forms.
+        """
+        present = self._where()
         with self._guard:
-            if self._kept is None or self._kept[0] != where:
+            if self._kept is None or self._kept[0] != present:
                 self._open.close()
-                self._kept = where, self._open.enter_context(cleave_at(**where))
+                self._kept = present, self._open.enter_context(cleave_at(**present))
             return self._kept[1]
 
     @contextmanager
@@ -76,7 +81,7 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
 
 
 def _rate(value: float | None, unit: str = "") -> str:
-    """Format a rate with three digits and a unit prefix: 12.3 k msg/s."""
+    """Format a rate with three digits and a unit prefix: 12.3 k msg/s. A dash for None."""
     if value is None:
         return "–"
     size, prefix = abs(float(value)), ""
@@ -97,7 +102,7 @@ def _ago(at: datetime | None) -> str:
 
 
 def _words(value: object) -> str:
-    """Format a cell: lists with commas, pairs as `key=value`, None as an empty text."""
+    """Format a cell: lists with commas, pairs as `key=value`, times as text, floats with at most three decimals, None as an empty text."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -107,7 +112,7 @@ def _words(value: object) -> str:
     if isinstance(value, list | tuple | set):
         return ", ".join(map(_words, value))
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_words(one)}" for name, one in value.items())
+        return ", ".join(f"{name}={_words(item)}" for name, item in value.items())
     return str(value)
 
 

@@ -38,7 +38,9 @@ _FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
 
 
 def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
-    """Return the effects of a run, with a `sentence` for people. Raises the errors that the run would raise."""
+    """Return the effects that a run of the DAG would have, with a `sentence` for people. Writes nothing. Raises the errors that the run
+    would raise.
+    """
     if dag_id in _ACTIONS:
         return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
     if dag_id not in _OTHERS:
@@ -55,7 +57,11 @@ def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any
 
 
 def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
-    """Report the recorded time that the run can use, from the records in PostgreSQL. The run itself reads the landing area."""
+    """Return the time and the records that PostgreSQL holds for the loads of the form, with a sentence. The run itself reads the landing
+    area.
+
+    Raises InvalidInput for an invalid form.
+    """
     form = fill_in(BacktestForm, conf)
     question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
     loads = loads_of(form, datetime.now(UTC))
@@ -79,10 +85,10 @@ def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
     form = fill_in(PromoteCandidate, conf)
     with snapshot(cleave.store) as tx:
         topic = inspected.find_topic(tx, form.topic)
-        found = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
-    if not found:
+        candidates = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
+    if not candidates:
         raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
-    [candidate] = found
+    [candidate] = candidates
     sentence = (
         f"would weigh candidate {candidate['candidate_id']} ({candidate['parameters']}) against the policy in force on {form.days} days of load, "
         "refuse the candidate if it would have cost more, and otherwise wait for an approval before it is in force"

@@ -26,19 +26,19 @@ def ring_now(segments: Sequence[Row]) -> Figure:
     """Draw one strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
     trace = {
         "orientation": "h",
-        "x": [one["range_end"] - one["range_start"] + 1 for one in segments],
+        "x": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
         "y": ["now"] * len(segments),
         "type": "bar",
-        "base": [one["range_start"] for one in segments],
+        "base": [segment["range_start"] for segment in segments],
         "marker": {
-            "color": [load_colour(one["hottest_ratio"]) for one in segments],
+            "color": [load_colour(segment["hottest_ratio"]) for segment in segments],
             "line": {"color": BORDER, "width": 1},
         },
-        "text": [str(one["segment_id"]) for one in segments],
+        "text": [str(segment["segment_id"]) for segment in segments],
         "textposition": "inside",
         "insidetextanchor": "middle",
-        "customdata": [one["segment_id"] for one in segments],
-        "hovertext": [about(one, one["hottest_ratio"]) for one in segments],
+        "customdata": [segment["segment_id"] for segment in segments],
+        "hovertext": [about(segment, segment["hottest_ratio"]) for segment in segments],
         "hoverinfo": "text",
     }
     return {
@@ -54,18 +54,18 @@ def ring_now(segments: Sequence[Row]) -> Figure:
 
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
-    """Draw a step line of the rate `metric` for each segment, and the split threshold."""
-    names = list(dict.fromkeys(one["segment_id"] for one in records))
+    """Return a figure with a step line of the rate `metric` for each segment, and the split threshold if it is known."""
+    names = list(dict.fromkeys(record["segment_id"] for record in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):
-        mine = [one for one in records if one["segment_id"] == segment_id]
+        records_of_segment = [record for record in records if record["segment_id"] == segment_id]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": f"segment {segment_id}",
-                "x": [one["recorded_at"].isoformat() for one in mine],
-                "y": [one["rate"] for one in mine],
+                "x": [record["recorded_at"].isoformat() for record in records_of_segment],
+                "y": [record["rate"] for record in records_of_segment],
                 "line": {"shape": "hv", "color": _LINES[number % len(_LINES)]},
                 "meta": segment_id,
             }
@@ -90,19 +90,19 @@ def load_over_time(records: Sequence[Row], threshold: float | None, metric: str,
 
 def bundles_by_load(bundles: Sequence[Row]) -> Figure:
     """Draw the 32-bit ring of a namespace: each bundle is as wide as its range and as high as its bytes per second, coloured by broker."""
-    brokers = sorted({one["broker"] or "nobody" for one in bundles})
+    brokers = sorted({bundle["broker"] or "nobody" for bundle in bundles})
     traces = [
         {
             "type": "bar",
             "name": broker,
-            "x": [(one["lower_bound"] + one["upper_bound"]) / 2 for one in mine],
-            "width": [one["upper_bound"] - one["lower_bound"] for one in mine],
-            "y": [float(one["byte_rate"] or 0.0) for one in mine],
-            "hovertext": [f"{one['bundle']}<br>{broker}" for one in mine],
+            "x": [(bundle["lower_bound"] + bundle["upper_bound"]) / 2 for bundle in bundles_of_broker],
+            "width": [bundle["upper_bound"] - bundle["lower_bound"] for bundle in bundles_of_broker],
+            "y": [float(bundle["byte_rate"] or 0.0) for bundle in bundles_of_broker],
+            "hovertext": [f"{bundle['bundle']}<br>{broker}" for bundle in bundles_of_broker],
             "marker": {"color": _LINES[number % len(_LINES)], "line": {"color": "white", "width": 1}},
         }
         for number, broker in enumerate(brokers)
-        for mine in [[one for one in bundles if (one["broker"] or "nobody") == broker]]
+        for bundles_of_broker in [[bundle for bundle in bundles if (bundle["broker"] or "nobody") == broker]]
     ]
     return {
         "data": traces,
@@ -125,9 +125,9 @@ def regrets(rows: Sequence[Row]) -> Figure:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "y": [one["policy"] for one in rows],
-        "x": [one["regret"] for one in rows],
-        "text": ["" if one["regret"] is None else f"{one['regret']:.2f}" for one in rows],
+        "y": [row["policy"] for row in rows],
+        "x": [row["regret"] for row in rows],
+        "text": ["" if row["regret"] is None else f"{row['regret']:.2f}" for row in rows],
         "marker": {"color": _LINES[0]},
         "hoverinfo": "x+y",
     }
@@ -160,7 +160,7 @@ def _between(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 
 
-def about(one: Row, ratio: Any) -> str:
+def about(segment: Row, ratio: Any) -> str:
     """Return the id, the range and the load of a segment."""
     load = "load unknown" if ratio is None else f"{float(ratio):.2f} of the split threshold"
-    return f"segment {one['segment_id']} [{one['hash_range']}]<br>{load}"
+    return f"segment {segment['segment_id']} [{segment['hash_range']}]<br>{load}"

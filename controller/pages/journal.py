@@ -27,51 +27,53 @@ from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
     """Return the page of decisions that the query requests. Raises InvalidInput."""
-    found, following = _page(tx, LIST_DECISIONS, wanted)
+    rows, following = _page(tx, LIST_DECISIONS, wanted)
     return {
         "lanes": tuple(Lane),
         "reasons": tuple(RefusalReason),
-        "decisions": shown(found),
+        "decisions": shown(rows),
         "next": following,
     }
 
 
 def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
     """Return one decision with its evaluation input. Raises NotFound."""
-    found = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
-    return {"decision": shown(found.rows)[0]}
+    answer = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
+    return {"decision": shown(answer.rows)[0]}
 
 
 def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
     """Return the page of operations that the query requests. Raises InvalidInput."""
     is_live = wanted.get("state") == "live"
-    found, following = _page(
+    rows, following = _page(
         tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted
     )
     return {
         "states": ("live", *OperationState),
         "kinds": tuple(OperationKind),
         "origins": tuple(Origin),
-        "operations": found,
+        "operations": rows,
         "next": following,
     }
 
 
 def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tuple[list[Row], str | None]:
     """Return the rows that match the fields of a form, and the value of `page` after them. An empty field does not filter."""
-    given = {name: value for name, value in wanted.items() if value and name in question.request.model_fields}
-    lists = {"state": [given["state"]]} if "state" in given else {}
-    request = fill_in(question.request, {**given, **lists})
-    found = read_page(tx, question, request, limit=MAX_ROWS, page=wanted.get("page") or None)
-    return [*found.rows], found.next
+    filters = {
+        name: value for name, value in wanted.items() if value and name in question.request.model_fields
+    }
+    lists = {"state": [filters["state"]]} if "state" in filters else {}
+    request = fill_in(question.request, {**filters, **lists})
+    answer = read_page(tx, question, request, limit=MAX_ROWS, page=wanted.get("page") or None)
+    return [*answer.rows], answer.next
 
 
 def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
     """Return one operation: the segments it seals and creates, its steps, and the load at its request. Raises NotFound."""
-    [found] = read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=operation_id), limit=1).rows
+    [row] = read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=operation_id), limit=1).rows
     return {
-        "operation": found,
-        "dag_run": dag_run(found["request_key"]) or _decided_in(tx, found["decision_id"]),
+        "operation": row,
+        "dag_run": dag_run(row["request_key"]) or _decided_in(tx, row["decision_id"]),
         "steps": read_answers(tx, LIST_STEPS, MAX_ROWS, operation_id=operation_id),
         "loads": read_view(
             tx, "inspect.operation_loads", "operation_id = :id", order="segment_id", id=operation_id
@@ -93,7 +95,7 @@ def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
         "operations": read_answers(tx, LIST_OPERATIONS, MAX_ROWS, run=of_run),
         "backtests": backtests,
         "candidates": read_answers(
-            tx, LIST_CANDIDATES, MAX_ROWS, run_id=[one["run_id"] for one in backtests]
+            tx, LIST_CANDIDATES, MAX_ROWS, run_id=[backtest["run_id"] for backtest in backtests]
         ),
         "decisions": shown(read_answers(tx, LIST_DECISIONS, MAX_ROWS, run=of_run)),
     }
@@ -103,8 +105,8 @@ def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
     """Return the run of the pass that made the decision."""
     if decision_id is None:
         return None
-    found = read_view(tx, "inspect.decisions", "decision_id = :id", columns="decided_by", id=decision_id)
-    return deciding_run(found[0]["decided_by"]) if found else None
+    rows = read_view(tx, "inspect.decisions", "decision_id = :id", columns="decided_by", id=decision_id)
+    return deciding_run(rows[0]["decided_by"]) if rows else None
 
 
 def shown(decisions: Sequence[Row]) -> list[Row]:

@@ -24,19 +24,19 @@ EVERY_NAMESPACE = ("*",)
 class ContextServices:
     """Services on the application of a `PageContext`, which follows the connection that the mounting server stores."""
 
-    def __init__(self, desk: PageContext) -> None:
-        self._desk = desk
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
         self._application: Application | None = None
 
     async def refresh(self) -> None:
         """Read the connection again, in a thread, because the mounting server's secrets backend may be slow."""
-        self._application = await run_in_threadpool(self._desk.application)
+        self._application = await run_in_threadpool(self._context.application)
 
     @property
     def api(self) -> Application:
         """The application as of the last `refresh`."""
         if self._application is None:
-            self._application = self._desk.application()
+            self._application = self._context.application()
         return self._application
 
     @property
@@ -51,9 +51,10 @@ class ContextServices:
 
 
 async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
-    """Return the grant of a user of the mounting server. `may` is called in a thread for the rights to read, operate and administer.
+    """Return the grant of a user of the mounting server: the highest role of which the user has the right (administer, operate in every
+    namespace, read).
 
-    Raises AccessForbidden for a user without the right to read.
+    `may` is called in a thread. Raises AccessForbidden for a user without the right to read.
     """
     subject = name[:LONGEST_SUBJECT]
 

@@ -18,14 +18,16 @@ from controller.store.topics.inspected import InspectedTopic
 
 
 def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
-    """Return one segment. Raises InvalidInput, TopicNotFound, NotFound."""
+    """Return one segment with its parents, children, layout changes, unfinished operations and load. Raises InvalidInput, TopicNotFound,
+    and NotFound for an unknown segment.
+    """
     topic = inspected.find_topic(tx, topic_name(name))
-    found = _segments(tx, topic, [segment_id])
-    if not found:
+    rows = _segments(tx, topic, [segment_id])
+    if not rows:
         raise NotFound(
             f"topic {topic.name} has no segment {segment_id}; the page of the topic lists its segments"
         )
-    [segment] = found
+    [segment] = rows
     epochs = [segment[f"{what}_epoch"] for what in ("created", "sealed", "pruned")]
     return {
         "topic": topic.name,

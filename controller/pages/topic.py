@@ -38,24 +38,30 @@ MOST_PARTS = 3_000
 
 
 def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, Any]:
-    """Return the topic over the last `hours`. Raises InvalidInput, TopicNotFound."""
-    found = inspected.find_topic(tx, topic_name(name))
+    """Return all data of a topic's page: the present, and the ring and load over the last `hours` before `now`. Lists are cut at their
+    maximum lengths.
+
+    Raises InvalidInput, TopicNotFound.
+    """
+    inspected_topic = inspected.find_topic(tx, topic_name(name))
     since = now - timedelta(hours=hours)
-    topic, segments = fleet_topic(tx, found), active_segments(tx, found)
+    topic, segments = fleet_topic(tx, inspected_topic), active_segments(tx, inspected_topic)
     metric = str(topic["hottest_metric"] or "msg_rate_in")
-    policy = inspected.effective_policy(tx, found)
+    policy = inspected.effective_policy(tx, inspected_topic)
     thresholds = {
         rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
     }
-    over_time = segments_over_time(tx, found.topic_id, since, MOST_SEGMENTS)
+    over_time = segments_over_time(tx, inspected_topic.topic_id, since, MOST_SEGMENTS)
     grid = mosaic.grid(over_time, since, now, MOST_CELLS)
-    drawn = [one["segment_id"] for one in over_time]
-    cells = load_cells(tx, found.topic_id, drawn, since, thresholds, cell_seconds=grid.seconds)
-    records = load_records(tx, found.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS)
-    rows: dict[str, Any] = {"limit": MAX_ROWS + 1, **found.key}
+    drawn = [segment["segment_id"] for segment in over_time]
+    cells = load_cells(tx, inspected_topic.topic_id, drawn, since, thresholds, cell_seconds=grid.seconds)
+    records = load_records(
+        tx, inspected_topic.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS
+    )
+    rows: dict[str, Any] = {"limit": MAX_ROWS + 1, **inspected_topic.key}
     return {
         "topic": topic,
-        "properties": found.properties,
+        "properties": inspected_topic.properties,
         "segments": segments,
         "hours": hours,
         "spans": SPANS_HOURS,
@@ -67,15 +73,15 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "lines": MOST_LINES,
         "loaded_segments": records[0]["segments"] if records else 0,
         "refusals": read_answers(tx, LIST_REFUSALS_OF_TOPIC, **rows),
-        "approvals": approvals.waiting(tx, found.topic_id),
-        "decisions": journal.shown(read_answers(tx, LIST_DECISIONS, 10, **found.key)),
-        "operations": read_answers(tx, LIST_OPERATIONS, 10, **found.key),
+        "approvals": approvals.waiting(tx, inspected_topic.topic_id),
+        "decisions": journal.shown(read_answers(tx, LIST_DECISIONS, 10, **inspected_topic.key)),
+        "operations": read_answers(tx, LIST_OPERATIONS, 10, **inspected_topic.key),
         "subscriptions": read_answers(tx, LIST_SUBSCRIPTIONS, **rows),
-        "consumers": readers_of(tx, found, MAX_ROWS + 1),
+        "consumers": readers_of(tx, inspected_topic, MAX_ROWS + 1),
         "failing": read_view(
             tx, "inspect.failing_messages", "topic_id = :topic_id", order="last_at DESC", **rows
         ),
         "waiting": read_answers(tx, LIST_BUCKETS, order="since NULLS LAST", unread=True, **rows),
         "policy": policy,
-        "candidates": read_answers(tx, LIST_CANDIDATES, 5, **found.key),
+        "candidates": read_answers(tx, LIST_CANDIDATES, 5, **inspected_topic.key),
     }

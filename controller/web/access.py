@@ -71,8 +71,8 @@ class Grant:
     """`time.time()` at which the token expires."""
 
     def stream_until(self, now: float) -> float:
-        """Return the end of a stream that is opened now: the expiry of the token. A token that is accepted only within the clock leeway ends with
-        the leeway.
+        """Return the end of a stream that is opened at `now` (`time.time()`): the expiry of the token. For a token that is accepted only
+        within the clock leeway, the end of the leeway.
         """
         return self.ends_at if now < self.ends_at else self.ends_at + CLOCK_LEEWAY_SECONDS
 
@@ -81,7 +81,10 @@ class Grant:
         return self.may(Right.LOOK_UP, topic=topic)
 
     def may(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> bool:
-        """Return True if the grant includes the right, on the topic or in the namespace (`tenant/namespace`) if one is given."""
+        """Return True if the grant includes the right, on the topic or in the namespace (`tenant/namespace`) if one is given.
+
+        A client without a given topic has its rights; an operator without a given namespace may not operate.
+        """
         if self.role not in _ROLES_WITH[right]:
             return False
         if self.role is Role.CLIENT:
@@ -91,7 +94,7 @@ class Grant:
         return True
 
     def demand(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> None:
-        """Raises AccessForbidden if `may` is False."""
+        """Raise AccessForbidden if `may` is False."""
         if not self.may(right, topic=topic, namespace=namespace):
             where = topic or namespace
             raise AccessForbidden(
@@ -119,9 +122,11 @@ def sign(
     namespaces: Sequence[str] = (),
     subject: str | None = None,
 ) -> str:
-    """Return a token of the role, valid for `life_seconds`. The holder is `subject`, or the name of the role if `subject` is None.
+    """Return a token of the role, valid for `life_seconds` from now. The holder is `subject`, or the name of the role if `subject` is
+    None.
 
-    Raises InvalidInput for a short secret, a client without topics, an operator without namespaces, or a scope that the role does not use.
+    Raises InvalidInput for a short secret, a subject that is empty, too long or not printable, a client without topics, an operator
+    without namespaces, or a scope that the role does not use.
     """
     demand_secret(secret)
     _demand_whole(role, topics, namespaces)
@@ -158,8 +163,10 @@ def _demand_whole(role: Role, topics: Sequence[str], namespaces: Sequence[str]) 
 
 
 def read(secret: str, authorization: str | None) -> Grant:
-    """Return the grant of the header `Authorization: Bearer …`. Raises TokenOutOfTime for a token that is expired or not yet valid, else
-    AccessDenied.
+    """Return the grant of the header `Authorization: Bearer …`.
+
+    Raises TokenOutOfTime for a token that is expired or not yet valid, with a leeway of CLOCK_LEEWAY_SECONDS. Raises AccessDenied for no
+    token, a token of another installation or of an unknown role, and a client or operator token without a scope.
     """
     kind, _, token = (authorization or "").partition(" ")
     if kind.lower() != "bearer" or not token:
@@ -200,13 +207,13 @@ def read(secret: str, authorization: str | None) -> Grant:
 
 def _names(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
     names = claims.get(claim, [])
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise AccessDenied(f"the claim {claim} of the token is not a list of names; request a new token")
     return tuple(names)
 
 
 def demand_secret(secret: str) -> None:
-    """Raises InvalidInput if the secret has fewer than `SHORTEST_SECRET` characters."""
+    """Raise InvalidInput if the secret has fewer than `SHORTEST_SECRET` characters."""
     if len(secret) < SHORTEST_SECRET:
         raise InvalidInput(
             f"CLEAVE_API_SECRET has {len(secret)} characters; give at least {SHORTEST_SECRET}, "

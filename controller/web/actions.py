@@ -25,7 +25,9 @@ from controller.web.refusals import REFUSALS
 
 
 def router() -> APIRouter:
-    """Return the routes of all actions."""
+    """Return a router with one route for each action and each level of its path. Each route demands the right of the action; an action
+    that computes takes a turn for the computation.
+    """
     routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
     for action in all_actions():
         for path, right, level in _places(action):

@@ -68,16 +68,18 @@ def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers
     return _app(ROUTERS, served, token_holder(secret), slots, computers)
 
 
-def app_for_people(served: PeopleServices, who: Who, *, most_at_once: int) -> FastAPI:
-    """Return the app with the routes for people, without those of consumers and brokers. `who` identifies each caller."""
-    return _app(ROUTERS_FOR_PEOPLE, served, who, Slots(most_at_once), Computers())
+def app_for_people(served: PeopleServices, identify: Who, *, most_at_once: int) -> FastAPI:
+    """Return the app with the routes for people, without those of consumers and brokers. `identify` returns the grant of each caller;
+    `most_at_once` limits the requests in progress.
+    """
+    return _app(ROUTERS_FOR_PEOPLE, served, identify, Slots(most_at_once), Computers())
 
 
 def _app(
-    routers: Sequence[APIRouter], served: PeopleServices, who: Who, slots: Slots, computers: Computers
+    routers: Sequence[APIRouter], served: PeopleServices, identify: Who, slots: Slots, computers: Computers
 ) -> FastAPI:
     app = _routed(routers)
-    app.state.served, app.state.who, app.state.slots = served, who, slots
+    app.state.served, app.state.who, app.state.slots = served, identify, slots
     app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
     app.state.session_threads = CapacityLimiter(SESSION_THREADS)
     answer_errors(app)

@@ -41,18 +41,21 @@ class Audited:
         self._denials: dict[tuple[object, ...], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app. Before the answer begins, record the request if it is a change or a denial; record status 500 if the app raises
+        an error.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         state: dict[str, Any] = scope.setdefault("state", {})
 
-        async def noting(message: Message) -> None:
+        async def send_after_note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 await self._note(scope, state, message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_after_note)
         except Exception:
             await self._note(scope, state, 500)
             raise
@@ -86,8 +89,8 @@ def _is_change(scope: Scope, state: dict[str, Any]) -> bool:
 
 def _is_dry_run(query: str) -> bool:
     """Return True if the query requests a dry run, even if the rest of the request is invalid."""
-    given = parse_qs(query).get("dry_run", [""])[-1]
-    return given.lower() in _TRUE
+    value = parse_qs(query).get("dry_run", [""])[-1]
+    return value.lower() in _TRUE
 
 
 def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:

@@ -51,8 +51,11 @@ class Change:
         return self.acting.grant.subject
 
     def once(self, kind: type[Answer], act: Callable[[Store], Answer]) -> Answer:
-        """Return the answer of `act`, of its dry run, or the first answer to the key. Raises what `act` raises, Conflict for a key of
-        another request, Retryable while the first request with the key is being answered.
+        """Return the answer of `act`, of its dry run, or the first answer to the key.
+
+        A request with a key stores the key before `act` and the answer after it, each in a transaction of its own. If `act` raises an
+        error, the key is freed, so that the request can be repeated. A dry run stores no key. Raises the errors of `act`, Conflict for a
+        key of another request, and Retryable while the first request with the key is being answered.
         """
         if self.dry_run or self.key is None:
             with store_for(self.app, self.dry_run) as store:
@@ -122,8 +125,8 @@ async def _change(
 ) -> Change:
     request.state.request_key = key
     path, query = request.scope["path"].encode(), request.scope["query_string"]
-    asked = request.method.encode() + b" " + path + b"?" + query + b"\n" + await request.body()
-    return Change(acting, dry_run, key, hashlib.sha256(asked).hexdigest())
+    requested = request.method.encode() + b" " + path + b"?" + query + b"\n" + await request.body()
+    return Change(acting, dry_run, key, hashlib.sha256(requested).hexdigest())
 
 
 Changing = Annotated[Change, Depends(_change)]

@@ -39,7 +39,11 @@ class ComputingTurns:
 
     @asynccontextmanager
     async def take(self, subject: str) -> AsyncIterator[Computation]:
-        """Wait for a turn and yield a computation of the subject. Raises LimitReached."""
+        """Wait for a turn and yield a computation of the subject, whose turn ends with the block.
+
+        Raises LimitReached if the subject has a computation in progress, if the queue is full, or after LONGEST_WAIT_SECONDS in the
+        queue.
+        """
         if not await self._is_free(subject):
             raise LimitReached(
                 f"a computation of {subject or 'this subject'} is in progress; ask again once it has ended",
@@ -83,13 +87,13 @@ async def _computing(request: HttpRequest, grant: Holder) -> AsyncIterator[Compu
     turns: ComputingTurns = request.app.state.computing
     async with turns.take(grant.subject) as computation:
         request.state.computes = True
-        gone = asyncio.create_task(_cancel_when_gone(request, computation))
+        watching_client = asyncio.create_task(_cancel_when_gone(request, computation))
         try:
             yield computation
         finally:
-            gone.cancel()
+            watching_client.cancel()
             with suppress(asyncio.CancelledError):
-                await gone
+                await watching_client
 
 
 async def _cancel_when_gone(request: HttpRequest, computation: Computation) -> None:

@@ -56,12 +56,15 @@ class Lobby:
     is served, however many connections another address opens.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
+    def __init__(self, limit: int) -> None:
+        self._most, self._count = limit, 0
         self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
 
     def enter(self, connection: GuardedProtocol) -> None:
-        """Add the connection. Disconnect another one if the lobby is over its limit."""
+        """Add the connection; a connection that is in the lobby stays where it is.
+
+        If the lobby is over its limit, disconnect the oldest connection of the address with the most connections in it.
+        """
         waiting = self._waiting.setdefault(connection.network, {})
         if connection in waiting:
             return
@@ -85,8 +88,8 @@ class Lobby:
 class GuardedProtocol(HttpToolsProtocol):
     """One connection. The state of a request refers to it as `connection`."""
 
-    def __init__(self, *, lobby: Lobby, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, *, lobby: Lobby, **options: Any) -> None:
+        super().__init__(**options)
         self.network = ""
         self._lobby = lobby
         self._awaited: Awaited | None = None
@@ -212,7 +215,9 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer and disconnect. In the middle of another answer, only disconnect."""
+        """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. If
+        another answer has begun, or earlier requests wait, only disconnect.
+        """
         self._refusal = (status, reason)
         self._await(None)
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
@@ -241,7 +246,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def _network(address: str) -> str:
-    """Return the addresses that count as one client: an IPv4 address, or an IPv6 network, since a client has many addresses of it."""
+    """Return the text of the addresses that count as one client: an IPv4 address, or the /64 network of an IPv6 address, since a client
+    has many addresses of it.
+
+    A text that is no address is returned unchanged.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

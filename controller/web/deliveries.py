@@ -124,14 +124,14 @@ class _RequestingConsumer:
         self.counts = served.deliveries
         self._key, self._consumer, self._subject = key, consumer, subject
 
-    def ownership(self, said: Owned) -> Ownership:
+    def ownership(self, body: Owned) -> Ownership:
         return Ownership(
             self._key,
             self._consumer,
-            said.incarnation,
-            said.segment_id,
-            said.bucket_start,
-            said.generation,
+            body.incarnation,
+            body.segment_id,
+            body.bucket_start,
+            body.generation,
             self._subject,
         )
 
@@ -140,32 +140,37 @@ Asker = Annotated[_RequestingConsumer, Depends(_asker)]
 
 
 @router.post(CONSUMER_PATH + "/opened")
-async def opened(asker: Asker, said: Opened) -> Openings:
+async def opened(asker: Asker, body: Opened) -> Openings:
     """Record that a consumer begins to read a bucket."""
-    openings, found = await run_in_threadpool(asker.counts.opened, asker.ownership(said), said.position)
+    openings, stored = await run_in_threadpool(asker.counts.opened, asker.ownership(body), body.position)
     messages = [
-        Troubled(position=list(one.position), deliveries=one.deliveries, deaths=one.deaths, error=one.error)
-        for one in found
+        Troubled(
+            position=list(delivery.position),
+            deliveries=delivery.deliveries,
+            deaths=delivery.deaths,
+            error=delivery.error,
+        )
+        for delivery in stored
     ]
     return Openings(openings=openings, messages=messages)
 
 
 @router.post(CONSUMER_PATH + "/closed", status_code=204)
-async def closed(asker: Asker, said: Owned) -> None:
+async def closed(asker: Asker, body: Owned) -> None:
     """Record that a consumer closed a bucket without an error."""
-    await run_in_threadpool(asker.counts.closed, asker.ownership(said))
+    await run_in_threadpool(asker.counts.closed, asker.ownership(body))
 
 
 @router.post(CONSUMER_PATH + "/deliveries", status_code=204)
-async def delivered(asker: Asker, said: Delivered) -> None:
+async def delivered(asker: Asker, body: Delivered) -> None:
     """Record an event of a delivery: begun, failed or ended."""
     await run_in_threadpool(
         asker.counts.note,
-        asker.ownership(said),
-        said.position,
-        said.event,
-        said.deliveries,
-        None if said.error is None else said.error.replace("\0", " "),
+        asker.ownership(body),
+        body.position,
+        body.event,
+        body.deliveries,
+        None if body.error is None else body.error.replace("\0", " "),
     )
 
 

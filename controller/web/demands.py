@@ -55,7 +55,9 @@ class DemandingRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, preceded by the check of the right."""
+        """Return FastAPI's handler, preceded by these steps: demand the right, receive the whole body, take a slot, and remove the
+        connection from the lobby.
+        """
         handle = super().get_route_handler()
 
         async def demanding(request: HttpRequest) -> Response:
@@ -72,17 +74,21 @@ class DemandingRoute(APIRoute):
         return demanding
 
     async def _grant_of_sender(self, request: HttpRequest) -> Grant:
-        """Return the grant of the sender. Raises AccessDenied, TokenOutOfTime or AccessForbidden if the sender does not have the right."""
+        """Return the grant of the sender, and store the right and the grant in the state of the request.
+
+        Raises AccessDenied or TokenOutOfTime for a sender that cannot be identified, and AccessForbidden if the sender does not have the
+        right on the topic or namespace in the path.
+        """
         (right,) = rights_of(self)
         request.state.right = right
-        who: Who = request.app.state.who
+        identify: Who = request.app.state.who
         try:
-            grant = await who(request)
+            grant = await identify(request)
         except (AccessDenied, TokenOutOfTime) as error:
             raise type(error)(f"{error.message}; this call needs role {access.roles_with(right)}") from None
         request.state.grant = grant
         path = request.path_params
-        names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]
+        names = [str(path[part]) for part in ("tenant", "namespace", "topic") if part in path]
         namespace = "/".join(names[:2]) if len(names) >= 2 else None
         topic = f"topic://{'/'.join(names)}" if len(names) == 3 else None
         grant.demand(right, topic=topic, namespace=namespace)
@@ -90,7 +96,7 @@ class DemandingRoute(APIRoute):
 
 
 class JsonRequest(HttpRequest):
-    """A request whose body may not arrive, or may be nested too deeply."""
+    """A request that waits for its whole body, and refuses a body that does not arrive or is nested too deeply."""
 
     async def arrive(self) -> None:
         """Wait for the body. Raises HTTPException (400) if the client disconnects first."""
@@ -133,12 +139,14 @@ class JsonRequest(HttpRequest):
             return json.loads(body.decode("utf-8-sig"))
 
 
-def _is_deeper(document: Any, most: int) -> bool:
-    """Return True if more than `most` objects and lists are nested; an operation could not store such a value."""
+def _is_deeper(document: Any, limit: int) -> bool:
+    """Return True if more than `limit` objects and lists are nested; an operation could not store such a value."""
     level = [document] if isinstance(document, dict | list) else []
-    for _ in range(most):
-        inner = [one for holder in level for one in (holder.values() if isinstance(holder, dict) else holder)]
-        level = [one for one in inner if isinstance(one, dict | list)]
+    for _ in range(limit):
+        inner = [
+            item for holder in level for item in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        level = [item for item in inner if isinstance(item, dict | list)]
         if not level:
             return False
     return True
@@ -147,10 +155,10 @@ def _is_deeper(document: Any, most: int) -> bool:
 def token_holder(secret: str) -> Who:
     """Return a function that reads the grant from the token in the header, signed with the secret."""
 
-    async def who(request: HttpRequest) -> Grant:
+    async def identify(request: HttpRequest) -> Grant:
         return access.read(secret, request.headers.get("authorization"))
 
-    return who
+    return identify
 
 
 _DEPENDS = {right: Depends(_demanding(right)) for right in Right}
@@ -201,5 +209,5 @@ def demand_rights(app: FastAPI) -> None:
 def _calls(dependant: Dependant) -> Iterator[Callable[..., object]]:
     if dependant.call is not None:
         yield dependant.call
-    for one in dependant.dependencies:
-        yield from _calls(one)
+    for dependency in dependant.dependencies:
+        yield from _calls(dependency)

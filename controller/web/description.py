@@ -31,7 +31,9 @@ _FILES = Path(fastapi_offline.__file__).parent / "static"
 
 
 def _with_columns(app: FastAPI) -> dict[str, Any]:
-    """Return the description with the columns of the views that questions read; without them while the database is away."""
+    """Return the description with the columns of the views that questions read, which are read from the database; without them while
+    PostgreSQL is unreachable.
+    """
     described = app.openapi()
     _name_rights(app, described)
     try:
@@ -60,7 +62,9 @@ def _name_rights(app: FastAPI, described: dict[str, Any]) -> None:
 
 
 def describe(app: FastAPI) -> None:
-    """Add the routes of the page, its files and the document."""
+    """Add the routes of the page, its files and the document to the app. The document is built in a thread at the first request, and kept
+    as built for the life of the app.
+    """
     making: list[asyncio.Task[bytes]] = []
 
     def document(root_path: str) -> bytes:

@@ -169,7 +169,10 @@ class FleetMetrics(Collector):
             yield _family(name, kind, text, labels)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics with their present values."""
+        """Read the figures in one snapshot and yield the metrics of the fleet and of the topics.
+
+        Yields only `cleave_database_up 0`, and logs a warning, if the database cannot be read.
+        """
         try:
             with snapshot(self._store) as tx:
                 figures = fleet_figures(tx, prefix=self._prefix, most_topics=self._most_topics)
@@ -224,9 +227,9 @@ def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
 def _of_late(figures: FleetFigures) -> Iterator[Metric]:
     for of, (name, text, labels) in RECENT.items():
         family = GaugeMetricFamily(name, text, labels=labels)
-        for one in figures.recent:
-            if one.of == of:
-                family.add_metric(list(map(printable, one.labels)), one.value)
+        for row in figures.recent:
+            if row.of == of:
+                family.add_metric(list(map(printable, row.labels)), row.value)
         yield family
 
 
@@ -243,24 +246,24 @@ def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
         name: CounterMetricFamily(f"pulsar_scalable_topic_{name}", text, labels=_TOPIC)
         for name, text in TOPIC_TOTALS.items()
     }
-    for one in topics:
+    for topic in topics:
         values = (
-            one.active_segments,
-            one.entry_buckets,
-            one.shared_segments,
-            one.buckets_withheld,
-            one.oldest_withheld_seconds,
-            one.buckets_away,
-            one.oldest_away_seconds,
-            one.draining_segments,
-            one.still_drain_seconds,
-            one.hottest_ratio,
-            one.stale_segments,
+            topic.active_segments,
+            topic.entry_buckets,
+            topic.shared_segments,
+            topic.buckets_withheld,
+            topic.oldest_withheld_seconds,
+            topic.buckets_away,
+            topic.oldest_away_seconds,
+            topic.draining_segments,
+            topic.still_drain_seconds,
+            topic.hottest_ratio,
+            topic.stale_segments,
         )
         for gauge, value in zip(gauges.values(), values, strict=True):
             if value is not None:
-                gauge.add_metric([printable(one.topic)], value)
+                gauge.add_metric([printable(topic.topic)], value)
         for name, total in totals.items():
-            total.add_metric([printable(one.topic)], one.totals[name])
+            total.add_metric([printable(topic.topic)], topic.totals[name])
     yield from gauges.values()
     yield from totals.values()

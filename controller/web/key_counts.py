@@ -48,7 +48,7 @@ class KeyCounts(BaseModel):
 
 
 @router.post(PATH, status_code=204)
-async def key_counts(request: HttpRequest, topic: Topic, said: KeyCounts) -> None:
+async def key_counts(request: HttpRequest, topic: Topic, body: KeyCounts) -> None:
     """Store the counts of a producer."""
     served: ConsumerServices = request.app.state.served
-    await run_in_threadpool(served.key_counts.add, topic, said.producer, said.counts)
+    await run_in_threadpool(served.key_counts.add, topic, body.producer, body.counts)

@@ -146,12 +146,12 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
     """Return a past layout, without a leader, because past leaders are not stored."""
     with served.api.store.transaction() as tx:
         row = inspected.find_topic(tx, topic)
-        found = inspected.layout_at(tx, row, at)
-        ids = [segment.segment_id for segment in found.active]
+        past = inspected.layout_at(tx, row, at)
+        ids = [segment.segment_id for segment in past.active]
         logs = read_answers(tx, LIST_SEGMENTS, columns="segment_id, backing_topic", segment_id=ids, **row.key)
-    names = {one["segment_id"]: one["backing_topic"] for one in logs}
+    names = {log["segment_id"]: log["backing_topic"] for log in logs}
     return layout_document(
-        FedLayout(PublishedLayout(row.topic_id, row.name, row.data_plane, found, names), None)
+        FedLayout(PublishedLayout(row.topic_id, row.name, row.data_plane, past, names), None)
     )
 
 
@@ -159,9 +159,9 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
 async def data_plane(request: HttpRequest, topic: Topic) -> Response:
     """The data plane that the topic is on, and the addresses at which an application reaches its logs."""
     served = served_by(request)
-    found = (await run_in_threadpool(served.layouts.look, topic)).published
-    addresses = addresses_of(served.api.settings, found.data_plane)
-    return json_answer({"topic": found.name, "data_plane": found.data_plane, **addresses})
+    published = (await run_in_threadpool(served.layouts.look, topic)).published
+    addresses = addresses_of(served.api.settings, published.data_plane)
+    return json_answer({"topic": published.name, "data_plane": published.data_plane, **addresses})
 
 
 @router.get(
@@ -198,8 +198,8 @@ async def watch(
     epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
     leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
 ) -> Response:
-    """Events with the layout, sent when the layout or the topic's leader changes. `epoch` and `leader` are the values that the client knows; the
-    stream does not begin with a layout that equals both.
+    """Events with the layout, sent when the layout or the topic's leader changes. `epoch` and `leader` are the values that the client
+    knows; the stream does not begin with a layout that equals both.
     """
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
@@ -287,17 +287,17 @@ async def segments(request: HttpRequest, topic: Topic) -> Response:
 )
 async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """The segments in which a queue has, or can get, unread messages."""
-    found = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
-    return json_answer(segments_document(found))
+    listed = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
+    return json_answer(segments_document(listed))
 
 
 @router.post(
     TOPIC_PATH + "/subscriptions/{subscription}/queue/drained", status_code=204, dependencies=[CONSUME]
 )
-async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, said: DrainedQueue) -> None:
+async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, body: DrainedQueue) -> None:
     """Record sealed segments that the consumers of a queue have settled to their end."""
     lists = served_by(request).lists
-    await run_in_threadpool(lists.drained, topic, subscription, said.as_of, said.segment_ids)
+    await run_in_threadpool(lists.drained, topic, subscription, body.as_of, body.segment_ids)
 
 
 class BeyondKnown:
@@ -308,25 +308,27 @@ class BeyondKnown:
         self._epoch, self._leader = epoch, leader
         self._is_first = True
 
-    def document(self, found: FedLayout) -> dict[str, object] | None:
-        """Return the document for the client. None if the client knows the layout."""
+    def document(self, fed: FedLayout) -> dict[str, object] | None:
+        """Return the document for the client. None for a first layout whose epoch and leader the client knows; later layouts are always
+        sent.
+        """
         is_first, self._is_first = self._is_first, False
-        is_led_as_known = self._leader is None or self._leader == found.leader
-        if is_first and is_led_as_known and found.published.layout.epoch == self._epoch:
+        is_led_as_known = self._leader is None or self._leader == fed.leader
+        if is_first and is_led_as_known and fed.published.layout.epoch == self._epoch:
             return None
-        return layout_document(found)
+        return layout_document(fed)
 
 
-def layout_document(found: FedLayout) -> dict[str, object]:
+def layout_document(fed: FedLayout) -> dict[str, object]:
     """Return the layout as clients receive it."""
-    published = found.published
+    published = fed.published
     return {
         "topic_id": published.topic_id,
         "topic": published.name,
         "data_plane": published.data_plane,
         "epoch": published.layout.epoch,
         "next_segment_id": published.layout.next_segment_id,
-        "leader": found.leader,
+        "leader": fed.leader,
         "segments": [
             {
                 "segment_id": segment.segment_id,
@@ -342,13 +344,13 @@ def layout_document(found: FedLayout) -> dict[str, object]:
     }
 
 
-def segments_document(found: SegmentList) -> dict[str, object]:
+def segments_document(listed: SegmentList) -> dict[str, object]:
     """Return the segments as consumers without a session receive them."""
-    layout = found.layout
+    layout = listed.layout
     document: dict[str, object] = {
-        "topic_id": found.topic_id,
-        "topic": found.topic,
-        "data_plane": found.data_plane,
+        "topic_id": listed.topic_id,
+        "topic": listed.topic,
+        "data_plane": listed.data_plane,
         "epoch": layout.epoch,
         "segments": [
             {
@@ -358,9 +360,9 @@ def segments_document(found: SegmentList) -> dict[str, object]:
                 "state": segment.state,
                 "parent_ids": segment.parent_ids,
                 "created_epoch": segment.created_epoch,
-                "backing_topic": found.backing_topics[segment.segment_id],
+                "backing_topic": listed.backing_topics[segment.segment_id],
             }
             for _, segment in sorted(layout.segments.items())
         ],
     }
-    return document if found.as_of is None else {**document, "as_of": found.as_of}
+    return document if listed.as_of is None else {**document, "as_of": listed.as_of}

@@ -75,8 +75,8 @@ class SamplesTaken(BaseModel):
 
 
 @router.post(f"{PREFIX}/load/samples", dependencies=[WRITE_LOAD])
-def write_load(acting: HttpCaller, said: Annotated[Samples, Body()]) -> SamplesTaken:
+def write_load(acting: HttpCaller, body: Annotated[Samples, Body()]) -> SamplesTaken:
     """Land samples of counters, as a collector would."""
-    counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
-    taken = build_load_intake(acting.app).take(acting.grant.subject, counters, said.sent_at_ms)
+    counters = [Counters(source=acting.grant.subject, **sample.model_dump()) for sample in body.samples]
+    taken = build_load_intake(acting.app).take(acting.grant.subject, counters, body.sent_at_ms)
     return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))

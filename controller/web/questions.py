@@ -68,9 +68,9 @@ def _endpoint(question: Question) -> Any:
 
     def ask(acting: Acting, query: Any = None, **path: Any) -> Response:
         limit, page = (1, None) if query is None else (query.size, query.page)
-        given = {} if query is None else {name: getattr(query, name) for name in filters}
+        filter_values = {} if query is None else {name: getattr(query, name) for name in filters}
         # Every field is validated: the query by its model, the others by the parameters of the path.
-        request = question.request.model_construct(**given, **path)
+        request = question.request.model_construct(**filter_values, **path)
         with acting.app.store.transaction() as tx:
             answer = read_page(tx, question, request, limit=limit, page=page)
         if question.one_row:

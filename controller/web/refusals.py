@@ -60,8 +60,8 @@ class Refusal(BaseModel):
 # `REFUSALS` names the model, and the others refer to its description.
 _DOCUMENT = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
-    for status, said in {
+    status: {"description": description, **({"model": Refusal} if status == 503 else _DOCUMENT)}
+    for status, description in {
         400: "A name in the path is not valid, or the body is not JSON in UTF-8.",
         401: "The token is missing or not valid; `TokenOutOfTime` if a new token may be accepted.",
         403: "The token does not give the right.",
@@ -133,11 +133,13 @@ async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
-    """Answer a path that no route has. A name with a slash, even written as %2F, makes such a path."""
-    refused, path = cast(HTTPException, error), request.scope["path"]
-    status = refused.status_code
+    """Answer a request that no route serves: 400 for a body that cannot be read, and for a path below the API's prefix, because a name
+    with a slash, even written as %2F, makes such a path; otherwise the status of the error.
+    """
+    http_error, path = cast(HTTPException, error), request.scope["path"]
+    status = http_error.status_code
     if status == 400:
-        return json_answer({"reason": refused.detail, "kind": "InvalidInput"}, 400)
+        return json_answer({"reason": http_error.detail, "kind": "InvalidInput"}, 400)
     if status == 404 and path.startswith(f"{PREFIX}/"):
         reason = f"{shown(path)} names no call here: {NAMES}, or the path is misspelt"
         return json_answer({"reason": reason, "kind": "InvalidInput"}, 400)

@@ -34,7 +34,9 @@ class WebServer:
     """An HTTP server. The constructor binds the socket, `run` serves."""
 
     def __init__(self, settings: Settings, secret: str) -> None:
-        """Raises InvalidInput for an address that cannot be bound, or a secret that is too short."""
+        """Bind the socket and listen. Raises InvalidInput for an address that cannot be bound or that consumers cannot use, a secret that
+        is too short, or unusable certificate files.
+        """
         demand_secret(secret)
         self._cert, self._key = _cert_and_key(settings)
         self._secret, self._settings = secret, settings
@@ -44,8 +46,8 @@ class WebServer:
                 f"CLEAVE_SERVE_HOST is {host!r}, which means every address of this machine, but consumers need one: set "
                 "CLEAVE_SERVE_URL to an address at which they reach this worker"
             )
-        is_long = ":" in host
-        self._socket = socket.socket(socket.AF_INET6 if is_long else socket.AF_INET)
+        is_ipv6 = ":" in host
+        self._socket = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
@@ -57,17 +59,17 @@ class WebServer:
             raise InvalidInput(
                 f"consumers cannot be served at {host}:{port}: {error}; set CLEAVE_SERVE_HOST and CLEAVE_SERVE_PORT"
             ) from error
-        own = f"http{'s' if self._cert else ''}://{f'[{host}]' if is_long else host}:{self._socket.getsockname()[1]}"
+        own = f"http{'s' if self._cert else ''}://{f'[{host}]' if is_ipv6 else host}:{self._socket.getsockname()[1]}"
         self.address = (settings.serve_url or own).rstrip("/")
         self._server: uvicorn.Server | None = None
         self._services: ConsumerServices | None = None
         self._computers = Computers()
 
     def serve(self, services: ConsumerServices) -> WebServer:
-        """Set the app to serve, and return the server."""
+        """Create the app that `run` serves with these services, and return the server. May raise the process's limit of open files."""
         self._services = services
-        most, most_without_request = _connections(self._settings.serve_connections)
-        slots = Slots(most, self._settings.serve_connections_of_subject)
+        max_requests, max_without_request = _connections(self._settings.serve_connections)
+        slots = Slots(max_requests, self._settings.serve_connections_of_subject)
         config = uvicorn.Config(
             create_app(services, self._secret, slots, computers=self._computers),
             ws="none",
@@ -77,11 +79,11 @@ class WebServer:
             ssl_certfile=self._cert,
             ssl_keyfile=self._key,
         )
-        self._server = _GuardedServer(config, Lobby(most_without_request))
+        self._server = _GuardedServer(config, Lobby(max_without_request))
         return self
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve in this thread until `stop`, then close the computations and the application. Returns at once if `serve` was not called."""
         if self._server is None or self._services is None:
             return
         try:
@@ -116,11 +118,11 @@ class _GuardedServer(uvicorn.Server):
             )
 
         loop, context = asyncio.get_running_loop(), self.config.ssl
-        for one in sockets or []:
+        for listener in sockets or []:
             self.servers.append(
                 await loop.create_server(
                     guarded,
-                    sock=one,
+                    sock=listener,
                     ssl=context,
                     backlog=_BACKLOG,
                     ssl_handshake_timeout=None if context is None else _HANDSHAKE_SECONDS,
@@ -129,7 +131,11 @@ class _GuardedServer(uvicorn.Server):
 
 
 def _connections(wanted: int) -> tuple[int, int]:
-    """Return the limit of requests in progress and the limit of connections without a request, given the limit of open files."""
+    """Return the limit of requests in progress and the limit of connections without a request. Raise the limit of open files if it is too
+    low for `wanted` requests.
+
+    If the limit cannot be raised far enough, both results are reduced, and a warning is logged.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = wanted + MOST_WITHOUT_REQUEST + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= files:

@@ -204,7 +204,9 @@ class LeaderRequest:
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> LeaderRequest:
-    """Return the consumer of a request at the leader. Raises AskLeader if another worker leads the topic, StoreUnavailable if none does."""
+    """Return the consumer of a request at the leader. Raises OtherLeader if another worker leads the topic, StoreUnavailable if none
+    does.
+    """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
     topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
@@ -241,9 +243,9 @@ def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None
 
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
-async def register(asking: AtLeader, said: Registration) -> Response:
+async def register(asking: AtLeader, body: Registration) -> Response:
     """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, hold the assignment stream open."""
-    await asking.ask(Register, incarnation=said.incarnation, reads=said.reads)
+    await asking.ask(Register, incarnation=body.incarnation, reads=body.reads)
     timing = asking.served.leader.timing
     return json_answer(
         {
@@ -293,8 +295,8 @@ async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation)
             async for event in stream.events(served.leader.timing.heartbeat_seconds, until):
                 yield event
         finally:
-            gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
-            served.leader.submit(gone)
+            detach = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
+            served.leader.submit(detach)
 
     return response(events())
 
@@ -306,27 +308,29 @@ async def pulse(asking: AtLeader, life: Life) -> None:
 
 
 @router.post(CONSUMER_PATH + "/released", status_code=204, dependencies=[CONSUME])
-async def released(asking: AtLeader, said: Released) -> None:
+async def released(asking: AtLeader, body: Released) -> None:
     """Record buckets that the consumer has released at the leader's request."""
-    buckets = tuple(ReleasedBucket(one.segment_id, one.bucket_start, one.generation) for one in said.buckets)
-    await asking.ask(Release, incarnation=said.incarnation, buckets=buckets)
+    buckets = tuple(
+        ReleasedBucket(bucket.segment_id, bucket.bucket_start, bucket.generation) for bucket in body.buckets
+    )
+    await asking.ask(Release, incarnation=body.incarnation, buckets=buckets)
 
 
 @router.post(CONSUMER_PATH + "/drained", status_code=204, dependencies=[CONSUME])
-async def drained(asking: AtLeader, said: DrainedSegments) -> None:
+async def drained(asking: AtLeader, body: DrainedSegments) -> None:
     """Record sealed segments that are read and acknowledged to their end."""
-    segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
-    await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
+    segments = tuple(ReadSegment(segment.segment_id, segment.generation) for segment in body.segments)
+    await asking.ask(Drained, incarnation=body.incarnation, segments=segments)
 
 
 @router.post(CONSUMER_PATH + "/reasons", status_code=204, dependencies=[CONSUME])
-async def reasons(asking: AtLeader, said: Reasons) -> None:
+async def reasons(asking: AtLeader, body: Reasons) -> None:
     """Replace the consumer's reasons why its buckets deliver nothing; `cleave consumers why` shows them."""
     buckets = tuple(
-        BucketReport(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
-        for one in said.buckets
+        BucketReport(bucket.segment_id, bucket.bucket_start, bucket.generation, bucket.reason, bucket.seconds)
+        for bucket in body.buckets
     )
-    await asking.ask(ReportReasons, incarnation=said.incarnation, buckets=buckets)
+    await asking.ask(ReportReasons, incarnation=body.incarnation, buckets=buckets)
 
 
 @router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])

@@ -31,8 +31,8 @@ class PeopleServices(Protocol):
 
 def served_by(request: HttpRequest) -> ConsumerServices:
     """Return the services that answer requests of this app."""
-    found: ConsumerServices = request.app.state.served
-    return found
+    services: ConsumerServices = request.app.state.served
+    return services
 
 
 async def _topic(tenant: Tenant, namespace: NamespaceName, topic: TopicName) -> str:

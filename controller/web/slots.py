@@ -48,15 +48,19 @@ def use_of(path: str) -> Use:
 class Slots:
     """The slots of one app. Only for the event loop's thread."""
 
-    def __init__(self, most: int, most_of_subject: int | None = None) -> None:
-        """`most_of_subject` is None for a quarter of all slots."""
-        self._most = most
-        self._most_of_subject = min(most, most_of_subject or max(1, most // _ONE_SUBJECT_OF))
+    def __init__(self, limit: int, limit_of_subject: int | None = None) -> None:
+        """Create `limit` slots, of which a subject may hold `limit_of_subject`; None: a quarter."""
+        self._most = limit
+        self._most_of_subject = min(limit, limit_of_subject or max(1, limit // _ONE_SUBJECT_OF))
         self._taken = 0
         self._taken_by: Counter[str] = Counter()
 
     def take(self, subject: str, use: Use) -> None:
-        """Take a slot. Raises StoreUnavailable if no slot is free for this kind of request."""
+        """Take a slot for the subject.
+
+        Raises StoreUnavailable if too many slots of the app, or of the subject, are in use for this kind of request. The slot is held
+        until `give_back`.
+        """
         if self._taken >= _below(self._most, use):
             raise StoreUnavailable(
                 f"this worker already serves {self._taken} requests and streams and accepts no more {use.value}; ask another worker, or "
@@ -98,5 +102,5 @@ class GivesBack:
                     state["connection"].release()
 
 
-def _below(most: int, use: Use) -> int:
-    return max(1, int(most * _ADMITTED_BELOW[use]))
+def _below(limit: int, use: Use) -> int:
+    return max(1, int(limit * _ADMITTED_BELOW[use]))

@@ -32,7 +32,7 @@ class EventStream(Generic[Pushed]):
         self._ended: str | None = None
 
     def push(self, pushed: Pushed) -> None:
-        """Send the value as the next event."""
+        """Replace the value of the next event. A value that was not sent yet is dropped."""
         self._next = pushed
         self._signal()
 
@@ -46,14 +46,18 @@ class EventStream(Generic[Pushed]):
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def events(self, heartbeat_seconds: float, until: float) -> AsyncIterator[bytes]:
-        """Yield events until the stream is ended, the client disconnects, or the client's token expires at `until` (`time.time()`)."""
+        """Yield the events as bytes: each pushed value, a heartbeat after `heartbeat_seconds` without a value, and at the end the reason.
+
+        Ends after `end`, or when the client's token expires at `until` (`time.time()`); the caller stops reading when the client
+        disconnects.
+        """
         while True:
-            left = until - time.time()
-            if left <= 0:
+            seconds_left = until - time.time()
+            if seconds_left <= 0:
                 yield event_of("end", {"reason": TOKEN_EXPIRED})
                 return
             try:
-                await asyncio.wait_for(self._wake.wait(), min(heartbeat_seconds, left))
+                await asyncio.wait_for(self._wake.wait(), min(heartbeat_seconds, seconds_left))
             except TimeoutError:
                 if time.time() < until:
                     yield event_of("heartbeat", {})

@@ -34,6 +34,6 @@ class Suspect(BaseModel):
 
 
 @router.post(PATH, status_code=204)
-async def suspect(request: HttpRequest, topic: Topic, said: Suspect) -> None:
+async def suspect(request: HttpRequest, topic: Topic, body: Suspect) -> None:
     """Check the log of a segment, and repair the segment if the log is missing or closed."""
-    await run_in_threadpool(served_by(request).suspects.report, topic, said.segment_id)
+    await run_in_threadpool(served_by(request).suspects.report, topic, body.segment_id)

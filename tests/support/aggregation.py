@@ -35,7 +35,7 @@ BROKER, OTHER = "broker-1", "broker-2"
 
 @contextmanager
 def loading(bench: Bench, *, pool_size: int = 2) -> Iterator[Store]:
-    """A store on the bench's database that logs in as a loader, and may do nothing else."""
+    """Open a store on the bench's database with the rights of a loader only."""
     login = f"loader_{secrets.token_hex(4)}"
     bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
     store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=pool_size)
@@ -48,7 +48,7 @@ def loading(bench: Bench, *, pool_size: int = 2) -> Iterator[Store]:
 
 @dataclass
 class Run:
-    """A topic of two segments, a landing area, and runs over it."""
+    """A topic of two segments with a landing area, and aggregation runs over it."""
 
     bench: Bench
     store: Store
@@ -69,7 +69,9 @@ class Run:
     def land(
         self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER, reader: str = "c"
     ) -> str:
-        """One file of samples: seconds after END_MS, and the counter of messages in; bytes are a hundredfold."""
+        """Write one file of samples, each given as seconds after END_MS and the counter of messages in; bytes are a hundredfold. Return
+        the path.
+        """
         rows = [
             {
                 "topic_id": self.topic_id,
@@ -90,13 +92,13 @@ class Run:
         return self.area.append(latest_ms, f"c{self.files}", pa.Table.from_pylist(rows, SAMPLE_SCHEMA))
 
     def steady(self, rate: int, *, begin: int = -70, end: int = 0, **where: Any) -> None:
-        """A sample every ten seconds of a counter that grows so much a second."""
+        """Write a sample every ten seconds of a counter that grows by `rate` per second."""
         self.land(*((at, rate * (at - begin)) for at in range(begin, end + 1, 10)), **where)
 
     def aggregate(
         self, run_id: str = "", *, minutes: int = 0, engine: Engine | None = None
     ) -> AggregationResult:
-        """A run of the window that ends so many minutes after END_MS."""
+        """Aggregate the window that ends `minutes` after END_MS, on the SQL engine unless another one is given."""
         return aggregate(
             self.store,
             self.area,
@@ -108,7 +110,7 @@ class Run:
         )
 
     def record(self, segment_id: int = 0) -> dict[str, Any] | None:
-        """The load record, as stored."""
+        """Return the stored load record, None if there is none."""
         with self.bench.store.transaction() as tx:
             row = tx.exec_driver_sql(
                 "SELECT * FROM cleave.segment_load WHERE topic_id = %s AND segment_id = %s",
@@ -117,12 +119,12 @@ class Run:
         return None if row is None else dict(row._mapping)
 
     def rate(self, segment_id: int = 0) -> float:
-        """Messages in per second, as stored."""
+        """Return the stored rate of messages in per second."""
         record = self.record(segment_id)
         assert record is not None
         return float(record["msg_rate_in"])
 
     def heard(self, source: str = BROKER) -> int:
-        """Seconds after END_MS at which the source was last heard."""
+        """Return the seconds after END_MS at which the source last reported."""
         at = self.bench.scalar("SELECT observed_at FROM cleave.load_source WHERE source = :s", s=source)
         return (to_ms(at) - END_MS) // 1000

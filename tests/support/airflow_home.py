@@ -1,7 +1,7 @@
 """An Airflow for tests that run DAGs in this process: its own home, sqlite, this project's folders.
 
-Airflow reads its configuration once, at its first import, so `prepare` comes before any other import of it; tests
-import Airflow inside functions and fixtures only.
+Airflow reads its configuration once, at its first import, so `prepare` must precede any other import of Airflow; tests import Airflow
+inside functions and fixtures only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _is_prepared = False
 
 
 def prepare(home: Path) -> None:
-    """Point Airflow to `home` and make its metadata database there; a second call in a process changes nothing."""
+    """Point Airflow to `home` and create its metadata database there; a second call in a process changes nothing. Raises RuntimeError if
+    Airflow was imported before.
+    """
     global _is_prepared  # noqa: PLW0603  # so is Airflow's configuration: one for a process
     if _is_prepared:
         return
@@ -59,7 +61,7 @@ def prepare(home: Path) -> None:
 
 
 def read_dags(path: Path | str | None = None) -> Any:
-    """A `DagBag` of one file, or of every DAG of the project, whose DAGs can be run with their `test`."""
+    """Return a `DagBag` of one file, or of every DAG of the project, whose DAGs can be run with their `test`."""
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:
@@ -68,7 +70,7 @@ def read_dags(path: Path | str | None = None) -> Any:
 
 
 def _read_dags_before_3_2(path: Path | str | None) -> Any:
-    """There a DAG's `test` wants the DAG in the metadata database, and leaves it to others to write it there."""
+    """Return the `DagBag`, and write its DAGs to the metadata database, which a DAG's `test` requires before Airflow 3.2."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.models import dagbag
 
@@ -79,7 +81,7 @@ def _read_dags_before_3_2(path: Path | str | None) -> Any:
 
 
 def serialised_and_back(dag: Any) -> Any:
-    """The DAG as the scheduler gets it."""
+    """Return the DAG as the scheduler gets it, serialized and read again."""
     try:
         from airflow.serialization.serialized_objects import DagSerialization as Serialisation
     except ImportError:  # before 3.2

@@ -1,4 +1,4 @@
-"""How Pulsar counts the merges above a segment, one segment at a time."""
+"""Reference for Pulsar's count of the merges above a segment, computed one segment at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from controller.domain.segment_graph import SegmentGraph
 
 
 def merge_depth_by_ancestry(layout: SegmentGraph, segment_id: int) -> int:
-    """Distinct segments with two or more parents, among the segment and its present ancestors."""
+    """Return the number of segments with two or more parents, among the segment and its present ancestors."""
     among = (segment_id, *layout.ancestors(segment_id))
     return sum(len(layout.segments[i].parent_ids) >= 2 for i in among)

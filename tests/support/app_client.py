@@ -1,4 +1,4 @@
-"""Asks an ASGI app in this process, without a server, as a browser would: it follows where it is sent."""
+"""Calls an ASGI app in this process, without a server, and follows redirects as a browser does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import httpx
 
 
 class AppClient:
-    """What an app raises itself is answered with 500, as a server does. Each request has an event loop of its own."""
+    """Client of one app. An error that the app raises is answered with 500, as by a server. Each request has an event loop of its own."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """`options` are those of httpx: `params`, `json`, `headers`."""
+        """Return the answer. `options` are those of httpx: `params`, `json`, `headers`."""
         return asyncio.run(self._ask(method, path, options))
 
     async def _ask(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
@@ -26,9 +26,9 @@ class AppClient:
             return await client.request(method, path, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        """See `request`."""
+        """Return the answer to a GET request."""
         return self.request("GET", path, **options)
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        """See `request`."""
+        """Return the answer to a POST request."""
         return self.request("POST", path, **options)

@@ -1,4 +1,4 @@
-"""The report of a small backtest: two loads with long names, three policies that act and refuse."""
+"""The report of a small backtest: two loads with long names, three policies with actions and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUESTION = Question(
 
 
 def computed() -> tuple[list[backtest_rows.Row], dict[tuple[str, str], Any]]:
-    """Rows and pictures."""
+    """Compute the backtest and return its rows and pictures."""
     policy = AutoScalePolicy()
     minutes = np.arange(600)
     recordings, tables = [], []
@@ -47,6 +47,6 @@ def computed() -> tuple[list[backtest_rows.Row], dict[tuple[str, str], Any]]:
 
 
 def written(path: Path) -> None:
-    """The page at that path."""
+    """Write the page to that path."""
     rows, pictures = computed()
     write_page(path, "Backtest 7", "Two loads.", rows, pictures, excess_price=20.0)

@@ -1,7 +1,7 @@
 """A bench for operations: store, data planes and the shorthands that tests of services and of chaos share.
 
-Everything real: PostgreSQL, the embedded logs or a broker's, the operation runner. Claims and calls are short, so that
-what waits for them to run out waits seconds, not a minute.
+Everything is real: PostgreSQL, the embedded logs or a broker's, the operation runner. Claims and calls are short, so that a wait for
+their expiry takes seconds, not a minute.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ADOPTED = """
 
 
 class Bench:
-    """One database, one topic (`topic_name`), any number of runners; on a broker where `pulsar` names one."""
+    """One database, one topic (`topic_name`), any number of runners; on a broker if `pulsar` is given."""
 
     def __init__(self, url: str, pulsar: OnPulsar | None = None) -> None:
         self.url, self.pulsar = url, pulsar
@@ -60,23 +60,23 @@ class Bench:
         self._keys = itertools.count()
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close all connections."""
         self._ground.close()
         self.store.dispose()
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest call of a runner."""
+        """Longest data-plane call of a runner in seconds."""
         return self.runner_plane.call_timeout_seconds
 
     def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
-        """A manual request, with a fresh key unless one is given."""
+        """Return a manual request, with a new key unless one is given."""
         return Request(
             key or f"request-{next(self._keys)}", Origin.MANUAL, "tester", "test", deadline_seconds
         )
 
     def context(self, runner_id: str = "runner", **changes: Any) -> RunnerContext:
-        """A runner on this bench."""
+        """Return the context of a runner on this bench, with these fields changed."""
         base = RunnerContext(
             store=self.store,
             planes=self.planes,
@@ -91,26 +91,26 @@ class Bench:
     def topic_with(
         self, segments: int = 1, subscriptions: tuple[str, ...] = ("billing",), **options: Any
     ) -> int:
-        """Create the topic with its subscriptions, all done; returns its id."""
+        """Create the topic with its subscriptions, finish the operations, and return the topic's id."""
         self.create(segments, **options)
         for name in subscriptions:
             self.finish(topic_admin.create_subscription(self.store, self.topic_name, name, self.request()))
         return self.topic_id
 
     def create(self, segments: int = 1, **options: Any) -> Operation:
-        """Create the topic, done."""
+        """Create the topic and finish the operation."""
         options = {"segments": segments, "data_plane": self.plane.name, **options}
         return self.finish(
             topic_admin.create_topic(self.store, self.planes, self.topic_name, self.request(), **options)
         )
 
     def intend(self, planner: segment_admin.Planner, request: Request | None = None) -> Intent:
-        """Intend a reshape of the topic."""
+        """Write the intent of a reshape of the topic."""
         request = request or self.request()
         return segment_admin.submit(self.store, self.planes, self.topic_name, planner, request)
 
     def reshape(self, planner: segment_admin.Planner) -> Operation:
-        """A reshape of the topic, done."""
+        """Reshape the topic and finish the operation."""
         return self.finish(self.intend(planner))
 
     def publish(self, segment_id: int, count: int = 3) -> None:
@@ -118,7 +118,7 @@ class Bench:
         self.append(self.log_of(segment_id), count)
 
     def append(self, log: str, count: int = 1) -> None:
-        """Append messages to a log, whoever has it."""
+        """Append messages to any log."""
         batch = [OutgoingMessage(b"payload", b"key")] * count
         stored = self.logs.append(log, batch, producer="tests", sequence=next(self._keys))
         assert stored == count
@@ -132,11 +132,11 @@ class Bench:
     # Running.
 
     def finish(self, intent: Intent) -> Operation:
-        """Run the operation to its end, whoever else may hold it now."""
+        """Run the operation to its end; wait for the claims of other runners to expire."""
         return self.drive(intent.operation.operation_id)
 
     def drive(self, operation_id: int, context: RunnerContext | None = None) -> Operation:
-        """Run it again and again until it is final, waiting for claims of the dead and for delays to pass."""
+        """Run the operation repeatedly until it is final; claims of dead runners and delays must expire first. Return the operation."""
         runner = context or self.context("driver")
 
         def ended() -> Operation | None:
@@ -149,18 +149,20 @@ class Bench:
         return operation
 
     def run_once(self, operation_id: int, **changes: Any) -> Outcome:
-        """One run by a runner with those changes."""
+        """Run the operation once, by a runner with these changes."""
         return run_operation(self.context(**changes), operation_id)
 
     def run_until(self, operation_id: int, state: OperationState) -> None:
-        """Run it as far as that state and let go of it.
+        """Run the operation until it is in that state, and release the claim.
 
-        Runners record two steps at once where the second needs no act, and so never rest in `prepared` or `fenced`; an older
-        program did, and leaves operations there.
+        Runners record two steps at once if the second needs no action, so they never stop in `prepared` or `fenced`; an older program
+        did, and leaves operations in these states.
         """
         if state in (OperationState.PREPARED, OperationState.FENCED):
             moves = self.operation(operation_id).moves
-            before, step = next((seen, step) for seen, (step, leads_to) in moves.items() if leads_to is state)
+            before, step = next(
+                (earlier, step) for earlier, (step, leads_to) in moves.items() if leads_to is state
+            )
             self.run_until(operation_id, before)
             patient = self.context(
                 "older",
@@ -176,40 +178,42 @@ class Bench:
         self.wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
 
     def settle(self, *, collects: bool = False) -> list[Finding]:
-        """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way.
+        """Run, reconcile and sweep until no work is left. Return the findings of the reconciler on the way.
 
-        `collects`: sealed segments that are drained are collected at once, too.
+        `collects`: sealed segments that are drained are also collected at once.
         """
-        found: list[Finding] = []
+        all_findings: list[Finding] = []
 
         def settled() -> bool:
             while run_due(self.context("settler")):
                 pass
             findings = [
-                one for one in reconcile(self.store, self.looking, self.topic_id) if one.kind.has_remedy
+                finding
+                for finding in reconcile(self.store, self.looking, self.topic_id)
+                if finding.kind.has_remedy
             ]
-            found.extend(findings)
+            all_findings.extend(findings)
             deletion_sweeper.sweep(self.store, self.planes)
             if collects:
                 garbage_collector.collect(self.store, self.planes, retention_minutes=0)
             return not findings and not self.live_operations() and not self.undeleted_logs()
 
         self.wait_until(settled, message="nothing is left to do")
-        return found
+        return all_findings
 
     def wait_until(self, predicate: Callable[[], Found], *, message: str = "") -> Found:
-        """See `waiting`; for as long as claims and calls of the dead may take to run out here."""
+        """Wait as `waiting.wait_until`, as long as claims and calls of dead runners may last on this bench."""
         return wait_until(predicate, timeout_seconds=self._ground.patience_seconds, message=message)
 
     # Looking.
 
     @property
     def looking(self) -> Mapping[str, DataPlane]:
-        """The plane as tests look at it, with more time for each call than runners have."""
+        """The data plane for the test's own calls, which have a longer timeout than those of runners."""
         return {self.plane.name: self.plane}
 
     def plain_logs(self) -> tuple[str, str]:
-        """Names of two logs that applications made before there was a topic."""
+        """Create two logs that applications made before there was a topic, and return their names."""
         if self.pulsar is None:
             return PLAIN_LOGS
         self.pulsar.make_plain_topic()
@@ -223,66 +227,66 @@ class Bench:
 
     @property
     def topic(self) -> topics.TopicRow:
-        """Its row."""
+        """The row of the topic."""
         with self.store.transaction() as tx:
             return topics.get_topic(tx, self.topic_id)
 
     @property
     def layout(self) -> SegmentLayout:
-        """Its layout now."""
+        """The present layout."""
         with self.store.transaction() as tx:
             return layouts.load_layout(tx, self.topic_id)
 
     def operation(self, operation_id: int) -> Operation:
-        """The row as it is now."""
+        """Return the present row of the operation."""
         with self.store.transaction() as tx:
             return operations.get_operation(tx, operation_id)
 
     def live_operations(self) -> list[Operation]:
-        """Those of any topic that have not ended."""
+        """Return the live operations of all topics."""
         with self.store.transaction() as tx:
             return operations.list_operations(tx, only_live=True)
 
     def log_of(self, segment_id: int) -> str:
-        """Backing topic of a segment, pruned or not."""
+        """Return the backing topic of a segment, pruned or not."""
         statement = (
             "SELECT backing_topic FROM cleave.segment WHERE topic_id = :topic_id AND segment_id = :segment_id"
         )
         return str(self.scalar(statement, topic_id=self.topic_id, segment_id=segment_id))
 
     def open_deletion_entries(self) -> int:
-        """Logs whose deletion is not confirmed yet."""
+        """Return the number of logs whose deletion is not confirmed yet."""
         return int(self.scalar("SELECT count(*) FROM cleave.deletion_entry WHERE closed_at IS NULL"))
 
     def undeleted_logs(self) -> list[str]:
-        """Logs on the data plane that no segment has."""
+        """Return the logs on the data plane that belong to no segment."""
         with self.store.transaction() as tx:
-            known = set(backing_logs.backing_topics(tx, self.topic_id))
-        return [name for name in self.plane.list_segments(self.topic_name) if name not in known]
+            expected = set(backing_logs.backing_topics(tx, self.topic_id))
+        return [name for name in self.plane.list_segments(self.topic_name) if name not in expected]
 
     def unread(self, subscription: str) -> int:
-        """Messages it has not acknowledged, over all logs of the topic."""
+        """Return the number of messages that the subscription has not acknowledged, over all logs of the topic."""
         return sum(
             self.plane.backlog(log, subscription) or 0 for log in self.plane.list_segments(self.topic_name)
         )
 
     def scalar(self, statement: str, **parameters: object) -> Any:
-        """One value from the database."""
+        """Return one value from the database."""
         with self.store.transaction() as tx:
             return tx.execute(text(statement), parameters).scalar_one()
 
     def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-        """Rows of the database."""
+        """Return rows of the database."""
         with self.store.transaction() as tx:
             return [tuple(row) for row in tx.execute(text(statement), parameters)]
 
     def execute(self, statement: str, **parameters: object) -> None:
-        """Change rows by hand, as a test may."""
+        """Change rows directly, in a transaction."""
         with self.store.transaction() as tx:
             tx.execute(text(statement), parameters)
 
     def check_laws(self) -> None:
-        """The layout's invariants, and that the data plane has exactly the logs and cursors it should have."""
+        """Assert the layout's invariants, and that the data plane has exactly the logs and states that the metadata expects."""
         layout = self.layout
         with self.store.transaction() as tx:
             books = backing_logs.read_expected_logs(tx, [self.topic_id])[self.topic_id]
@@ -294,16 +298,16 @@ class Bench:
         else:
             assert books.logs == ()
         assert sorted(self.plane.list_segments(self.topic_name)) == sorted(
-            one.backing_topic
-            for one in books.logs
-            if one.backing_topic not in adopted  # which the plane did not name
+            log.backing_topic
+            for log in books.logs
+            if log.backing_topic not in adopted  # which the plane did not name
         )
-        for one in books.logs:
-            is_active = one.state is SegmentState.ACTIVE
+        for log in books.logs:
+            is_active = log.state is SegmentState.ACTIVE
             expected = LogState.OPEN if is_active else LogState.TERMINATED
-            assert (one.backing_topic, self.plane.segment_state(one.backing_topic)) == (
-                one.backing_topic,
+            assert (log.backing_topic, self.plane.segment_state(log.backing_topic)) == (
+                log.backing_topic,
                 expected,
             )
-            missing = set(books.expected_on(one)) - set(self.plane.list_subscriptions(one.backing_topic))
-            assert (one.backing_topic, missing) == (one.backing_topic, set())
+            missing = set(books.expected_on(log)) - set(self.plane.list_subscriptions(log.backing_topic))
+            assert (log.backing_topic, missing) == (log.backing_topic, set())

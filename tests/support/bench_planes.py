@@ -34,7 +34,7 @@ _PATIENT_SECONDS = 25.0
 
 @dataclass(frozen=True, slots=True)
 class OnPulsar:
-    """A topic on a real broker that no other bench has; as JSON it travels to other processes."""
+    """A topic on a real broker that no other bench uses; it is passed to other processes as JSON."""
 
     admin_url: str
     service_url: str
@@ -44,7 +44,7 @@ class OnPulsar:
 
     @classmethod
     def fresh(cls, admin_url: str, service_url: str, namespace: str) -> OnPulsar:
-        """A name nobody used before, in a namespace that is made ready."""
+        """Return an unused topic name, in a namespace that is created and configured."""
         access = PulsarAccess(admin_url=admin_url, service_url=service_url)
         return cls(
             admin_url,
@@ -54,22 +54,22 @@ class OnPulsar:
 
     @property
     def access(self) -> PulsarAccess:
-        """The broker's address, as the plane takes it."""
+        """The broker's address, as the data plane takes it."""
         return PulsarAccess(admin_url=self.admin_url, service_url=self.service_url)
 
     @property
     def plain_logs(self) -> tuple[str, str]:
-        """Partitions of a topic without Cleave, beside `topic`; `make_plain_topic` makes them."""
+        """Partitions of a topic that Cleave does not manage, next to `topic`; `make_plain_topic` creates them."""
         old = f"{self.topic.replace('topic://', 'persistent://')}-old"
         return f"{old}-partition-0", f"{old}-partition-1"
 
     def make_plain_topic(self) -> None:
-        """A partitioned topic as an application has it; one that is there already will do."""
+        """Create a partitioned topic as an application does, unless it exists."""
         answer = requests.put(self._plain_url, json=len(self.plain_logs), timeout=_PATIENT_SECONDS)
         assert answer.status_code in (204, 409), answer.text[:200]
 
     def remove(self, plane: DataPlane) -> None:
-        """Take away what is left of all this: a broker that many benches share has to carry it otherwise."""
+        """Delete the remaining logs and the plain topic, so that a broker that many benches share does not carry them."""
         for log in plane.list_segments(self.topic):
             plane.delete_segment(log)
         answer = requests.delete(f"{self._plain_url}?force=true", timeout=_PATIENT_SECONDS)
@@ -82,7 +82,7 @@ class OnPulsar:
 
 @dataclass(frozen=True, slots=True)
 class BenchPlane:
-    """One data plane as a bench uses it: `plane` to look and act by hand, `of_runners` for operations."""
+    """One data plane of a bench: `plane` for the test's own reads and actions, `of_runners` for operations."""
 
     plane: DataPlane
     of_runners: DataPlane
@@ -92,14 +92,14 @@ class BenchPlane:
     """For waiting until something ends that waits for claims to run out."""
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close all connections."""
         self.logs.close()
         self.of_runners.close()
         self.plane.close()
 
 
 def bench_plane(url: str, pulsar: OnPulsar | None) -> BenchPlane:
-    """The logs in the database at `url`, or those of the broker."""
+    """Return the data plane of the logs in the database at `url`, or of the broker."""
     if pulsar is None:
         return BenchPlane(
             EmbeddedDataPlane(url, call_timeout_seconds=_PATIENT_SECONDS),

@@ -18,7 +18,9 @@ def benches(
     build: Callable[[str], BenchT],
     end: Callable[[BenchT], None] = lambda _bench: None,
 ) -> Iterator[Callable[[], BenchT]]:
-    """Yield a function that builds a bench on the URL of a new database; `end` what each bench leaves elsewhere, and drop the databases."""
+    """Yield a function that builds a bench on the URL of a new database. At the end, call `end` with each bench, close it, and drop its
+    database.
+    """
     made: list[tuple[str, BenchT]] = []
 
     def make() -> BenchT:

@@ -1,10 +1,10 @@
-"""Real Pulsar brokers shared by all test processes of one run: the first that asks starts, the last one stops.
+"""Real Pulsar brokers shared by all test processes of one run: the first user starts them, the last one stops them.
 
-A *keeper* process of its own holds the server, since a server dies with its parent and any worker may be the
-first to finish. Users share a file lock that the kernel drops when they end, however they end; the keeper waits
-for the exclusive one. Tests must not kill these servers: start one of your own for that.
+A separate *keeper* process holds the server, since a server dies with its parent and any worker may be the first to finish. Users share a
+file lock, which the kernel releases when they end in any way; the keeper waits for the exclusive lock. Tests must not kill these servers:
+a test that kills one starts its own.
 
-`python -m tests.support.brokers KIND ROOM` is the keeper; nobody types it.
+`python -m tests.support.brokers KIND ROOM` is the keeper; only this module starts it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class SharedBroker:
-    """Where a running server answers; ``brokers`` maps a broker id (host:port) to its own admin URL."""
+    """Addresses of a running server; `brokers` maps a broker id (host:port) to its own admin URL."""
 
     admin_url: str
     service_url: str
@@ -45,7 +45,9 @@ class SharedBroker:
 
 @contextmanager
 def shared_broker(kind: str, room: Path) -> Iterator[SharedBroker]:
-    """The run's server of this ``kind``; ``room`` is one directory for all processes of the run."""
+    """Yield the run's server of this `kind`, and start it if this is the first user; `room` is one directory for all processes of the
+    run. The end of the block ends this use.
+    """
     demand_jars(_VERSION_OF[kind])
     home = room / f"pulsar-{kind}"
     home.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,7 @@ def shared_broker(kind: str, room: Path) -> Iterator[SharedBroker]:
 
 
 def demand_jars(version: str) -> Path:
-    """The jars of ``version``; without Maven the test is skipped, and failed where CI=true."""
+    """Return the jars of `version`. Without Maven the test is skipped, or failed if CI=true."""
     try:
         return pulsar_jars(version)
     except MavenMissing as missing:
@@ -72,7 +74,7 @@ def demand_jars(version: str) -> Path:
 def pulsar_client(
     url: str, token: str | None = None, *, timeout_seconds: int = 30
 ) -> Iterator[pulsar.Client]:
-    """A client that tells only errors, closed at the end; ``timeout_seconds`` is for each of its operations."""
+    """Yield a client that logs errors only, closed at the end; `timeout_seconds` is for each of its operations."""
     client = pulsar.Client(
         url,
         authentication=pulsar.AuthenticationToken(token) if token else None,
@@ -86,7 +88,7 @@ def pulsar_client(
 
 
 def _launch_keeper(kind: str, home: Path) -> None:
-    """Start the keeper and wait for its address; raises with its last line if it ends instead."""
+    """Start the keeper and wait for its address. Raises RuntimeError with the last line of its log if the keeper ends instead."""
     with (home / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.support.brokers", kind, str(home)],
@@ -121,7 +123,7 @@ def _address(server: PulsarStandalone | PulsarCluster) -> SharedBroker:
 
 
 def _when_nobody_is_left(home: Path, act: Callable[[], None]) -> threading.Thread:
-    """A thread that calls ``act`` once every user has ended, and keeps new ones waiting from then on."""
+    """Start a thread that calls `act` once every user has ended, and lets new users wait from then on."""
 
     def wait() -> None:
         fcntl.flock(os.open(home / "users.lock", os.O_RDWR), fcntl.LOCK_EX)
@@ -134,7 +136,7 @@ def _when_nobody_is_left(home: Path, act: Callable[[], None]) -> threading.Threa
 
 
 def keep(kind: str, home: Path) -> None:
-    """Serve until the last user is gone, then end the server and remove its data; logs stay."""
+    """Start the server, write its address, and serve until the last user has ended. Then end the server and remove its data; logs stay."""
     served = threading.Event()
 
     def give_up() -> None:

@@ -1,4 +1,4 @@
-"""A real browser, headless, on pages of this machine: Debian's Chromium or whichever is there, driven by Playwright."""
+"""A real headless browser on pages of this machine: Debian's Chromium or another installed one, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _QUIET = (
 
 
 def linked(place: str) -> str:
-    """How a link from a task ends that leads to that page."""
+    """Return the end of a task's link that leads to that page."""
     return f"{PAGES}{place}" if _PLUGINS_HAVE_PATHS else f"/plugin/cleave?{urlencode({'at': f'/{place}'})}"
 
 
 def executable() -> str:
-    """Where the browser is; without one the test is skipped, and failed where CI=true."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    """Return the path of the browser. Without one the test is skipped, or failed if CI=true."""
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
         skip_without(f"no browser: install one of {', '.join(_NAMES)} (Debian: apt-get install chromium)")
-    return found
+    return path
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """One browser, closed at the end."""
+    """Yield one browser, closed at the end."""
     from playwright.sync_api import sync_playwright
 
     where = executable()
@@ -59,7 +59,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def window(patience_seconds: float) -> Iterator[BrowserContext]:
-    """A browser without a past, as wide as a desk's screen; that long it waits for anything."""
+    """Yield a new browser context in the size of a desktop screen, closed at the end; each of its waits lasts at most `patience_seconds`."""
     from playwright.sync_api import expect
 
     with browser() as started:
@@ -71,7 +71,7 @@ def window(patience_seconds: float) -> Iterator[BrowserContext]:
 
 @contextmanager
 def tab(context: BrowserContext) -> Iterator[Page]:
-    """A tab in which nothing may go wrong unnoticed."""
+    """Yield a tab, and fail at the end if its page had an error."""
     page = context.new_page()
     problems = problems_of(page)
     yield page
@@ -80,12 +80,12 @@ def tab(context: BrowserContext) -> Iterator[Page]:
 
 
 def problems_of(page: Page) -> list[str]:
-    """Errors of the page's scripts, as they come."""
-    found: list[str] = []
-    page.on("pageerror", lambda error: found.append(str(error)))
-    return found
+    """Return a list to which errors of the page's scripts are added as they occur."""
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    return errors
 
 
 def pages_of(page: Page) -> FrameLocator:
-    """Cleave's pages: what is in Airflow's frame."""
+    """Return Cleave's pages: the content of Airflow's frame."""
     return page.frame_locator("iframe")

@@ -1,7 +1,7 @@
-"""Web services that answer for namespace bundles as brokers do (4.2.4 was watched), and misbehave on demand.
+"""Web services that answer for namespace bundles as brokers do (observed on 4.2.4), and misbehave on demand.
 
-Real HTTP on loopback. Two brokers share one `StagedCluster`; a call on a bundle goes to its owner by 307. What the next
-act meets instead is `trouble`, and the state tells what really happened.
+Real HTTP on loopback. Two brokers share one `StagedCluster`; a call on a bundle is redirected to its owner with 307. `trouble` is the
+failure of the next action, and the state shows the true effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _USAGE = {"usage": 50.0, "limit": 100.0}
 
 
 class Trouble(Enum):
-    """What the next act meets."""
+    """Failure of the next action."""
 
     SILENT_BEFORE = auto()
     """Never done, never answered."""
@@ -55,7 +55,7 @@ class Trouble(Enum):
 
 
 class StagedCluster:
-    """What two brokers know together."""
+    """State that two brokers share."""
 
     def __init__(self) -> None:
         self.lists: dict[str, NamespaceBundles] = {}
@@ -81,14 +81,14 @@ class StagedCluster:
         self.brokers: list[str] = []
 
     def add(self, namespace: str, *cuts: int) -> NamespaceBundles:
-        """A namespace whose bundles belong to the brokers in turn."""
+        """Add a namespace whose bundles belong to the brokers in turn. Return its bundles."""
         self.lists[namespace] = NamespaceBundles.given(namespace, [0, *cuts, 0xFFFFFFFF])
         for number, bundle in enumerate(self.lists[namespace].bundles):
             self.owners[bundle] = self.brokers[number % 2]
         return self.lists[namespace]
 
     def publish(self, topic: str, rate: float = 1.0) -> None:
-        """A topic with that rate each way, 100 bytes a message."""
+        """Add a topic with that rate in each direction, 100 bytes per message."""
         consumers = {"s": {"consumers": [{"consumerName": "a"}, {"consumerName": "b"}]}}
         rates = {
             "msgRateIn": rate,
@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.server_name_and_port  # type: ignore[attr-defined,no-any-return]
 
     def log_message(self, *_: Any) -> None:
-        """Tests read what they want to know."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._note_token()
@@ -255,16 +255,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, text.encode())
 
     def _topics(self) -> dict[str, Any]:
-        found: dict[str, Any] = {f"pulsar/{self._name}": {"0x00000000_0xffffffff": {"persistent": {}}}}
+        by_namespace: dict[str, Any] = {f"pulsar/{self._name}": {"0x00000000_0xffffffff": {"persistent": {}}}}
         for topic, stats in self._cluster.topics.items():
             bundle = self._cluster.bundle_of(topic)
             if self._cluster.owners.get(bundle) == self._name:
-                place = found.setdefault(bundle.namespace, {}).setdefault(bundle.range_text, {})
+                place = by_namespace.setdefault(bundle.namespace, {}).setdefault(bundle.range_text, {})
                 place.setdefault("persistent", {})[topic] = stats
-        return found
+        return by_namespace
 
     def _rules(self, path: str) -> None:
-        """Where bundles may be: policies and failure domains of the cluster, the group of a namespace."""
+        """Return placement rules: policies and failure domains of the cluster, or the group of a namespace."""
         if path.endswith("/namespaceIsolationPolicies"):
             self._answer(200, self._cluster.isolation)
         elif path.endswith("/failureDomains"):
@@ -286,10 +286,10 @@ class _Handler(BaseHTTPRequestHandler):
             bundle = NamespaceBundle.parse(f"{namespace}/{parts[6]}")
             existing = self._cluster.topics.keys() | self._cluster.idle
             inside = {t: topic_hash(t) for t in existing if self._cluster.bundle_of(t) == bundle}
-            known = bundle in self._cluster.owners
+            is_known = bundle in self._cluster.owners
             self._answer(
-                200 if known else 412,
-                {"topicHashPositions": inside} if known else {"reason": "Invalid upper boundary"},
+                200 if is_known else 412,
+                {"topicHashPositions": inside} if is_known else {"reason": "Invalid upper boundary"},
             )
 
     def _note_token(self) -> None:
@@ -312,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Bench:
-    """The cluster, and readers and acts that ask its first broker."""
+    """The cluster, with readers and actions on its first broker."""
 
     def __init__(self, cluster: StagedCluster, deadline_seconds: float) -> None:
         self.cluster = cluster
@@ -328,7 +328,7 @@ class Bench:
 
 @contextlib.contextmanager
 def staged_bench(deadline_seconds: float = DEADLINE_SECONDS) -> Iterator[Bench]:
-    """Two brokers for one test."""
+    """Run two brokers until the end of the block, and yield a bench on them."""
     cluster = StagedCluster()
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Handler) for _ in range(2)]
     for server in servers:

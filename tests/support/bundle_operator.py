@@ -31,7 +31,7 @@ class BundleOperator:
     driver: StoreDriver
 
     def uneven(self, low: float = 60.0, high: float = 20.0) -> tuple[str, str]:
-        """Load as one aggregation run leaves it: the first broker is full, the second idle."""
+        """Store load as one aggregation run leaves it: the first broker is full, the second idle."""
         first, second = self.bench.cluster.brokers
         self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
         brokers = [
@@ -47,19 +47,19 @@ class BundleOperator:
         return first, second
 
     def later(self, minutes: int, low: float, high: float) -> None:
-        """The load of the two bundles as the run of that minute has it; one run a minute."""
+        """Store the load of the two bundles as the run of that minute has it; one run a minute."""
         self._merge(minutes, {}, low, high)
 
     def _merge(self, minutes: int, changes: dict[str, list[dict[str, Any]]], low: float, high: float) -> None:
         first, _ = self.bench.cluster.brokers
-        seen = {
+        row_versions = {
             "seen_row_version": minutes,
             "seen_namespace_version": min(minutes, 1),
             "modified_at_ms": rows.NOW_MS + minutes * 60_000,
         }
         changes["bundles"] = [
-            rows.bundle(0, HALF, low, broker=first, topic_count=9, **seen),
-            rows.bundle(HALF, LAST, high, broker=first, topic_count=3, **seen),
+            rows.bundle(0, HALF, low, broker=first, topic_count=9, **row_versions),
+            rows.bundle(HALF, LAST, high, broker=first, topic_count=3, **row_versions),
         ]
         for table in changes.values():
             for row in table:
@@ -71,7 +71,7 @@ class BundleOperator:
 def bundle_operator(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BundleOperator]:
-    """A cluster of one namespace of two bundles; the settings name it."""
+    """Yield an operator of a cluster with one namespace of two bundles; the settings name the cluster."""
     with staged_bench() as bench:
         bench.cluster.add(NAMESPACE, HALF)
         monkeypatch.setenv("CLEAVE_DATABASE_URL", database)

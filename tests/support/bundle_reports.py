@@ -1,4 +1,4 @@
-"""Load of bundles as an aggregation run hands it to the store: rows with everything that does not matter filled in."""
+"""Load of bundles as an aggregation run passes it to the store: rows with defaults for every irrelevant field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLUSTER, NAMESPACE = "standalone", "acme/shop"
 
 
 def boundaries(*edges: int, namespace: str = NAMESPACE, seen: int = 0) -> dict[str, Any]:
-    """A namespace's list; without edges one bundle."""
+    """Return the row of a namespace's boundaries; without edges it has one bundle."""
     return {
         "cluster": CLUSTER,
         "namespace": namespace,
@@ -32,7 +32,7 @@ def boundaries(*edges: int, namespace: str = NAMESPACE, seen: int = 0) -> dict[s
 
 
 def bundle(lower: int, upper: int, rate: float = 0.0, **more: Any) -> dict[str, Any]:
-    """A bundle whose four rates are one."""
+    """Return the row of a bundle whose four rates are `rate`."""
     return {
         "cluster": CLUSTER,
         "namespace": NAMESPACE,
@@ -55,7 +55,7 @@ def bundle(lower: int, upper: int, rate: float = 0.0, **more: Any) -> dict[str, 
 
 
 def namespace_figures(rate: float, **more: Any) -> dict[str, Any]:
-    """A namespace whose largest bundle is all of it."""
+    """Return the row of a namespace whose largest bundle has all its load."""
     return {
         "cluster": CLUSTER,
         "namespace": NAMESPACE,
@@ -74,7 +74,7 @@ def namespace_figures(rate: float, **more: Any) -> dict[str, Any]:
 
 
 def broker(name: str = "broker-1", cpu: float = 50.0, **more: Any) -> dict[str, Any]:
-    """A broker with a limit of 100 of everything."""
+    """Return the row of a broker with a limit of 100 of every resource."""
     usage = {f"{signal}_usage": 0.0 for signal in SIGNALS} | {f"{signal}_limit": 100.0 for signal in SIGNALS}
     rates = dict.fromkeys(("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out"), 0.0)
     counts = dict.fromkeys(("topic_count", "bundle_count", "producer_count", "consumer_count"), 1)
@@ -94,7 +94,7 @@ def broker(name: str = "broker-1", cpu: float = 50.0, **more: Any) -> dict[str, 
 
 
 def cluster_figures(minutes: int = 0, **more: Any) -> dict[str, Any]:
-    """Spread of two brokers."""
+    """Return the row of the spread of two brokers."""
     figures = {f"{w}_{f}": 0.0 for w in ("usage", "msg_rate", "byte_rate") for f in ("mean", "stddev")}
     return {
         "cluster": CLUSTER,
@@ -109,7 +109,7 @@ def cluster_figures(minutes: int = 0, **more: Any) -> dict[str, Any]:
 def merge(
     tx: Connection, run: str, changes: Mapping[str, Sequence[dict[str, Any]]], *, minutes: int = 0
 ) -> MergeResult:
-    """One run whose window ends so many minutes after NOW; what is left out of `changes` did not change."""
+    """Merge one run whose window ends `minutes` after NOW; kinds that are missing in `changes` did not change."""
     tables = {
         name: pa.Table.from_pylist(list(changes.get(name, ())), schema)
         for name, schema in CHANGE_SCHEMAS.items()

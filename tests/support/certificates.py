@@ -1,4 +1,4 @@
-"""Certificates for servers and clients on this machine, signed by an authority of the test's own."""
+"""Certificates for servers and clients on this machine, signed by the test's own authority."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates; `ca` is the file that others are told to trust."""
+    """Signs certificates; `ca` is the file that clients and servers trust."""
 
     def __init__(self, directory: Path, name: str = "test authority") -> None:
         self._directory = directory
@@ -38,7 +38,7 @@ class Authority:
         self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, address: str | None = "127.0.0.1") -> Certificate:
-        """A certificate for `name`, and for an address where one is given."""
+        """Write a certificate for `name`, and for an address if one is given, with its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         if address is not None:

@@ -1,7 +1,7 @@
-"""One process of many that change the same few topics in every way there is, and run what they and others began.
+"""One of many processes that change the same few topics with every action, and run the operations that they and others began.
 
-Everything is real: intents, runner, sweeper, logs. A round is one random act and a little running of operations.
-Refusals are part of the game and counted; anything else ends the process with its traceback.
+Everything is real: intents, runner, sweeper, logs. A round is one random action and a short run of operations. Refusals are expected and
+counted; any other error ends the process with its traceback.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFUSALS = (Retryable, Conflict, NotFound, InvalidLayoutChange)
 
 @dataclass
 class Tale:
-    """What one process did, to be compared with what the database says."""
+    """Actions of one process, for a comparison with the database."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     bumps: Counter[int] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Tale:
 
 
 def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> Tale:
-    """The whole life of one process."""
+    """Run `rounds` rounds on the topics `names`, and return the record of the process."""
     store = Store(url, application_name=f"churn-{seed}", pool_size=2)
     plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS, pool_size=1)
     context = RunnerContext(
@@ -84,7 +84,7 @@ class _Player:
         self._requests = 0
 
     def play(self, number: int) -> None:
-        """One act on one topic; on a name nobody uses, its creation."""
+        """Perform one action on one topic; on an unused name, create the topic. Refusals are counted."""
         name = self.rng.choice(self._names)
         acts: dict[str, tuple[Callable[[TopicRow], None], int]] = {
             "reshape": (self._reshape, 10),
@@ -159,13 +159,13 @@ class _Player:
         self._intend_reshape(topic, self._request())
 
     def _reshape_together(self, topic: TopicRow, number: int) -> None:
-        """Several processes come with the same key: one operation for all of them."""
+        """Request a reshape with a key that several processes use: all get one operation."""
         key = f"together-{topic.topic_id}-{number}"
         intent = self._intend_reshape(topic, self._request(key))
         self.tale.operation_of_key[key] = intent.operation.operation_id
 
     def _bump(self, topic: TopicRow) -> None:
-        """A read, a thought and a compare-and-set: the plainest thing an update could be lost from."""
+        """Read a counter and write it by compare-and-set, the simplest change in which an update could be lost."""
         bumps = int(topic.properties.get("bumps", "0"))
         with self._store.transaction() as tx:
             topics.update_topic(tx, topic, properties={**topic.properties, "bumps": str(bumps + 1)})
@@ -178,11 +178,11 @@ class _Player:
 
     def _set_namespace_policy(self, _topic: TopicRow) -> None:
         with self._store.transaction() as tx:
-            seen = policies.get_namespace(tx, NAMESPACE)
+            stored = policies.get_namespace(tx, NAMESPACE)
         override = PolicyOverride(max_segments=self.rng.randint(1, 99))
         with self._store.transaction() as tx:
             policies.set_namespace(
-                tx, NAMESPACE, override, actor=self._who, seen_row_version=seen.row_version
+                tx, NAMESPACE, override, actor=self._who, seen_row_version=stored.row_version
             )
         self.tale.namespace_writes += 1
 

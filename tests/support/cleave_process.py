@@ -1,4 +1,4 @@
-"""A `cleave` command as a process of its own, with no setting of this machine's."""
+"""A `cleave` command as a separate process, without the settings of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `cleave` command in this process: what it printed, how it ended, and whether it changed anything."""
+"""The `cleave` command in this process: its output, its exit code, and whether it changed anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.log_settings import logging_kept
 
 @dataclass(frozen=True)
 class Answer:
-    """How one command ended."""
+    """Output and exit code of one command."""
 
     code: int
     out: str
@@ -25,32 +25,32 @@ class Answer:
 
 
 class CommandLine:
-    """Runs commands on one database. Every row of every table tells whether a command changed something."""
+    """Runs commands on one database. All rows of all tables show whether a command changed something."""
 
     def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
         self.store = Store(url, application_name="tests")
 
     def __call__(self, *arguments: str) -> Answer:
-        """Run it, however it ends."""
+        """Run the command and return its answer, whatever its exit code."""
         self._capsys.readouterr()
         with logging_kept():
             code = run(list(arguments))
-        said = self._capsys.readouterr()
-        return Answer(code, said.out, said.err)
+        captured = self._capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
 
     def ok(self, *arguments: str) -> str:
-        """Its table, when it did what was asked and had nothing to complain about."""
+        """Return the output of a command that must succeed without a message."""
         answer = self(*arguments)
         assert (answer.code, answer.err) == (0, ""), answer.err
         return answer.out
 
     def json(self, *arguments: str) -> Any:
-        """What `--json` prints, parsed."""
+        """Return the parsed output with `--json`."""
         return json.loads(self.ok(*arguments, "--json"))
 
     def refused(self, *arguments: str, code: int = 2) -> str:
-        """Its one line on standard error, when it refused and changed nothing."""
+        """Return the one line on standard error of a command that must fail and change nothing."""
         before = self.rows()
         answer = self(*arguments)
         assert (answer.code, answer.out) == (code, ""), answer.err
@@ -60,22 +60,22 @@ class CommandLine:
         return answer.err
 
     def rehearsed(self, *arguments: str) -> str:
-        """What `--dry-run` prints, when it changed nothing."""
+        """Return the output with `--dry-run` of a command that must change nothing."""
         before = self.rows()
-        said = self.ok(*arguments, "--dry-run")
+        output = self.ok(*arguments, "--dry-run")
         assert self.rows() == before
-        return said
+        return output
 
     def rows(self) -> dict[str, list[str]]:
-        """Every row of every table, as text."""
+        """Return every row of every table, as text."""
         return every_row(self.store)
 
     def column(self, statement: str) -> list[Any]:
-        """The first column of what it selects."""
+        """Return the first column of the selected rows."""
         with self.store.transaction() as tx:
             return list(tx.execute(text(statement)).scalars())
 
     def execute(self, statement: str, **parameters: object) -> None:
-        """Change rows by hand, as a test may."""
+        """Change rows directly, in a transaction."""
         with self.store.transaction() as tx:
             tx.execute(text(statement), parameters)

@@ -1,4 +1,4 @@
-"""What tests have a child process compute."""
+"""Functions that tests run in a child process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def process_id() -> int:
 
 
 def environment() -> tuple[list[str], dict[str, str]]:
-    """The command line and the environment."""
+    """Return the command line and the environment."""
     return sys.orig_argv, dict(os.environ)
 
 
 def for_ever(started: str) -> NoReturn:
-    """Note in a file that it has begun, and never end."""
+    """Write this process's id to the file, and never end."""
     Path(started).write_text(str(os.getpid()))
     while True:
         threading.Event().wait()
@@ -40,7 +40,7 @@ def leave(code: int) -> NoReturn:
 
 
 class Unreadable(Exception):
-    """Cannot be unpickled."""
+    """An object that cannot be unpickled."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} {two}")

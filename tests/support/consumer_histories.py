@@ -1,4 +1,4 @@
-"""Random lives of a topic and its consumers, and what an assignment moves in them."""
+"""Random histories of a topic and its consumers, and the moves of an assignment in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Assign = Callable[[SegmentLayout, Collection[int], Collection[str], Mapping[Segm
 
 @dataclass(frozen=True)
 class Step:
-    """What happened, and the topic after it; everything that is sealed has been read."""
+    """An event, and the topic after it; every sealed segment is drained."""
 
     event: str
     layout: SegmentLayout
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass
 class Moved:
-    """Buckets that changed hands, the fewest that had to, and the steps in which it was more than that."""
+    """Number of moved buckets, the smallest possible number, and the steps with more moves than that."""
 
     steps: int = 0
     moves: int = 0
@@ -52,7 +52,7 @@ class Moved:
 
 
 def history(random: Random, steps: int, *, max_segments: int, max_consumers: int) -> Iterator[Step]:
-    """The first step is the topic as it was made; `steps` events follow."""
+    """Yield the topic after its creation, then up to `steps` events."""
     segments = random.randint(1, max_segments // 2)
     layout = SegmentLayout.initial(segments, bucket_budget=random.randint(1, 16), now=0)
     consumers = frozenset(f"c{i:03}" for i in range(random.randint(1, max_consumers - 1)))
@@ -74,7 +74,7 @@ def history(random: Random, steps: int, *, max_segments: int, max_consumers: int
 
 
 def _changed(random: Random, layout: SegmentLayout, event: str, now: int, max_segments: int) -> SegmentLayout:
-    """The layout after it, or the same one where it cannot be."""
+    """Return the layout after the event, or the same layout if the event is impossible."""
     index = random.randrange(len(layout.active))
     segment_id = layout.active[index].segment_id
     try:
@@ -92,13 +92,15 @@ def _changed(random: Random, layout: SegmentLayout, event: str, now: int, max_se
 def play(
     steps: Iterable[Step], assign: Assign, moved: Mapping[tuple[str, str], Moved] | None = None
 ) -> dict[tuple[str, str], Moved]:
-    """Moves by regime and event, added to `moved`. Each assignment begins with the owners that the one before left."""
-    found: defaultdict[tuple[str, str], Moved] = defaultdict(Moved, moved or {})
+    """Return the moves and the fewest possible moves by regime and event, added to those of `moved`, which is not to be used afterwards.
+    Each assignment begins with the owners that the previous one left.
+    """
+    counts: defaultdict[tuple[str, str], Moved] = defaultdict(Moved, moved or {})
     owners: dict[SegmentBucket, str] = {}
     for step in steps:
         shares = assign(step.layout, step.drained, step.consumers, owners)
         ready = candidates(step.layout, step.drained)
         least = least_moves(step.layout, ready, step.consumers, owners, share_buckets=True)
-        found[step.regime, step.event].add(moves(step.layout, owners, shares), least)
+        counts[step.regime, step.event].add(moves(step.layout, owners, shares), least)
         owners = {unit: name for name, share in shares.items() for unit in share}
-    return dict(found)
+    return dict(counts)

@@ -1,4 +1,4 @@
-"""Rates from counters, where a test needs no reason for a missing one."""
+"""Rates from counters, for tests that need no reason for a missing rate."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def rates_from_counters(
     samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
 ) -> WindowLoad | None:
     """Return the rates of one segment over the window; None without a rate."""
-    judged = judge_counters(samples, window_end_ms, window_ms)
-    return None if isinstance(judged, NoRate) else judged
+    result = judge_counters(samples, window_end_ms, window_ms)
+    return None if isinstance(result, NoRate) else result

@@ -1,6 +1,6 @@
-"""An HTTP server that answers as a test tells it: a status, half a body, nothing for long, a cut connection.
+"""An HTTP server that answers as a test defines: a status, half a body, a long silence, a cut connection.
 
-Behaviours are used up in order, one a request; the last one serves for all that follow. Every request is kept.
+Behaviours are used in order, one for each request; the last one serves all further requests. Every request is recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Conversation(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def handle_one_request(self) -> None:
-        """Keep what was asked, and do as told."""
+        """Record the request, and perform the next behaviour."""
         self.raw_requestline = self.rfile.readline(65_537)
         if not self.raw_requestline or not self.parse_request():
             self.close_connection = True
@@ -44,10 +44,10 @@ class Conversation(BaseHTTPRequestHandler):
         broker.next_behaviour()(self)
 
     def log_message(self, *_arguments: object) -> None:
-        """Not to standard error."""
+        """Log nothing."""
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        """A whole answer."""
+        """Send a complete answer."""
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
@@ -62,7 +62,7 @@ class Conversation(BaseHTTPRequestHandler):
 
 @dataclass
 class CrookedBroker:
-    """The server's address, its script, and what it heard."""
+    """The server's address, its script, and the requests it received (`heard`)."""
 
     url: str
     script: list[Behaviour]
@@ -71,37 +71,37 @@ class CrookedBroker:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_behaviour(self) -> Behaviour:
-        """The one for this request."""
+        """Return the behaviour for this request; the last one stays in the script."""
         with self._lock:
             return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
     def behaves(self, *behaviours: Behaviour) -> None:
-        """From now on."""
+        """Replace the script."""
         with self._lock:
             self.script[:] = behaviours
 
     # What it can be told.
 
     def says(self, status: int, document: object = None, **headers: str) -> Behaviour:
-        """An answer with that document, or without any."""
+        """Return a behaviour: an answer with that document, or without a body."""
         body = b"" if document is None else json.dumps(document).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return lambda conversation: conversation.answer(status, body, named)
 
     def refuses(self, status: int, reason: str, **headers: str) -> Behaviour:
-        """A broker's own form of a refusal."""
+        """Return a behaviour: a refusal in a broker's form."""
         return self.says(status, {"reason": reason}, **headers)
 
     def says_text(self, status: int, text: str) -> Behaviour:
-        """An answer that is not JSON."""
+        """Return a behaviour: an answer that is not JSON."""
         return lambda conversation: conversation.answer(status, text.encode(), {})
 
     def cuts(self) -> Behaviour:
-        """The connection ends without a word."""
+        """Return a behaviour: the connection ends without an answer."""
         return lambda conversation: conversation.cut()
 
     def cuts_in_mid_answer(self) -> Behaviour:
-        """A thousand bytes are announced and a few come."""
+        """Return a behaviour: a thousand bytes are announced and a few are sent."""
 
         def act(conversation: Conversation) -> None:
             conversation.send_response(200)
@@ -114,7 +114,7 @@ class CrookedBroker:
         return act
 
     def is_silent(self) -> Behaviour:
-        """No answer until the test ends."""
+        """Return a behaviour: no answer until the test ends."""
 
         def act(conversation: Conversation) -> None:
             self.released.wait(60)
@@ -123,7 +123,7 @@ class CrookedBroker:
         return act
 
     def drips(self) -> Behaviour:
-        """A byte now and then, so that no single wait for one runs out, until the test ends."""
+        """Return a behaviour: one byte at short intervals, so that no wait for a byte times out, until the test ends."""
 
         def act(conversation: Conversation) -> None:
             conversation.send_response(200)
@@ -143,12 +143,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away, or whose certificate is refused, is part of the test."""
+        """Ignore the error: a client that disconnects, or whose certificate is refused, is part of the test."""
 
 
 @contextmanager
 def crooked_broker(tls: ssl.SSLContext | None = None) -> Iterator[CrookedBroker]:
-    """A server on loopback that says 500 until it is told otherwise."""
+    """Run a server on loopback that answers 500 until it gets a script."""
     server = _Server(("127.0.0.1", 0), Conversation)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

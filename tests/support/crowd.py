@@ -1,4 +1,4 @@
-"""A process that has many descriptors open, as a worker with thousands of watches or an application with as many sockets."""
+"""A process with many open descriptors, like a worker with thousands of watches or an application with as many sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _MORE = 400
 
 @contextmanager
 def crowded() -> Iterator[None]:
-    """Whatever is opened meanwhile has a number that `select.select` refuses."""
+    """Open descriptors, so that those opened in the block have numbers that `select.select` refuses. Skips the test if the limit is too
+    low.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = KNOWN_TO_SELECT + _MORE
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -29,6 +31,6 @@ def crowded() -> Iterator[None]:
             taken.append(os.dup(taken[0]))
         yield
     finally:
-        for one in taken:
-            os.close(one)
+        for descriptor in taken:
+            os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,7 +1,7 @@
-"""How many cases a test draws where their number is a matter of patience: few usually, many with `make chaos`.
+"""Number of cases that a test draws, if the number is a matter of time: few usually, many with `make chaos`.
 
-`make chaos` sets ``CLEAVE_THOROUGH``, and runs every test that draws its cases once more. Marker `drawn` is on all of
-Hypothesis' tests by itself; who draws otherwise marks it.
+`make chaos` sets `CLEAVE_THOROUGH`, and runs every test that draws its cases again. All Hypothesis tests have the marker `drawn`
+automatically; other tests that draw must set it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ THOROUGH = bool(os.environ.get("CLEAVE_THOROUGH"))
 
 
 def cases(usually: int, thoroughly: int) -> int:
-    """The number of the two that is meant now."""
+    """Return the number for the present run."""
     return thoroughly if THOROUGH else usually
 
 
 def load_profile() -> None:
-    """How many examples a law has that does not say; how long one takes on a busy machine is no failure."""
+    """Set the number of examples of Hypothesis tests that do not set it. No deadline applies, because one example may be slow on a busy
+    machine.
+    """
     settings.register_profile("cleave", deadline=None, max_examples=cases(25, 200))
     settings.load_profile("cleave")

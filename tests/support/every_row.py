@@ -1,4 +1,4 @@
-"""Every row of every table, as text: whether anything was changed."""
+"""Every row of every table, as text, to detect changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TABLES = text("""
 
 
 def every_row(store: Store, *, but: Collection[str] = ()) -> dict[str, list[str]]:
-    """By table, without those that are named."""
+    """Return the rows by table, without the tables in `but`."""
     with store.transaction() as tx:
         tables = [table for table in tx.execute(_TABLES).scalars() if table not in but]
         return {

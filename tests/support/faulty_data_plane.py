@@ -1,7 +1,7 @@
-"""A data plane whose calls fail on purpose: before the act, or after it when the caller has given up.
+"""A data plane whose calls fail on purpose: before the action, or after it, when the caller has given up.
 
-Wraps any real data plane, so that a test of the runner or the reconciler meets each failure at each call while
-the acts that happen are real. Every call is numbered in the order of arrival, from 1.
+Wraps any real data plane, so that a test of the runner or the reconciler meets each failure at each call, while the performed actions are
+real. Every call is numbered in the order of arrival, from 1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CALLS = frozenset(
 
 
 class Fault(StrEnum):
-    """What goes wrong with one call."""
+    """Failure of one call."""
 
     REFUSED = "refused"
     """DataPlaneUnavailable; the act did not happen."""
@@ -67,7 +67,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """Fails the calls it fits: by name, by number, or by both; `times` None means for ever."""
+    """Fails the calls that it fits: by name, by number, or by both; `times` None: without end."""
 
     fault: Fault
     call: str | None = None
@@ -75,12 +75,12 @@ class PlannedFault:
     times: int | None = 1
 
     def fits(self, call: str, number: int) -> bool:
-        """Whether it is meant for this call."""
+        """Return True if the fault applies to this call."""
         return self.call in (None, call) and self.number in (None, number)
 
 
 class FaultyDataPlane:
-    """Stands in for the data plane it wraps; pass it as `as_data_plane()`. Safe to share between threads."""
+    """Replaces the data plane that it wraps; pass it as `as_data_plane()`. Safe to share between threads."""
 
     def __init__(self, wrapped: DataPlane, *faults: PlannedFault) -> None:
         for planned in faults:
@@ -97,21 +97,21 @@ class FaultyDataPlane:
         """Runs ahead of each call, outside the lock: to stop the world, or to kill somebody."""
 
     def as_data_plane(self) -> DataPlane:
-        """The same object, for the type checker."""
+        """Return this object, with the type of a data plane."""
         return cast(DataPlane, self)
 
     @property
     def __class__(self) -> type[Any]:
-        """Of the wrapped one, since callers ask a plane whether it is a `LayoutKeeper`."""
+        """Class of the wrapped plane, because callers check whether a plane is a `LayoutKeeper`."""
         return type(self._wrapped)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._wrapped, name)
+        attribute = getattr(self._wrapped, name)
         if name not in CALLS:
-            return found
+            return attribute
 
         def call(*arguments: Any, **named: Any) -> Any:
-            return self._perform(name, partial(found, *arguments, **named), (*arguments, *named.values()))
+            return self._perform(name, partial(attribute, *arguments, **named), (*arguments, *named.values()))
 
         return call
 
@@ -128,9 +128,9 @@ class FaultyDataPlane:
         return act()
 
     def _strike(self, name: str, number: int) -> Fault | None:
-        for planned, left in self._left.items():
-            if left != 0 and planned.fits(name, number):
-                self._left[planned] = None if left is None else left - 1
+        for planned, remaining in self._left.items():
+            if remaining != 0 and planned.fits(name, number):
+                self._left[planned] = None if remaining is None else remaining - 1
                 self.injected.append((name, planned.fault))
                 return planned.fault
         return None

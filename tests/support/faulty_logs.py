@@ -1,4 +1,4 @@
-"""A `LogClient` whose appends and openings go wrong on purpose; everything else is the wrapped one's."""
+"""A `LogClient` whose appends and opened readers fail on purpose; all other calls go to the wrapped client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from controller.domain.hash_range import HashRange
 
 
 class FaultyLogs:
-    """Set one of the counts, the next so many appends suffer it; name a log, and no reader of it is opened."""
+    """Set one of the counts, and as many appends fail in that way; name a log, and no reader of it is opened."""
 
     def __init__(self, wrapped: LogClient) -> None:
         self._wrapped = wrapped
@@ -56,7 +56,9 @@ class FaultyLogs:
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """As the wrapped one, or not."""
+        """Append by the wrapped client, as the counts say: refuse with DataPlaneUnavailable, store only the first messages, or store all
+        and raise DataPlaneTimeout.
+        """
         if self.refuse:
             self.refuse -= 1
             raise DataPlaneUnavailable("injected: refused", delay_seconds=0.01)
@@ -81,7 +83,7 @@ class FaultyLogs:
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> LogReader:
-        """The wrapped one's, or none."""
+        """Open a reader of the wrapped client, or fail."""
         self._demand_reach(backing_topic)
         if backing_topic in self.held:
             raise LostRace(f"injected: reader x has {backing_topic}", 0.01)
@@ -99,14 +101,14 @@ class FaultyLogs:
         )
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """The wrapped one's, or none."""
+        """Return the position from the wrapped client, or fail."""
         self._demand_reach(backing_topic)
         return self._wrapped.locate(backing_topic, instant_ms)
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PositionReader:
-        """The wrapped one's, or none."""
+        """Open a reader of the wrapped client, or fail."""
         self._demand_reach(backing_topic)
         reader = self._wrapped.open_reader_at(backing_topic, after, on_arrival=on_arrival)
         return self._at_times_deaf(
@@ -116,7 +118,7 @@ class FaultyLogs:
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> QueueReader:
-        """The wrapped one's, or none."""
+        """Open a reader of the wrapped client, or fail."""
         self._demand_reach(backing_topic)
         reader = self._wrapped.open_queue_reader(
             backing_topic, subscription, owner=owner, on_arrival=on_arrival
@@ -130,7 +132,9 @@ class FaultyLogs:
             self.hang(backing_topic)
 
     def hang(self, backing_topic: str) -> None:
-        """Until `goes_on`, or as long as it is named. The application's own thread is not to be kept."""
+        """Wait until `goes_on` is set, or until the log is no longer named; then raise DataPlaneTimeout. Not for the application's own
+        thread.
+        """
         assert threading.current_thread() is not threading.main_thread(), (
             f"{backing_topic} keeps the application"
         )
@@ -144,42 +148,42 @@ class FaultyLogs:
         return _DeafReader(self, backing_topic, reader)
 
     def close(self) -> None:
-        """The wrapped one's."""
+        """Close the wrapped client."""
         self._wrapped.close()
 
 
 class _DeafReader:
-    """The wrapped one, of any kind, while its log is not deaf."""
+    """A wrapped reader of any kind, whose calls fail or hang while its log is in `deaf`."""
 
     def __init__(self, logs: FaultyLogs, backing_topic: str, wrapped: Any) -> None:
         self._logs, self._backing_topic, self._wrapped = logs, backing_topic, wrapped
 
     def __getattr__(self, name: str) -> Any:
-        """What needs no answer."""
+        """Return an attribute of the wrapped reader that needs no answer of the log."""
         return getattr(self._wrapped, name)
 
     def may_wait(self) -> bool:
-        """Whether a read would be kept."""
+        """Return True if a read would wait."""
         return self._backing_topic in self._logs.deaf
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The wrapped one's, or none."""
+        """Read by the wrapped reader, or fail."""
         self._answer_or_hang()
-        found: Sequence[LogMessage] = self._wrapped.read(limit)
-        return found
+        messages: Sequence[LogMessage] = self._wrapped.read(limit)
+        return messages
 
     def is_drained(self) -> bool:
-        """The wrapped one's, or none."""
+        """Return the wrapped reader's result, or fail."""
         self._answer_or_hang()
         return bool(self._wrapped.is_drained())
 
     def is_at_end(self) -> bool:
-        """The wrapped one's, or none."""
+        """Return the wrapped reader's result, or fail."""
         self._answer_or_hang()
         return bool(self._wrapped.is_at_end())
 
     def close(self) -> None:
-        """The wrapped one's, at last."""
+        """Close the wrapped reader, after a possible hang."""
         with suppress(DataPlaneTimeout):
             self._answer_or_hang()
         self._wrapped.close()
@@ -190,55 +194,55 @@ class _DeafReader:
 
 
 class _SlowReader:
-    """The wrapped one's messages, later."""
+    """A wrapped reader whose first reads are empty."""
 
     def __init__(self, wrapped: LogReader, slow_reads: int) -> None:
         self._wrapped, self._left = wrapped, slow_reads
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Nothing yet, or what the wrapped one has."""
+        """Return nothing for the first reads, then the messages of the wrapped reader."""
         if self._left:
             self._left -= 1
             return ()
         return self._wrapped.read(limit)
 
     def acknowledge(self, position: Position) -> None:
-        """The wrapped one's."""
+        """Acknowledge by the wrapped reader."""
         self._wrapped.acknowledge(position)
 
     def is_drained(self) -> bool:
-        """The wrapped one's."""
+        """Return the wrapped reader's result."""
         return self._wrapped.is_drained()
 
     def close(self) -> None:
-        """The wrapped one's."""
+        """Close the wrapped reader."""
         self._wrapped.close()
 
 
 class _SlowPositionReader:
-    """The wrapped one's messages, later."""
+    """A wrapped position reader whose first reads are empty."""
 
     def __init__(self, wrapped: PositionReader, slow_reads: int) -> None:
         self._wrapped, self._left = wrapped, slow_reads
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Nothing yet, or what the wrapped one has."""
+        """Return nothing for the first reads, then the messages of the wrapped reader."""
         if self._left:
             self._left -= 1
             return ()
         return self._wrapped.read(limit)
 
     def is_at_end(self) -> bool:
-        """The wrapped one's."""
+        """Return the wrapped reader's result."""
         return self._wrapped.is_at_end()
 
     def close(self) -> None:
-        """The wrapped one's."""
+        """Close the wrapped reader."""
         self._wrapped.close()
 
 
 class HeldLogs(FaultyLogs):
-    """The first appends of each bucket wait for each other, and how many of one bucket were at once is noted."""
+    """Logs whose first appends of the buckets wait for each other; the number of concurrent appends of one bucket is recorded."""
 
     def __init__(self, wrapped: LogClient, at_once: int) -> None:
         super().__init__(wrapped)
@@ -248,7 +252,7 @@ class HeldLogs(FaultyLogs):
         self.most_of_one_bucket = 0
 
     def meet(self) -> None:
-        """Wait for the others."""
+        """Wait for the first appends of the other buckets."""
         self._meeting.wait(20.0)
         self.met += 1
 

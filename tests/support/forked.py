@@ -1,8 +1,8 @@
-"""A process that makes one object of the client or the store, uses the object, forks, and uses the object again.
+"""A process that creates one object of the client or the store, uses the object, forks, and uses the object again.
 
 `python -m tests.support.forked KIND`, with a `Place` as JSON on its standard input. The child calls everything public of the object, or
-what a child may do with the object, and ends as any Python process does. The parent then goes on with the object. What both have found
-is printed, a line of JSON for each.
+what a child may do with the object, and ends as any Python process does. The parent then continues with the object. The results of both
+are printed, a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Use = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the topic of one segment is."""
+    """Addresses of a topic of one segment."""
 
     address: str
     token: str
@@ -65,11 +65,11 @@ class Place:
     service_url: str = ""
 
     def servers(self) -> Servers:
-        """Workers."""
+        """Return a client of the workers."""
         return Servers([self.address], self.token, call_timeout_seconds=25.0)
 
     def logs(self) -> LogClient:
-        """The topic's data plane."""
+        """Return a client of the topic's data plane."""
         access = None
         if self.service_url:
             access = PulsarAccess(admin_url=self.admin_url, service_url=self.service_url)
@@ -77,19 +77,21 @@ class Place:
         return build_log_client(self.plane, settings)
 
     def connections(self) -> object:
-        """Return the broker's producers and consumers of the topic, with when each has connected; None on the embedded plane."""
+        """Return the broker's producers and consumers of the topic, each with log, time of connection and address. None on the embedded
+        plane.
+        """
         if not self.admin_url:
             return None
-        found = []
+        connected = []
         tenant_and_namespace = self.topic.removeprefix("topic://").rpartition("/")[0]
         base = f"{self.admin_url}/admin/v2/persistent"
         for log in requests.get(f"{base}/{tenant_and_namespace}", timeout=SECONDS).json():
             stats = requests.get(f"{base}/{log.removeprefix('persistent://')}/stats", timeout=SECONDS).json()
             users = [*stats["publishers"]]
-            for one in stats["subscriptions"].values():
-                users += one["consumers"]
-            found += [(log, one["connectedSince"], one["address"]) for one in users]
-        return sorted(found)
+            for client in stats["subscriptions"].values():
+                users += client["consumers"]
+            connected += [(log, client["connectedSince"], client["address"]) for client in users]
+        return sorted(connected)
 
 
 class Scene:
@@ -103,7 +105,7 @@ class Scene:
         self._producer, self._sent = f"feed-{secrets.token_hex(4)}", 0
 
     def feed(self) -> None:
-        """One message more."""
+        """Append one more message."""
         self._sent += 1
         message = [OutgoingMessage(b"%d" % self._sent, b"key")]
         assert self.logs.append(self.log, message, producer=self._producer, sequence=self._sent) == 1
@@ -125,12 +127,12 @@ class Scene:
 
 
 def refusals(made: object) -> dict[str, str]:
-    """Return what becomes of each public method and property of the object."""
+    """Return the result or the error of each public method and property of the object, by name."""
     return {name: _attempt(made, name) for name in _public(type(made))}
 
 
 def _public(kind: type) -> list[str]:
-    members = {name: member for one in kind.__mro__ for name, member in vars(one).items()}
+    members = {name: member for owner in kind.__mro__ for name, member in vars(owner).items()}
     is_called = {
         name
         for name, member in members.items()
@@ -244,13 +246,13 @@ def _reader(scene: Scene) -> Any:
 def _read(scene: Scene, reader: Any) -> None:
     scene.feed()
     until = time.monotonic() + SECONDS
-    while not (found := reader.read(10)) and time.monotonic() < until:
+    while not (messages := reader.read(10)) and time.monotonic() < until:
         time.sleep(0.01)
-    assert found
+    assert messages
     if hasattr(reader, "give_back"):
-        reader.acknowledge([one.position for one in found])
+        reader.acknowledge([message.position for message in messages])
     elif hasattr(reader, "acknowledge"):
-        reader.acknowledge(found[-1].position)
+        reader.acknowledge(messages[-1].position)
 
 
 def _logs(scene: Scene, _logs: LogClient) -> None:
@@ -311,7 +313,7 @@ def _servers(scene: Scene) -> Iterator[tuple[Use, Use]]:
 @contextmanager
 def _source(source: HttpSource | PostgresSource, topic: str) -> Iterator[tuple[Use, Use]]:
     topic_id = source.topic(topic).topic_id
-    kept = source.watch(topic_id, lambda: None)
+    parents_watch = source.watch(topic_id, lambda: None)
 
     def look() -> object:
         changed = threading.Event()
@@ -323,11 +325,11 @@ def _source(source: HttpSource | PostgresSource, topic: str) -> Iterator[tuple[U
         return source.topic(topic).name
 
     def look_in_child() -> object:
-        kept.close()
+        parents_watch.close()
         return look()
 
     yield look_in_child, lambda: source.topic(topic).name
-    kept.close()
+    parents_watch.close()
 
 
 @contextmanager
@@ -344,9 +346,9 @@ def _plane(scene: Scene) -> Iterator[tuple[Use, Use]]:
         return sorted(plane.list_subscriptions(scene.log))
 
     def look_in_child() -> object:
-        found = look()
+        result = look()
         plane.close()
-        return found
+        return result
 
     assert look()
     with closing(plane):
@@ -355,7 +357,9 @@ def _plane(scene: Scene) -> Iterator[tuple[Use, Use]]:
 
 @contextmanager
 def _store(scene: Scene) -> Iterator[tuple[Use, Use]]:
-    """When the process forks, another thread has one of the two connections, and the other one is idle."""
+    """Yield the child's and the parent's use of a store. At the fork another thread uses one of its two connections, and the other one is
+    idle.
+    """
     store = Store(scene.place.database, pool_size=2, application_name="forked")
     is_taken, may_end, ended = threading.Event(), threading.Event(), threading.Event()
     servers: list[object] = []
@@ -397,7 +401,7 @@ def _store(scene: Scene) -> Iterator[tuple[Use, Use]]:
 
 @contextmanager
 def _transaction(scene: Scene) -> Iterator[tuple[Use, Use]]:
-    """The process forks in the middle of a transaction."""
+    """Yield the child's and the parent's use of a transaction that is open at the fork."""
     store = Store(scene.place.database, application_name="forked")
     with store.transaction() as tx:
         tx.execute(text("CREATE TABLE kept (number integer)"))
@@ -421,12 +425,12 @@ def _listener(scene: Scene) -> Iterator[tuple[Use, Use]]:
         listener.wait(SECONDS)
 
         def look_in_child() -> object:
-            told = [one.channel for one in listener.wait(SECONDS)]
+            channels = [notification.channel for notification in listener.wait(SECONDS)]
             listener.interrupt()
             listener.close()
-            return told
+            return channels
 
-        yield look_in_child, lambda: [one.channel for one in listener.wait(0.1)]
+        yield look_in_child, lambda: [notification.channel for notification in listener.wait(0.1)]
 
 
 SHARED: Mapping[str, Callable[[Scene], AbstractContextManager[tuple[Use, Use]]]] = {
@@ -442,7 +446,7 @@ SHARED: Mapping[str, Callable[[Scene], AbstractContextManager[tuple[Use, Use]]]]
 
 
 def in_child(act: Callable[[], object]) -> int:
-    """Fork. Return the child's id in the parent; the child says what `act` has found, and ends as any process does."""
+    """Fork. Return the child's id in the parent; the child prints the result of `act`, and ends as any process does."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(int(SECONDS))  # what hangs in a child ends
@@ -451,20 +455,20 @@ def in_child(act: Callable[[], object]) -> int:
     return pid
 
 
-def _say(found: object) -> None:
+def _say(result: object) -> None:
     os.write(
-        sys.stdout.fileno(), f"{json.dumps(found)}\n".encode()
+        sys.stdout.fileno(), f"{json.dumps(result)}\n".encode()
     )  # at once, since children may speak together
 
 
 def demand_ended(pid: int) -> None:
-    """Wait for the child. Its end must be a good one."""
+    """Wait for the child, and assert that it ended with exit code 0."""
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0, status
 
 
 def _go_on(scene: Scene, use: Use, act: Callable[[], object], before: object) -> None:
-    """Fork, and find everything as it was."""
+    """Fork, and assert that the parent's objects work as before."""
     connections = scene.place.connections()
     demand_ended(in_child(act))
     assert scene.place.connections() == connections, (connections, scene.place.connections())
@@ -475,7 +479,7 @@ def _go_on(scene: Scene, use: Use, act: Callable[[], object], before: object) ->
 
 
 def send_from_children(place: Place, *, is_made_before: bool) -> None:
-    """Two children send 100 messages each: by the producer of their parent, or each by one of its own, as a preforking server has it."""
+    """Let two children send 100 messages each: by their parent's producer, or each by its own, as in a preforking server."""
     servers = place.servers()
     with ExitStack() as stack:
 
@@ -502,7 +506,7 @@ def send_from_children(place: Place, *, is_made_before: bool) -> None:
 
 
 def main() -> None:
-    """See this module's opening."""
+    """Run the process that this module describes."""
     kind, place = sys.argv[1], Place(**json.load(sys.stdin))
     if kind in ("made before", "made after"):
         send_from_children(place, is_made_before=kind == "made before")

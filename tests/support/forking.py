@@ -1,4 +1,4 @@
-"""Forks this process, or starts one that forks (`forked`), and judges what the child was told."""
+"""Forks this process, or starts one that forks (`forked`), and checks the child's results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDINGS = {"close": "returned None", "end": "returned None"}
 
 
 def found_by(kind: str, place: Place) -> list[object]:
-    """Return what a process of this kind has found, its children first. It has to end well, and by itself."""
+    """Run a process of this kind, and return its results, those of its children first. The process must end by itself with exit code 0."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.support.forked", kind],
         input=json.dumps(asdict(place)),
@@ -34,31 +34,31 @@ def found_by(kind: str, place: Place) -> list[object]:
 
 
 def in_child(act: Callable[[], object]) -> Any:
-    """Return what `act` returns in a forked child, which ends at once; what it raises as text."""
+    """Return the result of `act` in a forked child, which ends at once; an error as text."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         signal.alarm(int(SECONDS))
         try:
-            found = act()
+            result = act()
         except Exception as error:  # noqa: BLE001 - the parent's to judge
-            found = f"{type(error).__name__}: {error}"
-        os.write(write, json.dumps(found).encode())
+            result = f"{type(error).__name__}: {error}"
+        os.write(write, json.dumps(result).encode())
         os._exit(0)
     os.close(write)
-    with os.fdopen(read) as told:
-        found = json.loads(told.read())
+    with os.fdopen(read) as pipe:
+        result = json.loads(pipe.read())
     os.waitpid(pid, 0)
-    return found
+    return result
 
 
 def demand_refused(in_child: object) -> None:
-    """Each call was refused with one sentence, but for those that end something, which did nothing."""
+    """Assert that each call was refused with one sentence, except the ending ones, which did nothing."""
     assert isinstance(in_child, Mapping)
     assert len(in_child) > 1
-    for name, told in in_child.items():
+    for name, result in in_child.items():
         if name in _ENDINGS:
-            assert told == _ENDINGS[name], name
+            assert result == _ENDINGS[name], name
         else:
-            assert "was made in process" in told, (name, told)
-            assert "make one after the fork" in told, (name, told)
+            assert "was made in process" in result, (name, result)
+            assert "make one after the fork" in result, (name, result)

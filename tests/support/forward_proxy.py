@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback: it sends each request on to the server that its first line names, and notes what it was asked for."""
+"""An HTTP proxy on loopback: it sends each request on to the server that its first line names, and records the first lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOP_BY_HOP = frozenset(
 
 @dataclass
 class ForwardProxy:
-    """Its address, and the first line of each request."""
+    """Its address, and the first line of each request (`asked`)."""
 
     url: str
     asked: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class ForwardProxy:
 
 @contextmanager
 def forward_proxy() -> Iterator[ForwardProxy]:
-    """Runs until the end of the block."""
+    """Run a proxy until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -45,19 +45,28 @@ def forward_proxy() -> Iterator[ForwardProxy]:
             self.wfile.write(content)
 
         def _forwarded(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            given = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
+            request_headers = {
+                name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP
+            }
             with requests.Session() as session:
                 session.trust_env = False
                 answer = session.request(
-                    self.command, self.path, headers=given, data=body, timeout=30, allow_redirects=False
+                    self.command,
+                    self.path,
+                    headers=request_headers,
+                    data=body,
+                    timeout=30,
+                    allow_redirects=False,
                 )
-            kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-            return answer.status_code, kept, answer.content
+            response_headers = {
+                name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP
+            }
+            return answer.status_code, response_headers, answer.content
 
         do_GET = do_POST = do_PUT = do_DELETE = do_CONNECT = _answer  # noqa: N815  # the library's names
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         proxy = ForwardProxy(f"http://127.0.0.1:{server.server_port}")

@@ -1,4 +1,4 @@
-"""The REST API asked from its own description: what is generated, who asks, and what every answer is checked for."""
+"""Requests to the REST API generated from its own description: the requests, their callers, and the checks of every answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ _PATIENCE_SECONDS = 120.0
 
 
 def described(address: str) -> Any:
-    """The schema of a real worker. Topics of thousands of segments take their time, and are not what is looked for."""
+    """Return the schema of a real worker. Its maximum of segments is lower, because topics of thousands of segments take long and are not
+    the subject.
+    """
     document = httpx.get(f"{address}/openapi.json", timeout=60.0).text
     document = document.replace('"maximum":65536', f'"maximum":{MOST_SEGMENTS}')
     for examples in GOOD_FOR_ONE:
@@ -55,7 +57,7 @@ def described(address: str) -> Any:
 
 
 def asker(path: str) -> dict[str, str]:
-    """The header of whoever may call it."""
+    """Return the header of a token that may call the path."""
     if path == "/api/v1/load/samples":
         token = token_of(Role.BROKER)
     elif "/consumers/" in path or "/queue" in path or path.endswith(("/key-counts", "/suspects")):
@@ -67,7 +69,7 @@ def asker(path: str) -> dict[str, str]:
 
 @dataclass
 class Answers:
-    """What came back, counted. A failure is noted and the next request goes on."""
+    """Counts of the answers. A failure is recorded and the next request follows."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     streams: int = 0
@@ -77,17 +79,19 @@ class Answers:
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Return the number of all answers."""
         return sum(self.statuses.values())
 
     def ask(self, case: schemathesis.Case, session: requests.Session) -> requests.Response:
-        """The answer, checked; of a stream only its beginning is read. Where the library does not send the request there is none."""
+        """Send the request, check the answer, and return it; of a stream only the beginning is read. Return an empty answer if the
+        library does not send the request.
+        """
         is_stream = re.search(STREAMS, case.operation.path) is not None
-        given = case.as_transport_kwargs(headers=asker(case.operation.path))
+        transport_options = case.as_transport_kwargs(headers=asker(case.operation.path))
         began = time.perf_counter()
         try:
             answer = session.request(
-                **given, stream=is_stream, timeout=_PATIENCE_SECONDS, allow_redirects=False
+                **transport_options, stream=is_stream, timeout=_PATIENCE_SECONDS, allow_redirects=False
             )
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader, UnicodeError):
             return requests.Response()

@@ -142,10 +142,10 @@ class GatedLogs(EmbeddedDataPlane):
         A gate that is not open counts as an unacknowledged message, as its barrier would on a broker.
         """
         self._note("persist", backing_topic)
-        left = self.backlog(backing_topic, subscription)
-        if left is None:
+        backlog = self.backlog(backing_topic, subscription)
+        if backlog is None:
             raise SubscriptionNotFound(f"no subscription {subscription} on {backing_topic}")
-        is_read = left == 0 and (backing_topic, subscription) not in self.gates
+        is_read = backlog == 0 and (backing_topic, subscription) not in self.gates
         is_terminated = self.segment_state(backing_topic) is LogState.TERMINATED
         return is_terminated and is_read and backing_topic not in self.unwritten
 

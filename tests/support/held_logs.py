@@ -1,4 +1,4 @@
-"""Logs whose calls wait where the test has them wait, and a diary of what happened to their readers."""
+"""Logs whose calls wait at places that the test chooses, and a diary of the events of their readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.scripted_leader import PATIENCE_SECONDS
 
 
 class Diary:
-    """What happened, in order; written by any thread."""
+    """Events in their order. Thread-safe."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[object, ...]] = []
@@ -24,31 +24,31 @@ class Diary:
             self._changed.notify_all()
 
     def wait_for(self, *entry: object) -> None:
-        """Until that was noted."""
+        """Wait until the entry is recorded."""
         with self._changed:
-            found = self._changed.wait_for(lambda: entry in self.entries, PATIENCE_SECONDS)
-            assert found, f"{entry} does not happen; what did: {self.entries}"
+            is_recorded = self._changed.wait_for(lambda: entry in self.entries, PATIENCE_SECONDS)
+            assert is_recorded, f"{entry} does not happen; what did: {self.entries}"
 
     def hold(self, *places: str) -> None:
-        """Whoever comes to one of these waits."""
+        """Hold these places: calls that reach one of them wait."""
         with self._changed:
             self._held.update(places)
 
     def let_go(self, *places: str) -> None:
-        """They wait no longer; all of them where none is named."""
+        """Release these places; without places, all."""
         with self._changed:
             self._held.difference_update(places or tuple(self._held))
             self._changed.notify_all()
 
     def pass_by(self, place: str) -> None:
-        """Waits while the place is held."""
+        """Wait while the place is held."""
         with self._changed:
-            found = self._changed.wait_for(lambda: place not in self._held, PATIENCE_SECONDS)
-            assert found, f"nobody lets go of {place}"
+            is_released = self._changed.wait_for(lambda: place not in self._held, PATIENCE_SECONDS)
+            assert is_released, f"nobody lets go of {place}"
 
 
 class HeldReader:
-    """The so manieth that was opened. Its messages say so."""
+    """The n-th opened reader. Its messages contain its number."""
 
     def __init__(self, logs: HeldLogs, number: int, backing_topic: str) -> None:
         self._logs, self._diary, self.number, self._log = logs, logs.diary, number, backing_topic
@@ -79,10 +79,12 @@ class HeldReader:
 
 
 class HeldLogs:
-    """A `LogClient`. Each reader begins with the first message: what others acknowledged was forgotten, as by a broker that crashed."""
+    """A `LogClient`. Each reader begins with the first message: acknowledgements of earlier readers are lost, as by a broker that
+    crashed.
+    """
 
     def __init__(self, diary: Diary, **messages: int) -> None:
-        """So many messages are in each log."""
+        """`messages` is the number of messages in each log."""
         self.diary, self.messages = diary, dict(messages)
         self.opened = 0
         self.numbers: dict[str, int] = {}
@@ -107,6 +109,6 @@ class HeldLogs:
         return HeldReader(self, number, backing_topic)
 
     def arrive(self, backing_topic: str, messages: int) -> None:
-        """There are so many by now."""
+        """Set the number of messages in the log, and notify its reader."""
         self.messages[backing_topic] = messages
         self.arrivals[backing_topic]()

@@ -1,4 +1,4 @@
-"""Asking schema inspect as the inspector, and a topic with a past to ask about."""
+"""Queries of schema inspect as the inspector, and a topic with a history for them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAME = "topic://t/n/a"
 
 
 def ask(driver: StoreDriver, statement: str, **parameters: object) -> list[dict[str, Any]]:
-    """Rows, read with the inspector's rights."""
+    """Return rows, read with the inspector's rights."""
     with driver.store.transaction() as tx:
         tx.execute(text("SET LOCAL ROLE cleave_inspector"))
         return [dict(row) for row in tx.execute(text(statement), parameters).mappings()]
 
 
 def busy_history(driver: StoreDriver) -> int:
-    """A topic that was split, split again, merged across, and lost its first segment to the collector."""
+    """Create a topic that was split, split again, merged across, and lost its first segment to the collector."""
     topic_id = driver.create(NAME, segments=2).topic_id
     driver.split(topic_id, 0)
     driver.split(topic_id, 3)
@@ -31,7 +31,7 @@ def busy_history(driver: StoreDriver) -> int:
 
 
 def prune(driver: StoreDriver, topic_id: int, segment_id: int) -> None:
-    """Forgets a sealed segment."""
+    """Prune a sealed segment."""
     from controller.store.journal.topic_intents import intend_prune
 
     driver.run(driver.do(intend_prune, topic_id, [segment_id], request()).operation)

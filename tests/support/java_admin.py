@@ -1,9 +1,9 @@
-"""Pulsar 5's own Java admin client in a process of its own, asked line by line.
+"""Pulsar 5's own Java admin client in a separate process, with requests in lines.
 
 `python -m tests.support.java_admin URL TOKEN JARS`. Each line of input is a JSON object with `call`, a signature such as
-`splitSegment(String,long)`, `arguments`, and `of`: `scalableTopics` or `namespaces`. Each line of output is `{"result": …}`,
-`{"refused": status, "reason": …}` or `{"failed": …}`. The call `*` lists the signatures. A JVM cannot be started twice in a process,
-hence the process.
+`splitSegment(String,long)`, `arguments`, and `of`: `scalableTopics` or `namespaces`. Each line of output is `{"result": …}`, `{"refused":
+status, "reason": …}` or `{"failed": …}`. The call `*` lists the signatures. A process can start a JVM only once, hence the separate
+process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.devstack.java import java_home
 
 
 class JavaAdmin:
-    """The client, and what it can do by signature."""
+    """The client, and its methods by signature."""
 
     def __init__(self, url: str, token: str) -> None:
         self._java, org = jpype.JPackage("java"), jpype.JPackage("org")
@@ -34,26 +34,29 @@ class JavaAdmin:
             "namespaces": org.apache.pulsar.client.admin.Namespaces,
         }
         self._methods = {
-            name: {signature(one): one for one in interface.class_.getMethods()}
+            name: {signature(method): method for method in interface.class_.getMethods()}
             for name, interface in interfaces.items()
         }
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """One call and what came of it."""
+        """Perform one call and return its result or refusal."""
         methods = self._methods[question["of"]]
         if question["call"] == "*":
             return {"result": sorted(methods)}
         method = methods[question["call"]]
-        kinds = [one.getSimpleName() for one in method.getParameterTypes()]
-        given = [self._java_of(kind, one) for kind, one in zip(kinds, question["arguments"], strict=True)]
+        kinds = [parameter.getSimpleName() for parameter in method.getParameterTypes()]
+        java_arguments = [
+            self._java_of(kind, parameter)
+            for kind, parameter in zip(kinds, question["arguments"], strict=True)
+        ]
         client = getattr(self._admin, question["of"])()
         try:
-            found = getattr(client, str(method.getName()))(*given)
+            result = getattr(client, str(method.getName()))(*java_arguments)
             if method.getReturnType().getSimpleName() == "CompletableFuture":
-                found = found.get()
+                result = result.get()
         except self._java.lang.Exception as error:
             return self._refusal(error)
-        return {"result": self._python_of(found)}
+        return {"result": self._python_of(result)}
 
     def _java_of(self, kind: str, value: Any) -> Any:
         if kind == "AutoScalePolicyOverride":
@@ -71,8 +74,12 @@ class JavaAdmin:
         primitive = {"int": jpype.JInt, "long": jpype.JLong, "boolean": jpype.JBoolean}.get(kind)
         return value if primitive is None else primitive(value)
 
-    def _python_of(self, found: Any) -> Any:
-        return None if found is None else json.loads(str(self._mapper.writer().writeValueAsString(found)))
+    def _python_of(self, java_value: Any) -> Any:
+        return (
+            None
+            if java_value is None
+            else json.loads(str(self._mapper.writer().writeValueAsString(java_value)))
+        )
 
     def _refusal(self, error: Any) -> dict[str, Any]:
         while error is not None and not hasattr(error, "getStatusCode"):
@@ -87,13 +94,13 @@ class JavaAdmin:
 
 
 def signature(method: Any) -> str:
-    """`splitSegment(String,long)`."""
-    kinds = ",".join(str(one.getSimpleName()) for one in method.getParameterTypes())
+    """Return the signature of a method, such as `splitSegment(String,long)`."""
+    kinds = ",".join(str(parameter_type.getSimpleName()) for parameter_type in method.getParameterTypes())
     return f"{method.getName()}({kinds})"
 
 
 def main(url: str, token: str, jars: str, home: str) -> None:
-    """See the module. The process is ended by force: the client's threads are no daemons."""
+    """Answer the requests as the module describes. Ends the process by `os._exit`, because the client's threads are no daemons."""
     words = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Java's logging goes to the first stream it finds
     library = next(java_home(Path(home)).rglob("libjvm.so"))

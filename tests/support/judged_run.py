@@ -1,7 +1,7 @@
-"""Consumers of one topic in this process, who write their histories, and the checker's verdict at the end.
+"""Consumers of one topic in this process, which write their histories, and the checker's verdict at the end.
 
-What each does, and when, is the test's choice, so that a run can be led to where a fault would show. A run that gets nowhere is not
-waited for, it is judged: what was not delivered by then is lost.
+The test chooses what each consumer does and when, so that a run can be led to a place where a fault would show. A run without progress is
+not waited for but judged: messages that were not delivered by then are lost.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _InHand(NamedTuple):
 
 
 class JudgedConsumer:
-    """One that works on what it takes when the test says so. The first message of each key is begun when it is taken, and ended by
-    `finish`.
+    """A consumer that processes its messages when the test requests it. The first message of each key is begun when it is taken, and
+    ended by `finish`.
     """
 
     def __init__(self, consumer: StreamConsumer, history: ConsumerHistory) -> None:
@@ -55,24 +55,24 @@ class JudgedConsumer:
 
     @property
     def messages_in_hand(self) -> int:
-        """Taken, and not ended."""
-        return sum(len(one.messages) for one in self._in_hand)
+        """Number of messages that are taken and not ended."""
+        return sum(len(entry.messages) for entry in self._in_hand)
 
     def take(self, seconds: float = TURN_SECONDS) -> None:
-        """Begin what comes next, if anything does."""
+        """Receive the next batch, if one comes in time, and begin the first message of each key that is not in progress."""
         batch = self.consumer.receive(seconds)
         if batch is None:
             return
         messages = [("shop", (m.key or b"").decode(), int(m.payload)) for m in batch.messages]
         attachment = self._readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
         self._history.delivered(messages, attachment)
-        busy = {key for one in self._in_hand for _, key, _ in one.messages}
+        busy = {key for entry in self._in_hand for _, key, _ in entry.messages}
         first = {message[1]: message for message in reversed(messages) if message[1] not in busy}
         self._history.begun(first.values(), attachment)
         self._in_hand.append(_InHand(batch, attachment, messages, set(first.values())))
 
     def finish(self) -> None:
-        """End what is in hand and acknowledge it."""
+        """End all messages in hand and acknowledge them."""
         while self._in_hand:
             batch, attachment, messages, begun = self._in_hand.pop(0)
             for message in messages:
@@ -83,13 +83,13 @@ class JudgedConsumer:
                 self._history.acknowledged(messages, attachment)
 
     def leave(self) -> None:
-        """Go, whatever is in hand."""
+        """Close the consumer, whatever is in hand."""
         self._in_hand.clear()
         self.consumer.close()
 
 
 class JudgedRun:
-    """Subscription `billing` of a topic; `unread` counts what is left of it."""
+    """Subscription `billing` of a topic; `unread` returns the number of its unread messages."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class JudgedRun:
         self._gets_nowhere = False
 
     def join(self, name: str) -> JudgedConsumer:
-        """A new one."""
+        """Add a consumer."""
         self._histories.append(ConsumerHistory(self._directory / f"{name}.history", name))
         consumer = StreamConsumer(self._servers, self._logs, self._topic, "billing", name)
         self._consumers.append(JudgedConsumer(consumer, self._histories[-1]))
         return self._consumers[-1]
 
     def leave(self, consumer: JudgedConsumer) -> None:
-        """One goes."""
+        """Remove a consumer."""
         self._consumers.remove(consumer)
         consumer.leave()
 
     def send(self, number: int) -> None:
-        """This number, of every key."""
+        """Send message `number` of every key."""
         for key in KEYS:
             self._producer.send(b"%d" % number, key)
         self._producer.flush()
@@ -129,41 +129,41 @@ class JudgedRun:
 
     @contextmanager
     def seek(self) -> Iterator[None]:
-        """The subscription is moved in here."""
+        """Record that the subscription is moved during the block."""
         with self._seeks.seek():
             yield
 
-    def take_until(self, there: Callable[[], bool]) -> None:
-        """Everybody begins what comes, and ends nothing."""
-        self._go_on(there, JudgedConsumer.take)
+    def take_until(self, condition: Callable[[], bool]) -> None:
+        """Let all consumers begin messages, and end none, until `condition` is True."""
+        self._go_on(condition, JudgedConsumer.take)
 
     def look_around(self) -> None:
-        """Everybody takes what comes by now, which should be nothing."""
-        for one in self._consumers:
-            one.take(LOOK_SECONDS)
+        """Let all consumers take what has come by now, which should be nothing."""
+        for consumer in self._consumers:
+            consumer.take(LOOK_SECONDS)
 
-    def work_off(self, there: Callable[[], bool] | None = None) -> None:
-        """Everybody takes and finishes what comes, until nothing is left or `there`."""
+    def work_off(self, condition: Callable[[], bool] | None = None) -> None:
+        """Let all consumers take and finish messages until none is left, or until `condition` is True."""
 
-        def take_and_finish(one: JudgedConsumer) -> None:
-            one.take()
-            one.finish()
+        def take_and_finish(consumer: JudgedConsumer) -> None:
+            consumer.take()
+            consumer.finish()
 
-        self._go_on(there or (lambda: self._unread() == 0), take_and_finish)
+        self._go_on(condition or (lambda: self._unread() == 0), take_and_finish)
 
-    def _go_on(self, there: Callable[[], bool], act: Callable[[JudgedConsumer], None]) -> None:
+    def _go_on(self, condition: Callable[[], bool], act: Callable[[JudgedConsumer], None]) -> None:
         ends_at = time.monotonic() + GIVES_UP_SECONDS
-        while not self._gets_nowhere and not there():
+        while not self._gets_nowhere and not condition():
             self._gets_nowhere = time.monotonic() > ends_at
-            for one in self._consumers:
-                act(one)
+            for consumer in self._consumers:
+                act(consumer)
 
     def judge(self) -> Verdict:
-        """Of all that happened."""
+        """Return the verdict on the whole run."""
         return check(read_history(*history_files([self._directory])), demand_acknowledged=True)
 
     def close(self) -> None:
-        """End it."""
+        """Close the consumers and the histories."""
         for consumer in self._consumers:
             consumer.leave()
         for history in (*self._histories, self._sent, self._seeks):
@@ -173,20 +173,22 @@ class JudgedRun:
 def two_come_and_the_first_goes(
     run: JudgedRun, first: JudgedConsumer, is_shared: Callable[[list[tuple[object, ...]]], bool]
 ) -> None:
-    """Messages go on meanwhile, the first has everything of one round in hand when they come, and some when it goes; every key stays
-    in order. `is_shared` says of the three consumers' buckets whether they are shared out.
+    """Let two consumers join while the first has a whole round in hand, and let the first leave while it has messages in hand. Assert
+    that the order of every key is kept.
+
+    `is_shared` returns True for the buckets of the three consumers once they are distributed.
     """
     others = run.join("b"), run.join("c")
     run.send(1)
     run.look_around()
     first.finish()
-    run.work_off(lambda: is_shared([one.consumer.buckets for one in (first, *others)]))
+    run.work_off(lambda: is_shared([consumer.consumer.buckets for consumer in (first, *others)]))
     run.send(2)
     run.take_until(lambda: first.messages_in_hand > 0)
     run.leave(first)
     run.send(3)
-    for one in others:
-        one.finish()
+    for consumer in others:
+        consumer.finish()
     run.work_off()
 
     verdict = run.judge()

@@ -1,7 +1,7 @@
-"""A consumer that does keyed work, as a process of its own, with its history in a file.
+"""A consumer with keyed work, as a separate process, with its history in a file.
 
-Every tenth message fails twice, whoever handles it, and one kind of message ends the process at once. `KeyedWorker` starts it
-again whenever it dies, as whatever looks after an application's processes does.
+Every tenth message fails twice, whichever process handles it, and one kind of message ends the process at once. `KeyedWorker` starts the
+process again whenever it dies, as the supervisor of an application does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXIT = 9
 
 
 class KeyedWorker:
-    """One of them; `history` is its file, of all its lives."""
+    """One process; `history` is its file, of all its incarnations."""
 
     def __init__(self, name: str, *, url: str, topic: str, directory: Path, address: str) -> None:
         # A worker's modules, which the process itself does without.
@@ -61,17 +61,17 @@ class KeyedWorker:
 
     @property
     def count(self) -> int:
-        """Messages that it has done with so far."""
+        """Return the number of messages that it has finished so far."""
         return self.history.read_bytes().count(f"\t{Event.ENDED}\t".encode())
 
     def look_after(self) -> None:
-        """Start it again if it has died."""
+        """Start the process again if it has died."""
         if not self._child.running:
             self._child.stop()
             self._child = self._begin()
 
     def stop(self) -> None:
-        """End it in good order: what it has begun is done and acknowledged."""
+        """Stop the process in good order: messages that it has begun are finished and acknowledged."""
         self._child.stop()
 
     def _begin(self) -> ChildProcess:
@@ -82,7 +82,7 @@ class KeyedWorker:
 
 
 class _Desk:
-    """Fails, kills, or does nothing. Failures are counted by files, for all processes and all their lives."""
+    """The handler: fails, kills the process, or does nothing. Failures are counted by files, for all processes and incarnations."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -100,26 +100,26 @@ class _Desk:
 
 
 def named(message: LogMessage) -> Message:
-    """Producer, key and number, as the traffic's producers write them."""
+    """Return producer, key and number of a message, as the traffic's producers write them."""
     producer, number = message.payload.split(b" ")
     return producer.decode(), (message.key or b"").decode(), int(number)
 
 
 def main() -> None:
-    """The process: see the module."""
+    """Run the process that the module describes until SIGTERM."""
     parser = argparse.ArgumentParser()
     for argument in ("name", "url", "topic", "history", "address", "token"):
         parser.add_argument(argument)
-    given = parser.parse_args()
+    options = parser.parse_args()
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: ending.set())
-    logs, servers = EmbeddedLogClient(given.url), Servers([given.address], given.token)
+    logs, servers = EmbeddedLogClient(options.url), Servers([options.address], options.token)
     with (
-        ConsumerHistory(Path(given.history), given.name) as history,
-        StreamConsumer(servers, logs, given.topic, "billing", given.name, batch_messages=50) as consumer,
+        ConsumerHistory(Path(options.history), options.name) as history,
+        StreamConsumer(servers, logs, options.topic, "billing", options.name, batch_messages=50) as consumer,
         KeyedWork(
             consumer,
-            _Desk(Path(given.history).parent / "failures").handle,
+            _Desk(Path(options.history).parent / "failures").handle,
             threads=4,
             held_limit=150,
             first_retry_seconds=0.01,

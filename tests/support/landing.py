@@ -1,4 +1,4 @@
-"""Counter samples as a collector lands them."""
+"""Counter samples as a collector writes them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def land_rates(
     reader: str = "c",
     ago_seconds: Sequence[int] = (30, 5),
 ) -> None:
-    """Samples of each segment, so many seconds old (oldest first), whose counters grew at that rate.
+    """Write samples of each segment at these ages in seconds (oldest first), with counters that grew at these rates.
 
-    Messages per second in and out; a hundred bytes each. A negative age lands what a slow run will find.
+    Rates are messages per second in and out, at a hundred bytes each. A sample with a negative age is for a slow run.
     """
     now_ms = time.time_ns() // 1_000_000
     area = LandingArea(url)

@@ -1,7 +1,7 @@
-"""How few buckets can change hands: every fair way of giving them out is looked at, in small cases.
+"""The fewest buckets that can move: in small cases, every fair assignment is enumerated.
 
-It shares no code with `controller.domain.assignment`, whose answers it judges. Whole segments are counted up for each
-number of segments that the consumers may have so far; shared ones for each set of consumers that are taken.
+It shares no code with `controller.domain.assignment`, whose results it judges. Whole segments are enumerated by the number of segments
+that each consumer has so far; shared ones by each set of consumers that are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER = 10**9
 def homes(
     layout: SegmentGraph, consumers: Collection[str], owners: Mapping[SegmentBucket, str], unit: SegmentBucket
 ) -> set[str]:
-    """The consumers to whom this bucket can be given without a move; empty where it can go to anybody."""
+    """Return the consumers to which this bucket can be assigned without a move. Empty if any consumer can get it."""
     if unit in owners:
         return {owners[unit]} & set(consumers)
     owned: dict[str, int] = {}
@@ -30,16 +30,16 @@ def homes(
         for (segment_id, bucket), name in owners.items():
             if segment_id == parent_id and name in consumers:
                 owned[name] = owned.get(name, 0) + _overlap(bucket, unit.bucket)
-    most = max(owned.values(), default=0)
-    return {name for name, width in owned.items() if width == most > 0}
+    widest = max(owned.values(), default=0)
+    return {name for name, width in owned.items() if width == widest > 0}
 
 
-def _overlap(one: HashRange, other: HashRange) -> int:
-    return max(0, min(one.end, other.end) - max(one.start, other.start) + 1)
+def _overlap(first: HashRange, second: HashRange) -> int:
+    return max(0, min(first.end, second.end) - max(first.start, second.start) + 1)
 
 
 def moves(layout: SegmentGraph, owners: Mapping[SegmentBucket, str], shares: Assignment) -> int:
-    """Buckets that a living owner, or its parents', loses to another."""
+    """Return the number of buckets that a living owner, or the owner of their parents, loses to another consumer."""
     return sum(
         bool(at_home) and name not in at_home
         for name, share in shares.items()
@@ -56,7 +56,7 @@ def least_moves(
     *,
     share_buckets: bool,
 ) -> int:
-    """The fewest moves of any fair assignment of these segments; at least one consumer."""
+    """Return the fewest moves of any fair assignment of these segments; needs at least one consumer."""
     names = sorted(consumers)
     at_home = [
         [
@@ -72,7 +72,9 @@ def least_moves(
 
 
 def _least_dealt(lost: Sequence[Sequence[int]], readers: int) -> int:
-    """Each thing to one reader, all readers equally many or one more; `lost[i][j]` is what reader j's getting thing i costs."""
+    """Return the least cost if each thing goes to one reader, and all readers get equally many or one more; `lost[i][j]` is the cost if
+    reader j gets thing i.
+    """
     least, more = divmod(len(lost), readers)
     reached = {(0,) * readers: 0}
     for costs in lost:
@@ -111,7 +113,7 @@ def _least_shared(at_home: Sequence[Sequence[set[str]]], names: Sequence[str]) -
 
 
 def _level(sizes: Sequence[int], consumers: int) -> tuple[int, int]:
-    """How many readers every segment has that has so many buckets, and how many segments have one more."""
+    """Return the number of readers of every segment that has enough buckets, and the number of segments with one reader more."""
     places = min(consumers, sum(sizes))
     level = max(n for n in range(1, consumers + 1) if sum(min(size, n) for size in sizes) <= places)
     return level, places - sum(min(size, level) for size in sizes)

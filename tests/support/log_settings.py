@@ -1,4 +1,4 @@
-"""Log settings are global to a process, and Airflow has its own in the processes that test DAGs."""
+"""Log settings are global to a process, and Airflow has its own in the processes that test DAGs. This module restores them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 
 @contextmanager
 def logging_kept() -> Iterator[None]:
-    """Whatever is configured inside is forgotten afterwards."""
+    """Restore the log settings at the end of the block."""
     was_configured, before = structlog.is_configured(), structlog.get_config()
     root, handlers = logging.getLogger(), [*logging.getLogger().handlers]
     try:

@@ -1,7 +1,7 @@
-"""A database with the current schema whose topics are decided on by `pip483`.
+"""A database with the current schema whose topics use the profile `pip483`.
 
-A new installation decides by `adaptive`. Nearly all tests are about how decisions are carried out, which the simple rules
-of `pip483` show best; those of `adaptive` ask for it.
+A new installation uses `adaptive`. Nearly all tests concern the execution of decisions, which the simple rules of `pip483` show best;
+tests of `adaptive` select it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from controller.store.postgres.migrations import migrate
 
 
 def migrate_to_pip483(url: str) -> None:
-    """Migrates an empty database as its superuser, and leaves no trace of the other profile."""
+    """Migrate an empty database as its superuser, and remove every trace of the other profile."""
     migrate(url)
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg2://", 1), poolclass=NullPool)
     with engine.begin() as tx:

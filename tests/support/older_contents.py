@@ -1,6 +1,6 @@
-"""Gives embedded logs back the contents that they had at an earlier moment, as a restore or a lost primary does.
+"""Restores the contents that embedded logs had at an earlier moment, as a restore or a lost primary does.
 
-The tables are emptied and filled again within one transaction. Clients keep their connections, and nothing tells them.
+The tables are emptied and filled again within one transaction. Clients keep their connections and are not notified.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COLUMNS = """
 
 
 class OlderContents:
-    """Contents of the embedded logs at the moment when the object was made."""
+    """Contents of the embedded logs at the moment when the object was created."""
 
     def __init__(self, database_url: str) -> None:
         url = sqlalchemy.make_url(database_url).set(drivername="postgresql")
@@ -35,7 +35,7 @@ class OlderContents:
                 )
 
     def restore(self) -> None:
-        """Put these contents in the place of the present ones."""
+        """Replace the present contents by these."""
         with closing(psycopg2.connect(self._url)) as connection, connection, connection.cursor() as cursor:
             cursor.execute("SET LOCAL session_replication_role = replica")
             cursor.execute(f"TRUNCATE {', '.join(f'embedded.{table}' for table in _TABLES)}")

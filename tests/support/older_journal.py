@@ -1,4 +1,4 @@
-"""A journal that goes back in time while the logs stay: the database is copied, and later the copy takes its place."""
+"""A journal that goes back in time while the logs stay: the database is copied, and later the copy replaces it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Backups:
     made: list[str]
 
     def take(self) -> str:
-        """Copy the journal as it is now; returns the copy's URL."""
+        """Copy the present journal, and return the copy's URL."""
         name = f"cleave_backup_{secrets.token_hex(4)}"
         self.bench.store.dispose()
         database = self.bench.store.address.parameters["dbname"]
@@ -42,7 +42,7 @@ class Backups:
         return url
 
     def restore(self, url: str) -> None:
-        """Go on with the journal of that time."""
+        """Continue with the journal at that URL."""
         self.bench.store.dispose()
         self.bench.store = Store(url, application_name="bench")
 
@@ -58,7 +58,7 @@ class Backups:
 
 
 def maintain(bench: Bench, rounds: int = 3) -> None:
-    """Everything that deletes logs, as maintenance runs it: no deadline and no pause is waited for."""
+    """Run everything that deletes logs, as maintenance does, without waiting for deadlines or pauses."""
     for _ in range(rounds):
         reconcile_topics(bench.store, bench.planes)
         while run_due(bench.context("maintenance")):
@@ -71,16 +71,16 @@ def maintain(bench: Bench, rounds: int = 3) -> None:
 
 
 def unread_by_log(bench: Bench, subscription: str = "billing") -> dict[str, int]:
-    """Unread messages of each log that has some."""
-    found = {
+    """Return the number of unread messages of each log that has some."""
+    backlogs = {
         log: bench.plane.backlog(log, subscription) or 0
         for log in bench.plane.list_segments(bench.topic_name)
     }
-    return {log: count for log, count in found.items() if count}
+    return {log: count for log, count in backlogs.items() if count}
 
 
 def open_logs(bench: Bench) -> list[str]:
-    """Logs that take appends."""
+    """Return the logs that accept appends."""
     logs = bench.plane.list_segments(bench.topic_name)
     return [log for log in logs if bench.plane.segment_state(log) is LogState.OPEN]
 

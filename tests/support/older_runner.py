@@ -1,4 +1,4 @@
-"""An older program's runner, which recorded each step by itself: so operations come to rest in `prepared` and `fenced`."""
+"""The runner of an older program, which recorded each step separately, so that operations stopped in `prepared` and `fenced`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 
 
 def record_alone(context: RunnerContext, operation_id: int, step: Step, leads_to: OperationState) -> None:
-    """Claim the operation, do one step on its logs, record that step and nothing else, and let go of it."""
+    """Claim the operation, perform one step on its logs, record only that step, and release the claim."""
     [claim] = wait_until(lambda: _claims(context, operation_id), message=f"operation {operation_id} is free")
     operation, observed = claim.operation, claim.observed
     acts = LogSteps(

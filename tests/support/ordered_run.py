@@ -1,6 +1,6 @@
-"""A correct run in memory, as the histories of its processes tell it: producers, owners of buckets, kills, hand-overs, seeks.
+"""A correct run in memory, as the histories of its processes record it: producers, owners of buckets, kills, releases, seeks.
 
-Each act adds records, and time goes on by `TICK` with every record, so that a test can put one in between.
+Each action adds records, and time advances by `TICK` with every record, so that a test can insert one in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Named = tuple[str, str, int]
 
 @dataclass
 class _Bucket:
-    """A log, and how far its owner is."""
+    """A log, and the progress of its owner."""
 
     name: str
     consumer: str
@@ -41,15 +41,15 @@ class _Bucket:
         return not (self.waiting or self.working or self.ended)
 
     def rewind(self) -> None:
-        """Go back to the first that is not acknowledged; what was in hand is forgotten."""
+        """Go back to the first unacknowledged message; messages in hand are forgotten."""
         self.position = next(
-            (at for at, one in enumerate(self.log) if one not in self.acknowledged), len(self.log)
+            (at for at, message in enumerate(self.log) if message not in self.acknowledged), len(self.log)
         )
         self.waiting, self.working, self.ended = [], [], []
 
 
 class OrderedRun:
-    """`act` with any numbers, then `finish`; `records` are those of one process after the other."""
+    """A run: call `act` with any numbers, then `finish`; `records` are those of one process after the other."""
 
     def __init__(self) -> None:
         self.now = 1000 * TICK
@@ -63,24 +63,26 @@ class OrderedRun:
 
     @property
     def records(self) -> list[Record]:
-        """Of each process in the order of time, as its file has them."""
-        return sorted(self._records, key=lambda one: (one.consumer, one.producer * (not one.consumer)))
+        """Records of each process in the order of time, as its file has them."""
+        return sorted(
+            self._records, key=lambda record: (record.consumer, record.producer * (not record.consumer))
+        )
 
     def act(self, chosen: int) -> None:
-        """One act; the number says which one and on what."""
+        """Perform one action; the number selects the action and its object."""
         rest, which = divmod(chosen, len(self._acts))
         rest, at = divmod(rest, BUCKETS)
         self._acts[which](self.buckets[at], rest)
 
     def act_all(self, chosen: Iterable[int]) -> OrderedRun:
-        """Many acts, and the end."""
-        for one in chosen:
-            self.act(one)
+        """Perform many actions, then `finish`."""
+        for number in chosen:
+            self.act(number)
         self.finish()
         return self
 
     def finish(self) -> None:
-        """Hand out, work off and acknowledge whatever is left."""
+        """Deliver, process and acknowledge all remaining messages."""
         for bucket in self.buckets:
             while not (bucket.is_settled and bucket.position == len(bucket.log)):
                 for act in (self._hand_out, self._begin, self._end, self._acknowledge):
@@ -117,7 +119,7 @@ class OrderedRun:
                 return
 
     def _begin(self, bucket: _Bucket, _rest: int) -> None:
-        """The first in hand whose key nobody works on."""
+        """Begin the first message in hand whose key is not in progress."""
         busy = {key for _, key, _ in bucket.working}
         for message in bucket.waiting:
             if message[1] not in busy:
@@ -139,7 +141,7 @@ class OrderedRun:
             self._note(Event.ACKNOWLEDGED, message, bucket)
 
     def _hand_over(self, bucket: _Bucket, rest: int) -> None:
-        """In good order: all that is in hand is settled, and only then the bucket goes to somebody else."""
+        """Move the bucket to another consumer in good order: all messages in hand are settled first."""
         self._settle(bucket)
         self._attach(bucket, rest)
 
@@ -150,7 +152,7 @@ class OrderedRun:
             self._acknowledge(bucket, 0)
 
     def _kill(self, bucket: _Bucket, rest: int) -> None:
-        """Of the owner, who may have had one acknowledgement confirmed and not written down."""
+        """Kill the owner, which may have had one acknowledgement confirmed and not recorded."""
         dead = bucket.consumer
         for one in self.buckets:
             if one.consumer == dead:
@@ -159,13 +161,13 @@ class OrderedRun:
                 self._attach(one, rest)
 
     def _reset(self, bucket: _Bucket, _rest: int) -> None:
-        """The connection breaks: the owner gets again what it had not acknowledged."""
+        """Break the connection: the owner gets all unacknowledged messages again."""
         while bucket.working:
             self._end(bucket, 0)
         bucket.rewind()
 
     def _seek(self, _bucket: _Bucket, rest: int) -> None:
-        """To the beginning: all that is in hand is settled, and whoever has a bucket then reads all of it again."""
+        """Seek to the beginning: all messages in hand are settled, and the owners then read their buckets again."""
         self.now += TICK
         self._records.append(Record(self.now, Event.SEEKING))
         for bucket in self.buckets:

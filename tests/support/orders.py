@@ -1,4 +1,4 @@
-"""Every order in which things may happen, for tests that play them all."""
+"""Every order in which events may happen, for tests that run all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Event = TypeVar("Event")
 
 
 def merges(*sequences: Sequence[Event]) -> Iterator[tuple[Event, ...]]:
-    """All orders of all of it in which each sequence keeps its own."""
+    """Yield all orders of all events in which each sequence keeps its own order."""
     if not any(sequences):
         yield ()
     for index, sequence in enumerate(sequences):
@@ -21,7 +21,7 @@ def merges(*sequences: Sequence[Event]) -> Iterator[tuple[Event, ...]]:
 
 
 def cuts(order: Sequence[Event]) -> Iterator[tuple[tuple[Event, ...], ...]]:
-    """All ways to take it piece by piece, from one at a time to all at once."""
+    """Yield all ways to divide the order into pieces, from one event at a time to all at once."""
     for count in range(len(order)):
         for places in combinations(range(1, len(order)), count):
             bounds = (0, *places, len(order))

@@ -1,4 +1,4 @@
-"""HTTP servers that are no Cleave."""
+"""HTTP servers that are not Cleave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 @contextmanager
 def somebody(status: int, body: bytes, **headers: str) -> Iterator[str]:
-    """The address of a server that answers everything so, and is no Cleave."""
+    """Run a server that gives every request this answer until the end of the block, and yield its address."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,7 +1,7 @@
-"""Producers and consumers of one topic as threads of this process, which remember what was acknowledged and received.
+"""Producers and consumers of one topic as threads of this process, which record acknowledged and received messages.
 
-They use `controller.client` as applications do. Each keeps a history file for the order certificate
-(`controller.client.history_check`), and the instants in memory. A thread that fails keeps its error and ends.
+They use `controller.client` as applications do. Each writes a history file for the order certificate (`controller.client.history_check`),
+and keeps the instants in memory. A thread that fails keeps its error and ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENDS_WITHIN_SECONDS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the clients of one topic connect to. `logs` opens a client of the data plane."""
+    """Addresses for the clients of one topic. `logs` opens a client of the data plane."""
 
     topic: str
     database_url: str
@@ -41,8 +41,8 @@ class Place:
 
 
 class Client(threading.Thread):
-    """One producer or consumer. `times` has the instant (monotonic, ns) of each message's first acknowledgement to a
-    producer, or first receipt by a consumer.
+    """One producer or consumer. `times` has the instant (monotonic, ns) of each message's first acknowledgement to a producer, or first
+    receipt by a consumer.
     """
 
     def __init__(self, place: Place, name: str) -> None:
@@ -58,14 +58,14 @@ class Client(threading.Thread):
         self.ending = threading.Event()
 
     def run(self) -> None:
-        """The thread: work until `ending` is set."""
+        """Work until `ending` is set. An error is kept in `error`."""
         try:
             self.work()
         except Exception as error:  # noqa: BLE001 - the scene reports it
             self.error = error
 
     def end(self) -> None:
-        """End in good order; a client that does not end in time is reported as its error."""
+        """Stop in good order; a client that does not end in time gets a TimeoutError as its error."""
         self.ending.set()
         self.join(ENDS_WITHIN_SECONDS)
         if self.is_alive():
@@ -76,7 +76,7 @@ class Client(threading.Thread):
         """Produce or consume until `ending` is set."""
 
     def note(self, messages: Sequence[Message]) -> None:
-        """Remember these as acknowledged or received just now."""
+        """Record these messages as acknowledged or received at the present instant."""
         now = time.monotonic_ns()
         for message in messages:
             self.times.setdefault(message, now)
@@ -97,12 +97,12 @@ class ProducingClient(Client):
         self._latest: dict[str, int] = {}
 
     def note(self, messages: Sequence[Message]) -> None:
-        """Remember these as acknowledged just now."""
+        """Record these messages as acknowledged at the present instant."""
         super().note(messages)
         self._latest |= dict.fromkeys((key for _, key, _ in messages), self.last_ns)
 
     def wrote_every_key_since(self, instant_ns: int) -> bool:
-        """Whether a message of every key was acknowledged later than that."""
+        """Return True if a message of every key was acknowledged later than that."""
         return all(self._latest.get(key, 0) > instant_ns for key in KEYS)
 
     def work(self) -> None:
@@ -113,7 +113,7 @@ class ProducingClient(Client):
         with ProducerHistory(self.history) as history:
 
             def stored(batch: Sequence[OutgoingMessage]) -> None:
-                messages = [_named(one.payload, one.key) for one in batch]
+                messages = [_named(message.payload, message.key) for message in batch]
                 history.sent(messages)
                 self.note(messages)
 
@@ -144,7 +144,7 @@ class ConsumingClient(Client):
 
     @property
     def buckets(self) -> str:
-        """The buckets that it reads now, for messages of tests."""
+        """Return the buckets that it reads now, as a text for messages of tests."""
         owned = self._consumer.buckets if self._consumer is not None else ()
         return ", ".join(f"{segment_id}/{bucket}" for segment_id, bucket in owned) or "none"
 
@@ -169,7 +169,7 @@ class ConsumingClient(Client):
     def _handle(
         self, batch: Batch, consumer: StreamConsumer, history: ConsumerHistory, readings: Readings
     ) -> None:
-        messages = [_named(one.payload, one.key) for one in batch.messages]
+        messages = [_named(message.payload, message.key) for message in batch.messages]
         attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
         history.delivered(messages, attachment)
         self.note(messages)

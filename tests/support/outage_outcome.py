@@ -1,4 +1,6 @@
-"""The result of one scene on one data plane: what was acknowledged, delivered, lost, late, deleted, and how fast it went on."""
+"""The result of one scene on one data plane: messages acknowledged, delivered, lost, late and deleted, and the time until clients
+continued.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ LATE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Instants of the outage (monotonic, ns). What was acknowledged before `losing_since_ns` is replicated or backed up.
+    """Instants of the outage (monotonic, ns). Messages acknowledged before `losing_since_ns` are replicated or backed up.
 
-    Where `losing_since_ns` is None nothing acknowledged may be lost.
+    If `losing_since_ns` is None, no acknowledged message may be lost.
     """
 
     began_ns: int
@@ -26,17 +28,17 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """From the first fault until the promoted or restored server answers."""
+        """Seconds from the first fault until the promoted or restored server answers."""
         return round((self.ended_ns - self.began_ns) / 1e9, 2)
 
     def had_alone(self, acknowledged_ns: int) -> bool:
-        """Whether the server that is gone may have been the only one to have a message acknowledged then."""
+        """Return True if the failed server may have been the only one with a message that was acknowledged at that instant."""
         return self.losing_since_ns is not None and self.losing_since_ns <= acknowledged_ns < self.ended_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one subscription received of all that was acknowledged."""
+    """Messages that one subscription received, compared with all acknowledged ones."""
 
     delivered: int
     lost: int
@@ -83,11 +85,11 @@ class Outcome:
 
     @property
     def deleted_unread(self) -> int:
-        """Unread messages in the logs that disappeared."""
+        """Number of unread messages in the logs that disappeared."""
         return sum(self.deleted_logs.values())
 
     def broken_laws(self, *, duplicates: bool, disorder: bool = False) -> list[str]:
-        """The laws of every outage that did not hold. `duplicates`: acknowledgements of consumers may be lost with a server.
+        """Return the laws of every outage that did not hold. `duplicates`: acknowledgements of consumers may be lost with a server.
         `disorder`: logs went back in time between two appends of a producer.
         """
         resumed = {
@@ -100,16 +102,18 @@ class Outcome:
             "a client ended by itself": not self.errors,
             **{f"{name} did not continue": seconds is not None for name, seconds in resumed.items()},
         }
-        for name, one in (("live", self.live), ("audit", self.audit)):
+        for name, subscription_reading in (("live", self.live), ("audit", self.audit)):
             laws |= {
-                f"{name}: {one.lost} acknowledged messages were never delivered": not one.lost,
-                f"{name}: {one.out_of_order} messages out of order": disorder or not one.out_of_order,
-                f"{name}: {one.duplicates} messages again": duplicates or not one.duplicates,
+                f"{name}: {subscription_reading.lost} acknowledged messages were never delivered": not subscription_reading.lost,
+                f"{name}: {subscription_reading.out_of_order} messages out of order": disorder
+                or not subscription_reading.out_of_order,
+                f"{name}: {subscription_reading.duplicates} messages again": duplicates
+                or not subscription_reading.duplicates,
             }
         return [f"{self.plane}: {law}" for law, holds in laws.items() if not holds]
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figures as a document."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -121,7 +125,7 @@ class Outcome:
             f"  producers continue after {dict(self.producer_seconds)} s, longest pause {dict(self.longest_pause_seconds)} s",
             f"  producers have every key after {dict(self.every_key_seconds)} s",
             f"  consumers continue after {dict(self.consumer_seconds)} s, a new split is done after {self.reshape_seconds} s",
-            *(f"  {told}" for told in (*self.errors, *self.notes)),
+            *(f"  {line}" for line in (*self.errors, *self.notes)),
         ]
         return "\n".join(lines)
 
@@ -136,7 +140,10 @@ def reading(
     missing = {message: at for message, at in acknowledged.items() if message not in received}
     lost = {message: at for message, at in missing.items() if not window.had_alone(at)}
     verdict = check(_without(missing, histories), examples=3)
-    told = [f"{one.kind} {one.producer} {one.key} {one.number}: {one.why}" for one in verdict.examples]
+    lines = [
+        f"{example.kind} {example.producer} {example.key} {example.number}: {example.why}"
+        for example in verdict.examples
+    ]
     return Reading(
         delivered=len(acknowledged) - len(missing),
         lost=len(lost),
@@ -144,17 +151,19 @@ def reading(
         lost_with_server=len(missing) - len(lost),
         out_of_order=sum(verdict.counts[kind] for kind in OF_ORDER),
         duplicates=verdict.counts[Kind.DUPLICATED],
-        examples=tuple(told),
+        examples=tuple(lines),
     )
 
 
 def late(acknowledged: Mapping[Message, int], received: Mapping[Message, int]) -> int:
-    """Messages received `LATE_SECONDS` after their acknowledgement, or later."""
+    """Return the number of messages received `LATE_SECONDS` after their acknowledgement, or later."""
     return sum(at - acknowledged.get(message, at) > LATE_SECONDS * 1e9 for message, at in received.items())
 
 
 def _without(missing: Collection[Message], histories: Sequence[Path]) -> Iterator[Record]:
-    """The order is that of what was delivered: a message that is gone is counted as lost and not as a gap as well."""
+    """Yield the records without missing messages: the order is judged on delivered messages only, so that a lost message does not also
+    count as a gap.
+    """
     return (
         record
         for record in read_history(*histories)
@@ -162,7 +171,7 @@ def _without(missing: Collection[Message], histories: Sequence[Path]) -> Iterato
     )
 
 
-def _figures(one: Reading) -> str:
-    found = {name: figure for name, figure in asdict(one).items() if name != "examples"}
-    examples = "".join(f"\n      {example}" for example in one.examples)
-    return ", ".join(f"{name} {figure}" for name, figure in found.items()) + examples
+def _figures(subscription_reading: Reading) -> str:
+    figures = {name: figure for name, figure in asdict(subscription_reading).items() if name != "examples"}
+    examples = "".join(f"\n      {example}" for example in subscription_reading.examples)
+    return ", ".join(f"{name} {figure}" for name, figure in figures.items()) + examples

@@ -37,7 +37,7 @@ _PASS_DEADLINES = """
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`act` plays it on a scene that has begun; the standby is there before, where there is to be one."""
+    """An outage; `act` performs it on a scene that has begun. The standby exists before, if the scenario has one."""
 
     act: Callable[[OutageScene], None]
     standby: bool = True
@@ -48,15 +48,15 @@ class Scenario:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether consumers' acknowledgements may be lost with a server, so that messages come again."""
+        """True if consumers' acknowledgements may be lost with a server, so that messages are delivered again."""
         return not (self.standby and self.synchronous)
 
     def broken_laws(self, outcomes: Mapping[str, Outcome]) -> str:
-        """What did not hold on any plane, with all figures; empty when everything held."""
+        """Return the laws that did not hold on any plane, with all figures. Empty if all held."""
         broken = [
             law
-            for plane, one in outcomes.items()
-            for law in one.broken_laws(
+            for plane, outcome in outcomes.items()
+            for law in outcome.broken_laws(
                 duplicates=self.may_repeat, disorder=self.reorders_embedded and plane == "embedded"
             )
         ]
@@ -64,7 +64,7 @@ class Scenario:
 
     @property
     def missing(self) -> str:
-        """What this machine lacks for it; empty when it can be played."""
+        """Return what this machine lacks for the scenario. Empty if it can run."""
         if self.clock_behind_seconds and not FAKETIME.exists():
             return f"no {FAKETIME.name} here; install Debian's package faketime"
         return ""
@@ -80,9 +80,9 @@ def play(
     workers: int = 1,
     running: ExitStack | None = None,
 ) -> dict[str, Outcome]:
-    """Play it to its end; the outcomes by plane."""
-    with running or ExitStack() as held:
-        scene = OutageScene(cluster, directory, held, topics=topics, address=address, workers=workers)
+    """Run the scenario to its end, and return the outcomes by plane."""
+    with running or ExitStack() as resources:
+        scene = OutageScene(cluster, directory, resources, topics=topics, address=address, workers=workers)
         if scenario.standby:
             cluster.add_standby(
                 synchronous=scenario.synchronous, clock_behind_seconds=scenario.clock_behind_seconds
@@ -93,7 +93,7 @@ def play(
 
 
 def _go_on(scene: OutageScene) -> None:
-    """Everybody continues, and maintenance runs under traffic."""
+    """Demand that all clients continue, and run maintenance under traffic."""
     scene.demand_resumed()
     scene.maintain()
 
@@ -124,7 +124,7 @@ def lose_last_split(scene: OutageScene) -> None:
 def freeze(scene: OutageScene) -> None:
     """Freeze the primary's processes and promote the standby.
 
-    The frozen processes stay until the scene ends, or until somebody did not continue in time.
+    The frozen processes stay until the scene ends, or until a client did not continue in time.
     """
     scene.reshape(splitting(0))
     with scene.outage():
@@ -134,7 +134,7 @@ def freeze(scene: OutageScene) -> None:
 
 
 def freeze_and_thaw(scene: OutageScene) -> None:
-    """As `freeze`; then the old primary wakes up beside the new one, with the connections that nobody has closed."""
+    """Freeze and promote as `freeze` does; then resume the old primary, whose connections are still open, while the new one serves."""
     scene.reshape(splitting(0))
     with scene.outage():
         scene.cluster.freeze_primary()
@@ -149,7 +149,7 @@ def freeze_and_thaw(scene: OutageScene) -> None:
 def restore(
     scene: OutageScene, *, under_way: OperationState | None = None, new_timeline: bool = True
 ) -> None:
-    """Back up, split and merge on, and restore the backup. `under_way`: state of a split that the backup has."""
+    """Back up, split and merge further, and restore the backup. `under_way`: state of a split that the backup contains."""
     scene.reshape(splitting(1))
     with scene.workers_paused():
         if under_way is not None:
@@ -178,7 +178,7 @@ def restore(
 
 
 def restore_dump(scene: OutageScene) -> None:
-    """Dump the database, split and merge on, and put the dump in the database's place on the same server."""
+    """Dump the database, split and merge further, and replace the database by the dump on the same server."""
     scene.reshape(splitting(1))
     scene.lose_from_now()
     dump = scene.cluster.dump(scene.database)

@@ -71,15 +71,15 @@ WAITS_FOR_OPERATIONS_SECONDS = 90.0
 
 
 def prepare(cluster: ReplicatedPostgres) -> None:
-    """Make the template of the scenes' databases on the primary, once for each cluster."""
+    """Create the template of the scenes' databases on the primary, once for each cluster."""
     migrate_to_pip483(cluster.primary.create_database(TEMPLATE))
 
 
 class SceneBench(Bench):
-    """A bench beside others on one database, whose request keys are also new to a journal that went back in time."""
+    """A bench that shares its database with others, and whose request keys are also new to a journal that went back in time."""
 
     def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
-        """A manual request, with a fresh key unless one is given."""
+        """Return a manual request, with a random key unless one is given."""
         return super().request(key or secrets.token_hex(8), deadline_seconds)
 
 
@@ -103,11 +103,11 @@ class TopicScene:
 
     @property
     def clients(self) -> list[Client]:
-        """Everybody who was started."""
+        """All started clients."""
         return [*self.producers, *self.consumers, *self.auditors]
 
     def start(self, workers: Sequence[str], consumers: int, messages_a_second: int) -> None:
-        """Two producers, and the consumers of the live subscription."""
+        """Start two producers, and the consumers of the live subscription."""
         self.place = Place(self.bench.topic_name, self.url, workers, self._logs, self._directory)
         self.producers = [ProducingClient(self.place, name, messages_a_second) for name in ("p1", "p2")]
         self.consumers = [ConsumingClient(self.place, f"c{i + 1}", LIVE) for i in range(consumers)]
@@ -115,7 +115,7 @@ class TopicScene:
             client.start()
 
     def start_audit(self) -> None:
-        """Read what nobody has read yet."""
+        """Start the consumer that reads all messages of the audit subscription."""
         self.auditors = [ConsumingClient(self.place, "auditor", AUDIT)]
         self.auditors[0].start()
 
@@ -126,28 +126,28 @@ class TopicScene:
     # Logs that disappear.
 
     def note_logs(self) -> None:
-        """Remember the logs that are there, with what the audit has not read in each, and those that are there no more."""
-        there = _patiently(lambda: self.bench.plane.list_segments(self.bench.topic_name))
-        for log in self._unread.keys() - there:
+        """Record the present logs with the messages that the audit has not read, and the logs that disappeared."""
+        present = _patiently(lambda: self.bench.plane.list_segments(self.bench.topic_name))
+        for log in self._unread.keys() - present:
             self._deleted[log] = self._unread.pop(log)
-        for log in there:
+        for log in present:
             backlog = _patiently(lambda log=log: self.bench.plane.backlog(log, AUDIT))  # type: ignore[misc]
             self._unread[log] = max(backlog or 0, self._unread.get(log, 0))
 
     def forget_logs(self) -> None:
-        """After the outage of the server that holds the logs: what is not there any more was lost, and not deleted."""
+        """Forget the recorded logs after an outage of the server that holds them: a log that is missing then was lost, not deleted."""
         if self.bench.pulsar is None:
             self._unread.clear()
 
     def deleted_logs(self) -> dict[str, int]:
-        """Logs that were there and are not, with the messages that were unread in them."""
+        """Return the logs that disappeared, with the number of their unread messages."""
         self.note_logs()
         return dict(sorted(self._deleted.items()))
 
     # Requests.
 
     def request(self, planner: Planner) -> int | None:
-        """Request a reshape; the worker runs it. Returns the operation's id, or None and a note where it is refused."""
+        """Request a reshape; the worker runs it. Return the operation's id, or None and a note if it is refused."""
         try:
             return self.bench.intend(planner).operation.operation_id
         except CleaveError as refusal:
@@ -155,7 +155,7 @@ class TopicScene:
             return None
 
     def is_fenced(self, operation_id: int | None) -> bool:
-        """Whether the operation is live and every parent is closed."""
+        """Return True if the operation is live and every parent is closed."""
         if operation_id is None:
             return False
         try:
@@ -166,16 +166,16 @@ class TopicScene:
             return False
 
     def leave_in(self, state: OperationState, planner: Planner) -> None:
-        """Request a reshape and bring it as far as that state, with the workers paused."""
+        """Request a reshape and run it until it is in that state, with the workers paused."""
         operation_id = self.request(planner)
         if operation_id is not None and state is not OperationState.INTENDED:
             self.bench.run_until(operation_id, state)
 
     def probe_ended(self) -> bool:
-        """Request a split of the widest segment unless that is done, and say whether the worker has ended it."""
+        """Request a split of the widest segment if none is requested. Return True if the worker has ended it."""
         try:
             if self.probe is None:
-                widest = max(self.bench.layout.active, key=lambda one: one.hash_range.width)
+                widest = max(self.bench.layout.active, key=lambda segment: segment.hash_range.width)
                 self.probe = self.bench.intend(splitting(widest.segment_id)).operation.operation_id
             return not self.bench.operation(self.probe).state.is_live
         except CleaveError:
@@ -186,21 +186,25 @@ class TopicScene:
     @property
     def acknowledged(self) -> dict[Message, int]:
         """The instant of each message's acknowledgement."""
-        return dict(chain.from_iterable(dict(one.times).items() for one in self.producers))
+        return dict(chain.from_iterable(dict(producer.times).items() for producer in self.producers))
 
     def _window(self, window: Window) -> Window:
-        """A broker has what it acknowledged, whatever becomes of the database."""
+        """Return the window; on a broker without losses, because an outage of the database does not affect the broker's messages."""
         return window if self.bench.pulsar is None else replace(window, losing_since_ns=None)
 
     def missing(self, window: Window) -> int:
-        """Messages that may not be lost and that a subscription has not received yet."""
+        """Return the number of messages that may not be lost and that a subscription has not received yet."""
         window = self._window(window)
         expected = {message for message, at in self.acknowledged.items() if not window.had_alone(at)}
         return sum(len(expected - _received(clients).keys()) for clients in (self.consumers, self.auditors))
 
     def outcome(self, window: Window, resumed: Mapping[str, float | None]) -> Outcome:
-        """Compare what was acknowledged with what each subscription received."""
-        errors = [f"{one.name}: {type(one.error).__name__}: {one.error}" for one in self.clients if one.error]
+        """Compare the acknowledged messages with those that each subscription received."""
+        errors = [
+            f"{client.name}: {type(client.error).__name__}: {client.error}"
+            for client in self.clients
+            if client.error
+        ]
         return Outcome(
             plane=self.plane,
             acknowledged=len(self.acknowledged),
@@ -209,24 +213,26 @@ class TopicScene:
             audit=self._reading(self.auditors, window),
             deleted_logs=self.deleted_logs(),
             outage_seconds=window.seconds,
-            producer_seconds={one.name: resumed.get(_name(self, one)) for one in self.producers},
+            producer_seconds={client.name: resumed.get(_name(self, client)) for client in self.producers},
             every_key_seconds={
-                one.name: resumed.get(f"{_name(self, one)}, every key,") for one in self.producers
+                client.name: resumed.get(f"{_name(self, client)}, every key,") for client in self.producers
             },
-            consumer_seconds={one.name: resumed.get(_name(self, one)) for one in self.consumers},
+            consumer_seconds={client.name: resumed.get(_name(self, client)) for client in self.consumers},
             reshape_seconds=resumed.get(f"{self.plane}/reshape"),
-            longest_pause_seconds={one.name: round(one.longest_pause_ns / 1e9, 2) for one in self.producers},
+            longest_pause_seconds={
+                client.name: round(client.longest_pause_ns / 1e9, 2) for client in self.producers
+            },
             errors=(*self.failures, *errors),
             notes=tuple(self.notes),
         )
 
     def _reading(self, clients: Sequence[ConsumingClient], window: Window) -> Reading:
-        histories = [one.history for one in (*self.producers, *clients)]
+        histories = [client.history for client in (*self.producers, *clients)]
         return reading(self.acknowledged, _received(clients), histories, self._window(window))
 
 
 class OutageScene:
-    """`begin`, let something befall the servers within `outage`, and `judge`. Whatever is started ends with `running`."""
+    """A scene: `begin`, an event on the servers within `outage`, and `judge`. `running` stops everything that is started."""
 
     def __init__(
         self,
@@ -241,7 +247,7 @@ class OutageScene:
         consumers: int = 2,
         messages_a_second: int = MESSAGES_A_SECOND,
     ) -> None:
-        """`address`: how the worker and the clients reach the database."""
+        """`address`: the way by which the worker and the clients reach the database."""
         self.cluster, self.directory, self._running = cluster, directory, running
         self.database = f"outage_{secrets.token_hex(4)}"
         cluster.primary.create_database(self.database, template=TEMPLATE)
@@ -258,7 +264,7 @@ class OutageScene:
         self._resumed: dict[str, float | None] = {}
 
     def begin(self) -> None:
-        """Topics with subscriptions, workers, and traffic that flows."""
+        """Create the topics with their subscriptions, start the workers and the clients, and wait until messages flow."""
         self.topics[0].bench.execute(
             "UPDATE cleave.cluster_policy SET policy = '{\"enabled\": false}', row_version = row_version + 1"
         )
@@ -297,7 +303,7 @@ class OutageScene:
 
     @contextmanager
     def workers_paused(self) -> Iterator[None]:
-        """Stop the workers' processes meanwhile, so that what is intended stays as it is."""
+        """Stop the workers' processes during the block, so that intents stay as they are."""
         for worker in self.workers.values():
             os.kill(worker.pid, signal.SIGSTOP)
         try:
@@ -309,14 +315,16 @@ class OutageScene:
     # Traffic.
 
     def advance(self, by: int = 20, *, timeout_seconds: float = 60.0) -> None:
-        """Return when every client has so many more messages behind it."""
-        everybody = [one for topic in self.topics for one in topic.clients]
-        targets = [len(one.times) + by for one in everybody]
+        """Wait until every client has processed `by` more messages. Raises AssertionError, with the state of each client, if one fails or
+        does not in time.
+        """
+        clients = [client for topic in self.topics for client in topic.clients]
+        targets = [len(client.times) + by for client in clients]
 
         def there() -> bool:
-            failed = [one for one in everybody if one.error]
+            failed = [client for client in clients if client.error]
             assert not failed, f"{failed[0].name}: {failed[0].error!r}; see also {self.directory}"
-            return all(len(one.times) >= target for one, target in zip(everybody, targets, strict=True))
+            return all(len(client.times) >= target for client, target in zip(clients, targets, strict=True))
 
         try:
             wait_until(there, timeout_seconds=timeout_seconds, message="traffic flows")
@@ -324,28 +332,28 @@ class OutageScene:
             raise AssertionError("\n".join([str(late), *self._whereabouts()])) from late
 
     def _whereabouts(self) -> list[str]:
-        """Where each client stands, which operations are live, and the workers' last warnings."""
+        """Return the state of each client, the live operations, and the workers' last warnings."""
         now = time.monotonic_ns()
         clients = [
-            f"{_name(topic, one)}: {len(one.times)} messages, the last {(now - one.last_ns) / 1e9:.1f} s ago"
+            f"{_name(topic, item)}: {len(item.times)} messages, the last {(now - item.last_ns) / 1e9:.1f} s ago"
             for topic in self.topics
-            for one in topic.clients
+            for item in topic.clients
         ]
         clients += [
-            f"{_name(topic, one)} reads {one.buckets}" for topic in self.topics for one in topic.consumers
+            f"{_name(topic, item)} reads {item.buckets}" for topic in self.topics for item in topic.consumers
         ]
         clients += [f"{topic.plane}: {topic.bench.layout.active}" for topic in self.topics]
-        operations = [str(one) for one in _patiently(self.topics[0].bench.live_operations)]
-        return [*clients, *operations, *(told for name in self.workers for told in self._worst_words(name))]
+        operations = [str(item) for item in _patiently(self.topics[0].bench.live_operations)]
+        return [*clients, *operations, *(line for name in self.workers for line in self._worst_words(name))]
 
     def reshape(self, planner: Planner) -> None:
-        """Request it of every topic, and return when the workers have ended it."""
+        """Request the reshape of every topic, and wait until the workers have ended it."""
         for topic in self.topics:
             topic.request(planner)
         self.wait_quiet()
 
     def fence(self, planner: Planner) -> None:
-        """Request it of every topic, and return when the workers have closed its parents and can get no further.
+        """Request the reshape of every topic, and wait until the workers have closed its parents and cannot continue.
 
         A row that the commit needs is locked here until the primary dies.
         """
@@ -361,7 +369,7 @@ class OutageScene:
             )
 
     def wait_quiet(self, seconds: float = QUIET_SECONDS) -> bool:
-        """Return when no operation is live, or after so long; whether none is."""
+        """Wait until no operation is live, at most `seconds`. Return True if none is."""
         with suppress(AssertionError):
             wait_until(lambda: not self._live_operations(), timeout_seconds=seconds)
             return True
@@ -373,12 +381,12 @@ class OutageScene:
     # The outage.
 
     def lose_from_now(self) -> None:
-        """What is acknowledged from now on may be lost with the server that has it."""
+        """Record that messages acknowledged from now on may be lost with their server."""
         self._losing_since_ns = time.monotonic_ns()
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """The time from the first fault until the promoted or restored server answers."""
+        """Record the block as the outage: from the first fault until the promoted or restored server answers."""
         self._resumed = {}
         for topic in self.topics:
             topic.note_logs()
@@ -391,20 +399,20 @@ class OutageScene:
             topic.forget_logs()
 
     def wait_resumed(self, *, limit_seconds: float = 60.0, reshapes: bool = True) -> bool:
-        """Return when every client goes on, or after so long; whether all do. The scene keeps when each went on.
+        """Wait until every client continues, at most `limit_seconds`. Return True if all do. The scene keeps the seconds of each.
 
-        `reshapes`: request a split of each topic as well, and wait until the workers have ended it.
+        `reshapes`: also request a split of each topic, and wait until the workers have ended it.
         """
         ended, give_up_at = self.window.ended_ns, time.monotonic() + limit_seconds
         waiting: dict[str, Callable[[], bool]] = {
-            _name(topic, one): lambda one=one: one.last_ns > ended  # type: ignore[misc]
+            _name(topic, client): lambda client=client: client.last_ns > ended  # type: ignore[misc]
             for topic in self.topics
-            for one in topic.clients
+            for client in topic.clients
         }
         waiting |= {
-            f"{_name(topic, one)}, every key,": lambda one=one: one.wrote_every_key_since(ended)  # type: ignore[misc]
+            f"{_name(topic, client)}, every key,": lambda client=client: client.wrote_every_key_since(ended)  # type: ignore[misc]
             for topic in self.topics
-            for one in topic.producers
+            for client in topic.producers
         }
         if reshapes:
             waiting |= {f"{topic.plane}/reshape": topic.probe_ended for topic in self.topics}
@@ -419,7 +427,7 @@ class OutageScene:
         return not waiting
 
     def demand_resumed(self, *, reshapes: bool = True) -> None:
-        """Wait until every client goes on. Who does not within `CONTINUES_WITHIN_SECONDS` is a failure of the scene, and is
+        """Wait until every client continues. A client that does not within `CONTINUES_WITHIN_SECONDS` is a failure of the scene, and is
         waited for a while longer.
         """
         if not self.wait_resumed(limit_seconds=CONTINUES_WITHIN_SECONDS, reshapes=reshapes):
@@ -436,7 +444,7 @@ class OutageScene:
     # Afterwards.
 
     def maintain(self, rounds: int = ROUNDS) -> None:
-        """Rounds of the maintenance as Airflow runs it: reconcile, collect with retention 0, sweep."""
+        """Run rounds of the maintenance as Airflow does: reconcile, collect with retention 0, sweep."""
         extras: dict[str, object] = {"retention_minutes": 0}
         if self._pulsar is not None:
             extras |= {
@@ -457,23 +465,23 @@ class OutageScene:
     def _run_task(self, number: int, task: Callable[[], Mapping[str, object]]) -> None:
         try:
             with redirect_stdout(io.StringIO()):
-                found = task()
+                result = task()
         except CleaveError as error:
             self._note(f"maintenance {number}: {type(error).__name__}: {error}")
             return
-        for shown in found.get("shown", ()):  # type: ignore[attr-defined]
-            told = ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
-            self._note(f"maintenance {number}: {told}")
+        for shown in result.get("shown", ()):  # type: ignore[attr-defined]
+            summary = ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
+            self._note(f"maintenance {number}: {summary}")
 
     def note_logs(self) -> None:
-        """Remember the logs that are there."""
+        """Record the present logs."""
         for topic in self.topics:
             topic.note_logs()
 
     def judge(self) -> dict[str, Outcome]:
-        """End the producers, read everything to the end by both subscriptions, and compare. By plane."""
-        for one in [one for topic in self.topics for one in topic.producers]:
-            one.ending.set()
+        """Stop the producers, read everything to the end by both subscriptions, and return the outcomes by plane."""
+        for client in [client for topic in self.topics for client in topic.producers]:
+            client.ending.set()
         for topic in self.topics:
             for producer in topic.producers:
                 producer.end()
@@ -482,16 +490,16 @@ class OutageScene:
         self._read_to_the_end()
         for topic in self.topics:
             _end_all(topic)
-        self.topics[0].notes += [told for name in self.workers for told in self._worst_words(name)]
+        self.topics[0].notes += [line for name in self.workers for line in self._worst_words(name)]
         return {topic.plane: topic.outcome(self.window, self._resumed) for topic in self.topics}
 
     def _read_to_the_end(self) -> None:
-        """Return when nothing is missing, or when nothing more comes."""
-        seen, since = -1, time.monotonic()
+        """Wait until no message is missing, or until no further message arrives."""
+        last_missing, since = -1, time.monotonic()
         while True:
             missing = sum(topic.missing(self.window) for topic in self.topics)
-            if missing != seen:
-                seen, since = missing, time.monotonic()
+            if missing != last_missing:
+                last_missing, since = missing, time.monotonic()
             still_seconds = time.monotonic() - since
             limit_seconds = STANDS_STILL_SECONDS
             if still_seconds > STANDS_STILL_SECONDS and self._live_operations():
@@ -501,7 +509,7 @@ class OutageScene:
             time.sleep(0.05)
 
     def _worst_words(self, worker: str) -> list[str]:
-        """The last warnings and errors in a worker's log."""
+        """Return the last warnings and errors in a worker's log."""
         lines = (self.directory / f"{worker}.log").read_text(errors="replace").splitlines()
         bad = [line for line in lines if "[warning" in line or "[error" in line or "Traceback" in line]
         return [f"{worker}: {' '.join(line.split())[:300]}" for line in bad[-5:]]
@@ -512,7 +520,7 @@ class OutageScene:
                 topic.notes.append(note)
 
     def _topic(self, pulsar: OnPulsar | None, url: str) -> TopicScene:
-        """The bench looks on through the proxy, whatever the product's processes use."""
+        """Return the topic's scene. Its bench connects through the proxy, whatever the product's processes use."""
         bench = SceneBench(url, pulsar)
         self._running.callback(bench.close)
         if pulsar is not None:
@@ -529,11 +537,11 @@ def _name(topic: TopicScene, client: Client) -> str:
 
 
 def _received(clients: Sequence[Client]) -> dict[Message, int]:
-    """The first receipt of each message by any of them."""
-    found: dict[Message, int] = {}
-    for message, at in chain.from_iterable(dict(one.times).items() for one in clients):
-        found[message] = min(at, found.get(message, at))
-    return found
+    """Return the first receipt of each message by any of the clients."""
+    first_receipts: dict[Message, int] = {}
+    for message, at in chain.from_iterable(dict(client.times).items() for client in clients):
+        first_receipts[message] = min(at, first_receipts.get(message, at))
+    return first_receipts
 
 
 def _end_all(topic: TopicScene) -> None:
@@ -545,7 +553,7 @@ def _end_all(topic: TopicScene) -> None:
 
 
 def _patiently(look: Callable[[], Found]) -> Found:
-    """A look at a server that a busy machine may hold up."""
+    """Return the result of a read of a server that a busy machine may delay, with retries."""
     give_up_at = time.monotonic() + 30.0
     while True:
         try:

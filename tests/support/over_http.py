@@ -1,4 +1,4 @@
-"""The `cleave` command with a server named: what it prints is to be what it prints beside the database."""
+"""The `cleave` command with a server named: its output must equal the output next to the database."""
 
 from __future__ import annotations
 
@@ -33,31 +33,33 @@ NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 
 @contextmanager
 def serving(database: str, directory: Path, **settings: object) -> Iterator[str]:
-    """The address of what `cleave serve` runs, in threads of this process; no worker is up.
+    """Run what `cleave serve` runs, in threads of this process until the end of the block, and yield its address; no worker runs.
 
-    A process of its own takes four seconds of a core to start: `server_process` is for tests of the process.
+    A process takes four seconds of a core to start: `server_process` is for tests of the process.
     """
-    given = _settings(database_url=database, landing_url=directory / "landing", **settings)
-    limit = given.worker_statement_seconds
-    with application(given, name="cleave-serve", statement_seconds=limit) as app:
-        web = WebServer(given, SECRET)
+    server_settings = _settings(database_url=database, landing_url=directory / "landing", **settings)
+    limit = server_settings.worker_statement_seconds
+    with application(server_settings, name="cleave-serve", statement_seconds=limit) as app:
+        web = WebServer(server_settings, SECRET)
         with running(build_server(app, web), threading.Event()):
             yield web.address
 
 
-def _settings(**given: object) -> Settings:
-    """Those of a server: read from the environment, as its process does, where the command's own are left out."""
+def _settings(**overrides: object) -> Settings:
+    """Return the settings of a server: read from the environment, as its process does, without the command's own."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("CLEAVE_")]:
             patch.delenv(name)
-        for name, value in {"api_secret": SECRET, **given}.items():
+        for name, value in {"api_secret": SECRET, **overrides}.items():
             patch.setenv(f"CLEAVE_{name.upper()}", str(value))
         return Settings()
 
 
 @contextmanager
 def server_process(database: str, directory: Path, **settings: object) -> Iterator[tuple[ChildProcess, str]]:
-    """`cleave serve` with its address: a process that may be killed, and started again there."""
+    """Run `cleave serve` as a process until the end of the block, and yield the process and its address; a test may kill it and start it
+    again there.
+    """
     port, log = free_port(), directory / "serve.log"
     process = cleave_process(
         "serve",
@@ -78,7 +80,7 @@ def server_process(database: str, directory: Path, **settings: object) -> Iterat
 
 
 class OverHttp(CommandLine):
-    """Asks a server, as an administrator called ada; has no database that it could ask."""
+    """Runs commands on a server, as the administrator `ada`; the commands have no database."""
 
     def __init__(
         self, direct: CommandLine, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, server: str
@@ -91,14 +93,14 @@ class OverHttp(CommandLine):
         }
 
     def __call__(self, *arguments: str) -> Answer:
-        """See `CommandLine`."""
+        """Run the command with the settings of the server, and return its answer."""
         with self._patch.context() as patch:
             for name, value in self.settings.items():
                 patch.setenv(name, value)
             return super().__call__(*arguments)
 
     def call(self, method: str, path: str, document: object, key: str | None = None) -> Any:
-        """The answer's document, of a call as any program makes it."""
+        """Return the document that answers a call, sent as any program sends it."""
         headers = {"Authorization": f"Bearer {self.settings['CLEAVE_API_TOKEN']}"}
         if key is not None:
             headers["Idempotency-Key"] = key
@@ -108,5 +110,5 @@ class OverHttp(CommandLine):
         return answer.json()
 
     def rows(self) -> dict[str, list[str]]:
-        """See `CommandLine`; without the audit, which tells of what was refused and rehearsed, too."""
+        """Return every row of every table, without the audit, which also records refusals and dry runs."""
         return every_row(self.store, but={"cleave.audit"})

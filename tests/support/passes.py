@@ -20,37 +20,37 @@ HOT, WARM, COLD = 25_000.0, 5_000.0, 1.0
 
 
 def run(bench: Bench, lanes: Collection[Lane] = ALL_LANES, **options: Any) -> PassResult:
-    """One pass."""
+    """Run one pass."""
     return autoscaler.run_pass(
         bench.store, bench.planes, lanes, **{"decided_by": "tests", "limit": 100} | options
     )
 
 
 def report(bench: Bench, rates: dict[int, float], **options: Any) -> None:
-    """Load of `TOPIC`'s segments; `options` as of `report_load`."""
+    """Store the load of `TOPIC`'s segments; `options` as of `report_load`."""
     with bench.store.transaction() as tx:
         report_load(tx, bench.topic_id, rates, **options)
 
 
 def set_policy(bench: Bench, **parameters: Any) -> None:
-    """The policy of `TOPIC`."""
+    """Set the policy of `TOPIC`."""
     with bench.store.transaction() as tx:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(**parameters), actor="ann")
 
 
 def register(bench: Bench, name: str) -> None:
-    """A consumer of the topic's one subscription."""
+    """Insert a consumer of the topic's one subscription."""
     statement = "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', :name)"
     bench.execute(statement, id=bench.topic_id, name=name)
 
 
 def decisions(bench: Bench) -> list[decision_log.DecisionRow]:
-    """The ledger of `TOPIC`, newest first."""
+    """Return the decision log of `TOPIC`, newest first."""
     with bench.store.transaction() as tx:
         return decision_log.list_decisions(tx, bench.topic_id)
 
 
 def owed(bench: Bench) -> bool:
-    """Whether a pass has something to do."""
+    """Return True if a pass has work."""
     with bench.store.transaction() as tx:
         return bool(evaluations.lock_due(tx, lanes=ALL_LANES, limit=1))

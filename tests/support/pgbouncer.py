@@ -1,4 +1,4 @@
-"""PgBouncer in front of a server of the tests, each way of pooling that people configure."""
+"""PgBouncer in front of a server of the tests, in each usual pooling mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _ALSO = ("/usr/sbin", "/sbin")
 
 @contextmanager
 def pgbouncer(database: str, directory: Path, mode: str, **settings: object) -> Iterator[str]:
-    """URL of the database through a PgBouncer of its own. It logs in at the server as the user of `database`."""
+    """Run a PgBouncer until the end of the block, and yield the URL of the database through it. It logs in at the server as the user of
+    `database`. Skips the test without PgBouncer.
+    """
     program = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), *_ALSO)))
     if program is None:
         skip_without("pgbouncer is missing: on Debian, install the package pgbouncer")

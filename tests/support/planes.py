@@ -1,4 +1,4 @@
-"""Both sides of one data plane as tests talk about them: logs, batches, readers, drains."""
+"""Both sides of one data plane in the terms of tests: logs, batches, readers, drains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _batch_numbers = itertools.count(1)
 
 @dataclass
 class Planes:
-    """Both sides of one data plane, and the few phrases the tests are written in."""
+    """Both sides of one data plane, with the shorthands of the tests."""
 
     plane: DataPlane
     logs: LogClient
@@ -35,17 +35,17 @@ class Planes:
     namespace: str = "contract/tests"
 
     def topic(self) -> str:
-        """The name of a topic nobody used before."""
+        """Return an unused name of a topic."""
         return f"topic://{self.namespace}/{secrets.token_hex(6)}"
 
     def log(self, *subscriptions: str, topic: str | None = None, descriptor: str = "0000-ffff-0") -> str:
-        """A new log with these subscriptions."""
+        """Create a log with these subscriptions, and return its name."""
         name = self.plane.backing_topic(topic or self.topic(), descriptor)
         self.plane.create_segment(name, subscriptions)
         return name
 
     def send(self, log: str, *payloads: bytes, key: bytes | None = None, producer: str = "tests") -> int:
-        """Append one batch under a fresh batch number."""
+        """Append one batch under a new batch number."""
         batch = [OutgoingMessage(payload, key) for payload in payloads]
         return self.logs.append(log, batch, producer=producer, sequence=next(_batch_numbers))
 
@@ -65,8 +65,8 @@ class Planes:
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> LogReader:
-        """Open a reader that the fixture closes at the end of the test; once more where a log first had to be loaded
-        anew, as every client does.
+        """Open a reader, which the fixture closes at the end of the test. Repeated once if a log first had to be loaded, as by every
+        client.
         """
 
         def open_it() -> LogReader:
@@ -81,58 +81,58 @@ class Planes:
             )
 
         try:
-            found = open_it()
+            opened = open_it()
         except DataPlaneTimeout:
-            found = open_it()
-        self.readers.append(found)
-        return found
+            opened = open_it()
+        self.readers.append(opened)
+        return opened
 
     def reader_at(self, log: str, after: Position | None) -> PositionReader:
-        """Open a reader at a position that the fixture closes; once more after a time-out, as for `reader`."""
+        """Open a reader at a position, which the fixture closes; repeated once after a time-out, as in `reader`."""
         try:
-            found = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
+            opened = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
         except DataPlaneTimeout:
-            found = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
-        self.readers.append(found)
-        return found
+            opened = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
+        self.readers.append(opened)
+        return opened
 
     def queue(self, log: str, subscription: str, owner: str = "reader") -> QueueReader:
-        """Open a queue's reader that the fixture closes; once more after a time-out, as for `reader`."""
+        """Open a queue's reader, which the fixture closes; repeated once after a time-out, as in `reader`."""
 
         def open_it() -> QueueReader:
             return self.logs.open_queue_reader(log, subscription, owner=owner, on_arrival=lambda: None)
 
         try:
-            found = open_it()
+            opened = open_it()
         except DataPlaneTimeout:
-            found = open_it()
-        self.readers.append(found)
-        return found
+            opened = open_it()
+        self.readers.append(opened)
+        return opened
 
     def positions(self, log: str, *offsets: int) -> list[Position]:
-        """Positions of messages of an embedded log that has one timeline."""
+        """Return positions of messages of an embedded log that has one timeline."""
         timeline, _ = self.logs.locate(log, None)
         return [(timeline, offset) for offset in offsets]
 
     def read(self, reader: LogReader | PositionReader | QueueReader, count: int) -> list[LogMessage]:
-        """The next `count` messages, waiting for their arrival."""
-        found: list[LogMessage] = []
+        """Return the next `count` messages, and wait for their arrival."""
+        messages: list[LogMessage] = []
 
         def complete() -> bool:
-            found.extend(reader.read(count - len(found)))
-            return len(found) == count
+            messages.extend(reader.read(count - len(messages)))
+            return len(messages) == count
 
         wait_until(complete, message=f"{count} messages")
-        return found
+        return messages
 
     def settles_at(self, log: str, subscription: str, backlog: int) -> None:
-        """The backlog becomes that number: an acknowledgement may be on its way for a moment."""
+        """Wait until the backlog is that number: an acknowledgement may be in transit for a moment."""
         wait_until(
             lambda: self.plane.backlog(log, subscription) == backlog, message=f"a backlog of {backlog}"
         )
 
     def ends(self, act: Callable[[], object], error: type[CleaveError]) -> CleaveError:
-        """The error that `act` raises before long: a broker tells of a lost cursor by breaking the connection."""
+        """Return the error that `act` raises before long: a broker reports a lost cursor by breaking the connection."""
 
         def fails() -> CleaveError | None:
             try:
@@ -144,17 +144,17 @@ class Planes:
         return wait_until(fails, message=error.__name__)  # type: ignore[return-value]
 
     def drain(self, log: str, subscription: str) -> list[bytes]:
-        """Read and acknowledge what there is now; the payloads."""
+        """Read and acknowledge all present messages, and return their payloads."""
         reader = self.reader(log, subscription)
         backlog = self.plane.backlog(log, subscription)
         assert backlog is not None
-        found = self.read(reader, backlog) if backlog else []
-        if found:
-            reader.acknowledge(found[-1].position)
+        messages = self.read(reader, backlog) if backlog else []
+        if messages:
+            reader.acknowledge(messages[-1].position)
         reader.close()
-        return payloads(found)
+        return payloads(messages)
 
 
 def payloads(messages: Sequence[LogMessage]) -> list[bytes]:
-    """What the messages carry, in order."""
+    """Return the payloads of the messages, in order."""
     return [message.payload for message in messages]

@@ -1,4 +1,4 @@
-"""What PostgreSQL would do with the statements a function of the store sends."""
+"""Query plans of PostgreSQL for the statements that a function of the store sends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 
 
 def statements_of(tx: Connection, call: Callable[[], object]) -> list[tuple[str, Any]]:
-    """The statements sent while ``call`` runs on ``tx``, with their parameters."""
+    """Return the statements sent while `call` runs on `tx`, with their parameters."""
     sent: list[tuple[str, Any]] = []
 
     def note(*arguments: Any) -> None:
@@ -24,7 +24,7 @@ def statements_of(tx: Connection, call: Callable[[], object]) -> list[tuple[str,
 
 
 def plans_of(tx: Connection, call: Callable[[], object]) -> list[str]:
-    """The plan of each statement that ``call`` sends."""
+    """Return the plan of each statement that `call` sends."""
     return [
         "\n".join(row[0] for row in tx.exec_driver_sql(f"EXPLAIN {statement}", parameters))
         for statement, parameters in statements_of(tx, call)

@@ -1,7 +1,7 @@
 """One TCP port that leads to the present primary, as a proxy, a pooler or a virtual address does.
 
-Clients see neither a new address nor which server answers. Connections that are open stay with the server that they
-were opened to until that server's process ends, also while that process is frozen.
+Clients see neither a new address nor which server answers. Open connections stay with their server until that server's process ends, also
+while that process is frozen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.devstack.ports import LOOPBACK
 
 
 class PrimaryRelay:
-    """Accepts connections from construction to `close`; `point_to` names the server that new connections go to."""
+    """Accepts connections from construction to `close`; `point_to` names the server of new connections."""
 
     def __init__(self) -> None:
         self._target: int | None = None
@@ -39,8 +39,8 @@ class PrimaryRelay:
 
     def close(self) -> None:
         """Close every connection and accept no more."""
-        for held in (self._server, *self._sockets):
-            _hang_up(held)
+        for connection in (self._server, *self._sockets):
+            _hang_up(connection)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -49,7 +49,9 @@ class PrimaryRelay:
                 threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
     def _connect(self, near: socket.socket) -> None:
-        """Connect in a thread of its own: a frozen server must not keep others from their connections."""
+        """Connect to the target and pass bytes in both directions. Runs in a separate thread, so that a frozen server does not delay
+        other connections.
+        """
         try:
             if self._target is None:
                 raise ConnectionRefusedError("no primary")
@@ -65,12 +67,12 @@ class PrimaryRelay:
         with contextlib.suppress(OSError):
             while piece := source.recv(65536):
                 sink.sendall(piece)
-        for held in (source, sink):
-            _hang_up(held)
-            self._sockets.discard(held)
+        for connection in (source, sink):
+            _hang_up(connection)
+            self._sockets.discard(connection)
 
 
-def _hang_up(held: socket.socket) -> None:
+def _hang_up(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        held.shutdown(socket.SHUT_RDWR)
-    held.close()
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

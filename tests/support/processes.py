@@ -1,4 +1,4 @@
-"""The processes of a server of several components, and whether any outlives it."""
+"""The processes of a server of several components, and the check that none outlives it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from controller.devstack.airflow import AirflowStandalone
 
 
 def family(airflow: AirflowStandalone) -> list[psutil.Process]:
-    """Its components and all their descendants, as of now."""
+    """Return its components and all their present descendants."""
     heads = [psutil.Process(pid) for pid in airflow.pids.values()]
     return heads + [child for head in heads for child in head.children(recursive=True)]
 
 
 def still_running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended; one that only waits to be reaped has."""
+    """Return the processes that have not ended; a zombie has ended."""
     return [
         process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     ]

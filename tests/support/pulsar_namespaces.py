@@ -1,4 +1,4 @@
-"""Namespaces on a test's broker, as an operator makes them and `cleave doctor --fix` sets them."""
+"""Namespaces on a test's broker, as an operator creates them and `cleave doctor --fix` configures them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ TENANT = "cleave-tests"
 
 
 def _made(url: str, body: dict[str, Any] | None) -> bool:
-    """Whether it is there. A broker that is asked for the same by two at once fails one of them, who asks again."""
+    """Return True if the object exists after the request. A broker fails one of two concurrent requests for the same object, which must
+    be repeated.
+    """
     answer = requests.put(url, json=body, timeout=30)
     if answer.status_code == 500 and "BadVersionException" in answer.text:
         return False
@@ -24,11 +26,13 @@ def _made(url: str, body: dict[str, Any] | None) -> bool:
 
 
 def make_namespace(access: PulsarAccess, name: str, *, fixed: bool = True) -> str:
-    """`tenant/name`, new or as it is; with `fixed`, set as segments need it."""
+    """Create the tenant and the namespace unless they exist, and return `tenant/name`; with `fixed`, configure the namespace as segments
+    need it.
+    """
     base = f"{access.admin_urls[0]}/admin/v2"
 
     def clusters() -> list[str]:
-        return [one for one in requests.get(f"{base}/clusters", timeout=30).json() if one != "global"]
+        return [entry for entry in requests.get(f"{base}/clusters", timeout=30).json() if entry != "global"]
 
     # A standalone broker is healthy a moment before it has made its cluster known.
     tenant = {"allowedClusters": wait_until(clusters, message="the broker's cluster"), "adminRoles": []}
@@ -36,6 +40,6 @@ def make_namespace(access: PulsarAccess, name: str, *, fixed: bool = True) -> st
         wait_until(partial(_made, f"{base}/{path}", body), message=path)
     if fixed:
         namespaces = Namespaces(access, call_timeout_seconds=30.0)
-        assert all(one.set_now for one in namespaces.check(f"{TENANT}/{name}", fix=True))
+        assert all(entry.set_now for entry in namespaces.check(f"{TENANT}/{name}", fix=True))
         namespaces.close()
     return f"{TENANT}/{name}"

@@ -1,4 +1,4 @@
-"""Logins that cost little: a test connects some ten times, and half of what a connection costs is hashing its password."""
+"""Logins that cost little: a test connects some ten times, and half of the cost of a connection is the hash of its password."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SETTLES_ITERATIONS = 160_000
 
 
 def make_logins_quick(server: PostgresServer) -> None:
-    """Hash the superuser's password once at a login, and so those of roles that are made from now on."""
+    """Set one hash iteration for the superuser's password and for roles that are created afterwards. Does nothing before PostgreSQL 16."""
     admin = make_url(server.url("postgres"))
     connection = psycopg2.connect(
         host=admin.host,

@@ -1,4 +1,4 @@
-"""Rates as the aggregation keeps them: a history written window by window."""
+"""Rates as the aggregation stores them: a history written window by window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.reports import milliseconds
 def keep_rates(
     history: RateHistory, window_end_ms: int, rates: Mapping[tuple[int, int], float | Sequence[float]]
 ) -> None:
-    """One window's rates by topic and segment: messages/s in, or all four metrics."""
+    """Store one window's rates by topic and segment: messages/s in, or all four metrics."""
     scratch = history.scratch(f"run-{window_end_ms}")
     scratch.write("rates", _table(window_end_ms, rates))
     history.publish(scratch, window_end_ms)
@@ -27,7 +27,7 @@ def keep_rates(
 
 
 def keep_series(history: Path, windows: Mapping[int, Mapping[tuple[int, int], float]]) -> None:
-    """Many windows at once, by their ends: files with their final names, as `publish` leaves them."""
+    """Store many windows at once, by their ends: files with their final names, as `publish` leaves them."""
     for window_end_ms, rates in windows.items():
         table = _table(window_end_ms, rates)
         directory = history / day_directory(window_end_ms) / f"window_end={format_tick(window_end_ms)}"
@@ -36,7 +36,7 @@ def keep_series(history: Path, windows: Mapping[int, Mapping[tuple[int, int], fl
 
 
 def keep_days(history: Path, days: int, topics: Sequence[int] = (1,)) -> None:
-    """Days of load of these topics until now, each swinging from idle to several segments' worth a day on segments 0 and 1."""
+    """Store days of load of these topics until now; each day goes from idle to several segments' worth, on segments 0 and 1."""
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     segments = [(topic, segment) for topic in topics for segment in (0, 1)]
     windows = {}

@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server that can be told to go silent, as a paused machine or a cut cable would."""
+"""A TCP relay in front of a server that can become silent, like a paused machine or a cut cable."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Self
 
 
 class Relay:
-    """Passes bytes both ways until `stall`; then it keeps connections open and says nothing."""
+    """Passes bytes in both directions until `stall`; then it keeps connections open and passes nothing."""
 
     def __init__(self, host: str, port: int, *, listen_port: int = 0) -> None:
-        """Towards `host:port`, from `listen_port` of loopback (0: any that is free)."""
+        """Lead to `host:port` from `listen_port` of loopback (0: any free port)."""
         self._target = (host, port)
         self._flowing = threading.Event()
         self._flowing.set()
@@ -30,26 +30,26 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._flowing.set()
-        for one in (self._server, *self._sockets):
+        for connection in (self._server, *self._sockets):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     @property
     def connections(self) -> int:
-        """How many were accepted so far."""
+        """Number of connections accepted so far."""
         return len(self._sockets) // 2
 
     def stall(self) -> None:
-        """Pass nothing on from now on, in either direction, old connections and new."""
+        """Pass nothing from now on, in either direction, on old connections and new ones."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Pass on what has piled up, and go on."""
+        """Pass the bytes that have accumulated, and continue."""
         self._flowing.set()
 
     def lose_answer(self) -> None:
-        """Cut the next connection that is answered, in place of the answer; those after it are whole."""
+        """Cut the next connection that gets an answer, instead of passing the answer; later connections are not cut."""
         self._losing.set()
 
     def _accept(self) -> None:

@@ -1,12 +1,11 @@
-"""A private PostgreSQL primary with one standby on loopback, and what befalls such a pair.
+"""A private PostgreSQL primary with one standby on loopback, and the failures of such a pair.
 
-The servers are the wheel's, as every other server of the tests. Operations: synchronous or asynchronous replication, a
-cut of the replication link, a kill or a freeze of the primary, a promotion, a restore of an older copy of the data, a
-dump and its restore, and a standby whose clock is behind. After a promotion or a restore, `add_standby` completes the
-pair again, so that one pair serves many tests.
+The servers are the wheel's, as every other server of the tests. Operations: synchronous or asynchronous replication, a cut of the
+replication link, a kill or a freeze of the primary, a promotion, a restore of an older copy of the data, a dump and its restore, and a
+standby whose clock is behind. After a promotion or a restore, `add_standby` completes the pair again, so that one pair serves many tests.
 
-Clients reach the present primary in one of two ways (`Address`): by `PROXY`, one fixed port as of a cloud proxy or a
-pooler, or by `HOSTS`, libpq's list of both servers with `target_session_attrs=read-write`.
+Clients reach the present primary in one of two ways (`Address`): by `PROXY`, one fixed port as of a cloud proxy or a pooler, or by
+`HOSTS`, libpq's list of both servers with `target_session_attrs=read-write`.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _MEMORY_LINE = 6
 
 
 class Address(StrEnum):
-    """How clients reach the present primary."""
+    """Way by which clients reach the present primary."""
 
     PROXY = "proxy"
     """One fixed port."""
@@ -99,7 +98,7 @@ class ReplicatedPostgres:
     # Databases.
 
     def url(self, database: str, address: Address = Address.PROXY) -> str:
-        """URL of `database` as the superuser, for clients of whichever server is the primary."""
+        """Return the URL of `database` as the superuser, which always leads to the present primary."""
         direct = make_url(self.primary_url(database))
         if address is Address.PROXY:
             return direct.set(port=self.relay.port).render_as_string(hide_password=False)
@@ -110,7 +109,7 @@ class ReplicatedPostgres:
         )
 
     def primary_url(self, database: str) -> str:
-        """URL of `database` on the present primary, for connections that are to end with it."""
+        """Return the URL of `database` on the present primary, for connections that must end with it."""
         return (
             make_url(self.primary.url(database))
             .set(drivername="postgresql")
@@ -118,13 +117,13 @@ class ReplicatedPostgres:
         )
 
     def dump(self, database: str) -> Path:
-        """A dump of `database` in pg_dump's custom format."""
+        """Write a dump of `database` in pg_dump's custom format, and return its path."""
         path = self._directory / f"{database}.dump"
         self._run("pg_dump", "--format=custom", "--file", path, "--dbname", database)
         return path
 
     def restore_dump(self, database: str, dump: Path) -> None:
-        """Replace `database` by a new database of the same name and server that holds what was dumped."""
+        """Replace `database` by a new database of the same name on the same server with the contents of the dump."""
         restored = f"{database}_restored"
         self.primary.create_database(restored)
         self._run("pg_restore", "--exit-on-error", "--dbname", restored, dump)
@@ -134,7 +133,9 @@ class ReplicatedPostgres:
     # Replication.
 
     def add_standby(self, *, synchronous: bool, clock_behind_seconds: int = 0) -> None:
-        """Copy the primary into a standby that follows it. `clock_behind_seconds` needs libfaketime; negative: ahead."""
+        """Copy the primary into a standby that follows it, and wait until it does. `clock_behind_seconds` needs libfaketime; negative:
+        ahead.
+        """
         home = self.back_up()
         data = _data(home)
         address = f"host={LOOPBACK} port={self.primary.port} user={SUPERUSER} password={self._password}"
@@ -149,19 +150,19 @@ class ReplicatedPostgres:
             wait_until(lambda: self._is_streaming("streaming", "sync"), message="replication is synchronous")
 
     def set_synchronous(self, standbys: str) -> None:
-        """Have commits on the primary wait for these standbys: `*` for any, an empty text for none."""
+        """Let commits on the primary wait for these standbys: `*` for any, an empty text for none."""
         execute(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{standbys}'")
         execute(self.primary, "SELECT pg_reload_conf()")
 
     def wait_replayed(self) -> None:
-        """Return when the standby has replayed all that the primary had committed when this was called."""
+        """Wait until the standby has replayed all commits of the primary from before the call."""
         lsn = value(self.primary, "SELECT pg_current_wal_lsn()")
         standby = self._demand_standby()
         replayed = f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'::pg_lsn"
         wait_until(lambda: value(standby, replayed), message=f"the standby replays {lsn}")
 
     def cut_replication(self) -> None:
-        """Keep from the standby whatever the primary commits from now on; everything before is replayed there."""
+        """Stop the replication after the standby has replayed all earlier commits."""
         self.wait_replayed()
         standby = self._demand_standby()
         execute(standby, "ALTER SYSTEM SET primary_conninfo = ''")
@@ -187,14 +188,14 @@ class ReplicatedPostgres:
         self._frozen = self.primary
 
     def kill_frozen(self) -> None:
-        """Kill the processes that `freeze_primary` stopped; no-op when there are none."""
+        """Kill the processes that `freeze_primary` stopped, if any."""
         frozen, self._frozen = self._frozen, None
         if frozen is not None:
             self._discard(frozen)
             self._leash.communicate(b"done\n")
 
     def thaw(self) -> None:
-        """Let a frozen primary go on, beside the promoted one if there is one."""
+        """Resume a frozen primary, while the promoted server, if any, also runs."""
         if self._frozen is not None:
             for process in reversed(_family(self._frozen)):
                 process.resume()
@@ -209,7 +210,7 @@ class ReplicatedPostgres:
         self.relay.point_to(self.primary.port)
 
     def back_up(self) -> Path:
-        """A base backup of the primary as it is now: the directory of a server that `restore` can start."""
+        """Return a base backup of the present primary: the directory of a server that `restore` can start."""
         home = self._new_home()
         data = _data(home)
         self._run("pg_basebackup", "--pgdata", data, "--checkpoint=fast", "--no-sync", "--wal-method=stream")
@@ -225,10 +226,10 @@ class ReplicatedPostgres:
         new_timeline: bool,
         before_service: Callable[[EmbeddedPostgres], object] = lambda _server: None,
     ) -> None:
-        """Start a server from `backup` in the primary's place and at its port; what was committed since is gone.
+        """Replace the primary by a server from `backup` at the same port; later commits are gone, and there is no standby.
 
-        `new_timeline`: recover as from an archive, which begins a timeline; a plain copy goes on in its own. Neither
-        changes the system identifier. `before_service` acts on the restored server before the relay leads to it.
+        `new_timeline`: recover as from an archive, which begins a timeline; a plain copy continues its own. Neither changes the system
+        identifier. `before_service` acts on the restored server before the relay leads to it.
         """
         self.relay.point_to(None)
         port = self.primary.port
@@ -255,8 +256,8 @@ class ReplicatedPostgres:
         return self.standby
 
     def _is_streaming(self, state: str, sync_state: str = "%") -> bool:
-        found = "SELECT count(*) FROM pg_stat_replication WHERE state = '{}' AND sync_state LIKE '{}'"
-        return bool(value(self.primary, found.format(state, sync_state)))
+        statement = "SELECT count(*) FROM pg_stat_replication WHERE state = '{}' AND sync_state LIKE '{}'"
+        return bool(value(self.primary, statement.format(state, sync_state)))
 
     def _new_home(self) -> Path:
         self._made += 1
@@ -271,7 +272,7 @@ class ReplicatedPostgres:
         return server
 
     def _discard(self, server: EmbeddedPostgres) -> None:
-        """End it with its data. Its port stays claimed: its successor gets it."""
+        """End the server and delete its data. Its port stays claimed for the successor."""
         home = self._homes.pop(server)
         server.crash()
         _free_memory(_data(home))
@@ -282,14 +283,14 @@ class ReplicatedPostgres:
         _give(path)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        """A client program of the wheel's on the primary."""
+        """Run a client program of the wheel on the primary."""
         where = ("--host", LOOPBACK, "--port", str(self.primary.port), "--username", SUPERUSER)
         env = {**os.environ, "PGPASSWORD": self._password}
         run_checked([wheel_binaries() / program, *where, *arguments], cwd=self._directory, env=env)
 
 
 def value(server: EmbeddedPostgres, statement: str, database: str = "postgres") -> Any:
-    """The first value that the statement answers, of one connection to this very server."""
+    """Return the first value of the statement's result, from a connection to this very server; None without a row."""
     with _connected(server, database) as cursor:
         cursor.execute(statement)
         row = cursor.fetchone()
@@ -305,9 +306,11 @@ def execute(server: EmbeddedPostgres, statement: str, database: str = "postgres"
 @contextmanager
 def _connected(server: EmbeddedPostgres, database: str) -> Iterator[psycopg2.extensions.cursor]:
     url = make_url(server.url(database)).set(drivername="postgresql")
-    with closing(psycopg2.connect(url.render_as_string(hide_password=False), connect_timeout=10)) as found:
-        found.autocommit = True
-        with found.cursor() as cursor:
+    with closing(
+        psycopg2.connect(url.render_as_string(hide_password=False), connect_timeout=10)
+    ) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
             yield cursor
 
 
@@ -323,15 +326,15 @@ def _free_memory(data: Path) -> None:
 
 
 def _give(path: Path) -> None:
-    """Make it the property of the account that servers run under, with all that is in it."""
+    """Give the path, with all its contents, to the account that runs the servers."""
     account = server_account()
     if account is not None:
-        for one in (path, *path.rglob("*")):
-            os.chown(one, account.user_id, account.group_id, follow_symlinks=False)
+        for entry in (path, *path.rglob("*")):
+            os.chown(entry, account.user_id, account.group_id, follow_symlinks=False)
 
 
 def _family(server: EmbeddedPostgres) -> list[psutil.Process]:
-    """The postmaster, which would start others, before its children."""
+    """Return the postmaster, which would start other processes, before its children."""
     head = psutil.Process(server.pid)
     with suppress(psutil.NoSuchProcess):
         return [head, *head.children(recursive=True)]
@@ -339,9 +342,17 @@ def _family(server: EmbeddedPostgres) -> list[psutil.Process]:
 
 
 def _leash(family: list[psutil.Process]) -> subprocess.Popen[bytes]:
-    """Kills these processes when this one dies without having killed them: what is stopped does not see that it is alone."""
+    """Start a process that kills these processes if this one dies without having killed them: a stopped process does not notice the death
+    of its parent.
+    """
     return subprocess.Popen(
-        ["/bin/sh", "-c", 'read -r word || kill -s KILL "$@"', "leash", *(str(one.pid) for one in family)],
+        [
+            "/bin/sh",
+            "-c",
+            'read -r word || kill -s KILL "$@"',
+            "leash",
+            *(str(process.pid) for process in family),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -351,10 +362,10 @@ def _leash(family: list[psutil.Process]) -> subprocess.Popen[bytes]:
 
 
 def _slow_clock(home: Path, behind_seconds: int) -> Path:
-    """A directory with a `postgres` whose clock is `behind_seconds` behind the machine's, or ahead if negative.
+    """Write a `postgres` whose clock is `behind_seconds` behind the machine's, or ahead if negative, and return its directory.
 
-    In a signal handler that interrupts a wait, libfaketime shows the machine's clock. So a server that is behind ends an
-    idle transaction at its first timer, within seconds, and a server that is ahead ends it late.
+    In a signal handler that interrupts a wait, libfaketime shows the machine's clock. So a server that is behind ends an idle transaction
+    at its first timer, within seconds, and a server that is ahead ends it late.
     """
     assert FAKETIME.exists(), "install Debian's package faketime first"
     room = home / "slow-clock"

@@ -1,4 +1,4 @@
-"""Load reports as an aggregation run makes them, written the way it writes them."""
+"""Load reports as an aggregation run computes and writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEEN = text("""
 
 
 def milliseconds(instant: datetime) -> int:
-    """Since the Unix epoch."""
+    """Return the milliseconds since the Unix epoch."""
     return round(instant.timestamp() * 1000)
 
 
@@ -32,12 +32,12 @@ def report_load(
     silent_for: timedelta | None = None,
     observed_at: datetime | None = None,
 ) -> MergeResult:
-    """Messages per second in and out of each segment, bytes at a hundredth of their thresholds' scale.
+    """Store messages per second in and out of each segment, with bytes at a hundredth of their thresholds' scale.
 
-    ``cold_for``: how long the segments have been cold; ``silent_for``: how long nobody has reported them.
+    `cold_for`: time for which the segments have been cold; `silent_for`: time for which no source has reported them.
     """
     now = datetime.now(UTC)
-    seen = {row.segment_id: row.row_version for row in tx.execute(_SEEN, {"topic_id": topic_id})}
+    row_versions = {row.segment_id: row.row_version for row in tx.execute(_SEEN, {"topic_id": topic_id})}
     rows = [
         {
             "topic_id": topic_id,
@@ -50,7 +50,7 @@ def report_load(
             "modified_at_ms": milliseconds(now),
             "cold_since_ms": None if cold_for is None else milliseconds(now - cold_for),
             "silent_since_ms": None if silent_for is None else milliseconds(now - silent_for),
-            "seen_row_version": seen.get(segment_id, 0),
+            "seen_row_version": row_versions.get(segment_id, 0),
         }
         for segment_id, rate in rates.items()
     ]

@@ -1,8 +1,9 @@
-"""Tests go on when a worker of xdist dies: the one that it was at is made once more elsewhere, and named, as one that missed a deadline.
+"""Lets tests continue when a worker of xdist dies: its current test runs once more on another worker and is named, as for a missed
+deadline.
 
-xdist itself hands out again what the dead worker had done before as well, as work without a test in it, and then waits for ever for
-its end; it gives work to a replacement that has not collected yet, and loses it; it fails over one that it has sent away again; and
-it cannot repeat a test whose worker died. What the worker had started ends with it (`devstack.process`).
+xdist itself also distributes the dead worker's finished work again, as work without a test, and then waits for its end without limit; it
+gives work to a replacement that has not collected yet, and loses the work; it fails on a replacement that it has sent away again; and it
+cannot repeat a test whose worker died. Processes that the worker had started end with it (`devstack.process`).
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from xdist.scheduler import LoadGroupScheduling
 
 
 class Rescheduling(LoadGroupScheduling):
-    """As `--dist loadgroup`."""
+    """Scheduler like `--dist loadgroup`."""
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """See the base class; one that came when all was delivered was sent away, and still says what it has collected."""
+        """Add the collection of a node, unless the node came when all work was distributed: it was sent away, and still reports its
+        collection.
+        """
         if node in self.assigned_work:
             super().add_node_collection(node, collection)
 
     def remove_node(self, node: Any) -> str | None:
-        """See the base class."""
+        """Remove a node without distributing its finished units again."""
         units = self.assigned_work[node]
         for scope in [scope for scope, unit in units.items() if all(unit.values())]:
             del units[scope]
         return super().remove_node(node)
 
     def mark_test_pending(self, item: str) -> None:
-        """It is: `remove_node` has given it back. The plugin of `--reruns` passes over one that has died too often."""
+        """Do nothing, because `remove_node` has returned the test. The plugin of `--reruns` skips a test whose worker has died too often."""
 
     def _reschedule(self, node: Any) -> None:
-        """A replacement gets its work when it has collected: `schedule` is called then."""
+        """Give work to a node that has collected; a replacement gets its work with `schedule` after its collection."""
         if node in self.registered_collections:
             super()._reschedule(node)

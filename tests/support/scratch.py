@@ -1,7 +1,7 @@
-"""Directories for data that no test keeps, in memory where the system has room for that.
+"""Directories for temporary data, in memory if the system has room.
 
-A database for each test is some three hundred files made and removed: on a disk that alone is half the time of most
-tests with one.
+A database for each test is some three hundred files that are created and removed: on a disk that alone is half the time of most tests
+with one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENOUGH_BYTES = 2 * 2**30
 
 
 def scratch(factory: pytest.TempPathFactory, name: str) -> Path:
-    """A new directory that whoever asked removes; other accounts may enter it, as PostgreSQL's must."""
+    """Create a directory, which the caller removes; other accounts may enter it, as PostgreSQL's must."""
     if not _has_room(IN_MEMORY):
         return factory.mktemp(name)
     made = Path(tempfile.mkdtemp(prefix=f"cleave-{name}-", dir=IN_MEMORY))

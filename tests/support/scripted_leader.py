@@ -1,6 +1,6 @@
-"""A leader as a client's session asks it, without a server: each question waits for the answer that the test gives, or has one at once.
+"""A leader for a client's session, without a server: each call waits for the answer of the test, or is answered at once.
 
-Give it where `Servers` are asked for.
+Pass it in place of `Servers`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Aside(Generic[Result]):
-    """A call in a thread of its own, begun at once."""
+    """A call in a thread of its own, started at once."""
 
     def __init__(self, act: Callable[[], Result]) -> None:
         self._results: list[Result] = []
@@ -39,7 +39,7 @@ class Aside(Generic[Result]):
         self._thread.start()
 
     def result(self, within_seconds: float = PATIENCE_SECONDS) -> Result:
-        """What it returned or raised, once it has."""
+        """Return or raise the result of the call, and wait for it."""
         self._thread.join(within_seconds)
         if self._errors:
             raise self._errors[0]
@@ -49,7 +49,7 @@ class Aside(Generic[Result]):
 
 @dataclass
 class Call:
-    """One question. `what` is its last word: register, attach, pulse, released, goodbye."""
+    """One call. `what` is the last part of its path: register, attach, pulse, released, goodbye."""
 
     what: str
     document: Mapping[str, Any]
@@ -60,16 +60,16 @@ class Call:
 
     @property
     def incarnation(self) -> str:
-        """Which life asks."""
+        """Incarnation that calls."""
         return str(self.document["incarnation"])
 
     def answer(self, error: CleaveError | None = None) -> None:
-        """It is heard, or refused with that."""
+        """Answer the call, or refuse it with the error."""
         self._error = error
         self._answered.set()
 
     def wait(self) -> None:
-        """In the asking thread."""
+        """Wait for the answer, in the calling thread."""
         assert self._answered.wait(PATIENCE_SECONDS), f"{self.what} is not answered"
         if self._error is not None:
             raise self._error
@@ -82,11 +82,11 @@ class Feed:
         self._said: queue.SimpleQueue[SimpleNamespace | None] = queue.SimpleQueue()
 
     def say(self, event: str, document: object) -> None:
-        """The next event."""
+        """Send the next event."""
         self._said.put(SimpleNamespace(event=event, data=json.dumps(document)))
 
     def hang_up(self) -> None:
-        """From either side."""
+        """Close the stream, from either side."""
         self._said.put(None)
 
     def __iter__(self) -> Iterator[SimpleNamespace]:
@@ -96,12 +96,12 @@ class Feed:
 
 
 class ScriptedLeader(Servers):
-    """`held` are the kinds of calls that wait for the test; others are heard at once."""
+    """`held` are the kinds of calls that wait for the test; other calls are answered at once."""
 
     count = 1
 
     def __init__(self, on_call: Callable[[Call], None] = lambda _call: None, *held: str) -> None:
-        """`on_call` sees each as it comes, in the asking thread."""
+        """`on_call` gets each call when it arrives, in the calling thread."""
         self.held = set(held)
         self.calls: list[Call] = []
         self.feeds: list[Feed] = []
@@ -153,17 +153,17 @@ class ScriptedLeader(Servers):
     # For the test.
 
     def call(self, what: str, number: int = 1) -> Call:
-        """The one of that kind that came as the so manieth, once it has."""
+        """Wait for the n-th call of that kind, and return it."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.of(what)) >= number, PATIENCE_SECONDS), what
             return self.of(what)[number - 1]
 
     def of(self, what: str) -> list[Call]:
-        """All of that kind."""
-        return [one for one in self.calls if one.what == what]
+        """Return all calls of that kind."""
+        return [call for call in self.calls if call.what == what]
 
     def feed(self, number: int = 1) -> Feed:
-        """The stream that was opened as the so manieth, once it is."""
+        """Wait for the n-th opened stream, and return it."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.feeds) >= number, PATIENCE_SECONDS)
             return self.feeds[number - 1]

@@ -1,6 +1,6 @@
-"""A consumer or reader of Pulsar's library that the test scripts: what has arrived, and who waits for more.
+"""A consumer or reader of Pulsar's library that the test scripts: the arrived messages, and the calls that wait for more.
 
-Give it where the library's own is asked for.
+Pass it in place of the library's own object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Message = TypeVar("Message")
 
 
 class ScriptedLibrary(Generic[Message]):
-    """As the library has it, below its Python classes and as one of these."""
+    """The library's object, both below its Python classes and as one of these."""
 
     def __init__(self) -> None:
         self._consumer = self
@@ -24,7 +24,7 @@ class ScriptedLibrary(Generic[Message]):
         self.awaiting: deque[Callable[[object, object], None]] = deque()
 
     def arrive(self, *messages: Message) -> None:
-        """These have come over."""
+        """Let these messages arrive, and give them to waiting calls."""
         self.queue.extend(messages)
         while self.awaiting and self.queue:
             self.awaiting.popleft()(pulsar.Result.Ok, self.queue.popleft())

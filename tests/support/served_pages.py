@@ -1,4 +1,4 @@
-"""Cleave's pages on a port of loopback, below a path as in Airflow, for a real browser. Airflow itself is not there."""
+"""Cleave's pages on a port of loopback, below a path as in Airflow, for a real browser. There is no Airflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIX = "/cleave"
 
 @contextmanager
 def served_pages(where: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
-    """The address of the pages, without a slash at its end. What a form asks Airflow for is answered with 404."""
+    """Serve the pages and yield their address, without a slash at its end. Requests of a form to Airflow are answered with 404."""
     context, outer = PageContext(where), FastAPI()
     outer.mount(PREFIX, pages_app(context))
     with socket.create_server((LOOPBACK, 0)) as listening:

@@ -9,15 +9,17 @@ from tests.support.waiting import wait_until
 
 
 def owned(session: Session) -> set[tuple[int, int]]:
-    """Segment and start of each bucket it may read."""
-    found = session.assignment
+    """Return segment and start of each bucket that the session may read."""
+    assignment = session.assignment
     return (
-        {(one.segment_id, one.bucket.start) for one in found.buckets if not one.release} if found else set()
+        {(bucket.segment_id, bucket.bucket.start) for bucket in assignment.buckets if not bucket.release}
+        if assignment
+        else set()
     )
 
 
 class Reader:
-    """A consumer that lets go of whatever it is asked to, at once."""
+    """A consumer that releases requested buckets at once."""
 
     def __init__(self, servers: Servers, name: str) -> None:
         self.session = Session(servers, TOPIC, "billing", name, on_change=self._changed)
@@ -25,21 +27,21 @@ class Reader:
 
     def _changed(self) -> None:
         session = getattr(self, "session", None)
-        found = session.assignment if session is not None else None
-        if found is not None:
-            session.report_released([one for one in found.buckets if one.release])
+        assignment = session.assignment if session is not None else None
+        if assignment is not None:
+            session.report_released([bucket for bucket in assignment.buckets if bucket.release])
 
     @property
     def owned(self) -> set[tuple[int, int]]:
-        """See `owned`."""
+        """Segment and start of each bucket that it may read."""
         return owned(self.session)
 
     @property
     def generations(self) -> dict[tuple[int, int], int]:
-        """At which each bucket came here that it may read."""
-        found = self.session.assignment
-        kept = [one for one in found.buckets if not one.release] if found else []
-        return {(one.segment_id, one.bucket.start): one.generation for one in kept}
+        """Return the generation of each bucket that it may read."""
+        assignment = self.session.assignment
+        owned_buckets = [bucket for bucket in assignment.buckets if not bucket.release] if assignment else []
+        return {(bucket.segment_id, bucket.bucket.start): bucket.generation for bucket in owned_buckets}
 
 
 EVERYTHING = {(segment, start) for segment in (0, 1) for start in (0, 32768)}
@@ -47,7 +49,7 @@ EVERYTHING = {(segment, start) for segment in (0, 1) for start in (0, 32768)}
 
 
 def share(*readers: Reader) -> None:
-    """Wait until each bucket has one owner, and every reader one bucket at least."""
+    """Wait until each bucket has one owner, and every reader at least one bucket."""
 
     def is_shared() -> bool:
         shares = [reader.owned for reader in readers]

@@ -1,4 +1,4 @@
-"""A server that accepts and never answers, as the kernel of a frozen process does."""
+"""A server that accepts connections and never answers, like the kernel of a frozen process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class SilentServer:
-    """A listening socket of loopback that nothing accepts from; the kernel completes each handshake."""
+    """A listening socket of loopback from which nothing is accepted; the kernel completes each handshake."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -24,7 +24,7 @@ class SilentServer:
         self._socket.close()
 
     def attempts(self) -> int:
-        """How many connections were made since the last call; each is closed by this."""
+        """Close the connections that were opened since the last call, and return their number."""
         count = 0
         while True:
             try:

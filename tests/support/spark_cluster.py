@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: one master, two workers, each a JVM of its own."""
+"""A standalone Spark cluster on loopback: one master and two workers, each a separate JVM."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Cluster:
             return 0
 
     def submit(self, *arguments: str) -> None:
-        """spark-submit of the job, driver here, executors on the workers."""
+        """Run the job with spark-submit, the driver in a child of this process, executors on the workers."""
         settings = {"spark.driver.host": LOOPBACK, "spark.executor.memory": "512m", "spark.cores.max": "2"}
         run_checked(
             [
@@ -84,5 +84,5 @@ class Cluster:
         )
 
     def workers_that_ran_it(self) -> int:
-        """Workers that have had an executor."""
+        """Return the number of workers that have had an executor."""
         return sum(any((self.directory / name).glob("app-*/*/stderr")) for name in ("worker-1", "worker-2"))

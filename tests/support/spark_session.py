@@ -22,9 +22,9 @@ LIGHTLY = (
 
 @contextmanager
 def local_session(home: Path) -> Iterator[SparkSession]:
-    """Whatever asks for `MASTER` meanwhile gets this session; files go to ``home``.
+    """Yield a session, which every request for `MASTER` gets during the block; files go to `home`. The JVM ends with the block.
 
-    Inside another one it is that one, which lives on.
+    Inside another such block, the session of the outer one is yielded and not ended.
     """
     running = SparkContext._active_spark_context
     if running is not None:

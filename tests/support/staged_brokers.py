@@ -1,7 +1,7 @@
 """Web services that answer as brokers do, and misbehave on demand: real HTTP on loopback, real pages in chunks.
 
-Each `StagedBroker` serves the cluster's list of brokers, its metrics page (the recorded one, with its own topics in
-place of the recorded ones) and statistics of topics. What it does instead is its `manner`.
+Each `StagedBroker` serves the cluster's list of brokers, its metrics page (the recorded one, with its own topics in place of the recorded
+ones) and statistics of topics. Its `manner` replaces the normal answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REST = b"".join(
 
 @dataclass(slots=True)
 class Topic:
-    """What a broker counts of one topic; `out` is messages by subscription. A message has 100 bytes."""
+    """Counters of one topic of a broker; `out` is messages by subscription. A message has 100 bytes."""
 
     msg_in: int = 0
     out: dict[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ Manner = Callable[["_Handler", bytes], None]
 
 
 class StagedBroker:
-    """One broker; use as a context manager. `name` is what the cluster calls it."""
+    """One broker; use as a context manager. `name` is its name in the cluster."""
 
     def __init__(self) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -67,16 +67,16 @@ class StagedBroker:
         self._server.server_close()
 
     def page(self) -> bytes:
-        """Its metrics page."""
+        """Return its metrics page."""
         lines = [f'process_start_time_seconds{{cluster="standalone"}} {self.started_seconds}']
-        for name, one in self.topics.items():
+        for name, topic in self.topics.items():
             labels = f'cluster="standalone",namespace="t/n",topic="{_quoted(name)}"'
-            lines.append(f"pulsar_in_messages_total{{{labels}}} {one.msg_in}")
-            lines.append(f"pulsar_in_bytes_total{{{labels}}} {one.msg_in * 100}")
-            for subscription, messages in one.out.items():
-                mine = f'{labels},subscription="{_quoted(subscription)}"'
-                lines.append(f"pulsar_out_messages_total{{{mine}}} {messages}")
-                lines.append(f"pulsar_out_bytes_total{{{mine}}} {messages * 100}")
+            lines.append(f"pulsar_in_messages_total{{{labels}}} {topic.msg_in}")
+            lines.append(f"pulsar_in_bytes_total{{{labels}}} {topic.msg_in * 100}")
+            for subscription, messages in topic.out.items():
+                subscription_labels = f'{labels},subscription="{_quoted(subscription)}"'
+                lines.append(f"pulsar_out_messages_total{{{subscription_labels}}} {messages}")
+                lines.append(f"pulsar_out_bytes_total{{{subscription_labels}}} {messages * 100}")
         return _REST + "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -85,12 +85,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def broker(self) -> StagedBroker:
-        """Whose connection this is."""
-        found: StagedBroker = self.server.broker  # type: ignore[attr-defined]
-        return found
+        """The broker of this connection."""
+        broker: StagedBroker = self.server.broker  # type: ignore[attr-defined]
+        return broker
 
     def do_GET(self) -> None:
-        """One request, answered in the broker's manner."""
+        """Record one request, and answer it in the broker's manner."""
         self.broker.requests.append((self.path, dict(self.headers)))
         path = urlsplit(self.path).path
         if path == "/metrics/":
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def answer(self, status: int, body: bytes, **headers: str) -> None:
-        """Whole, with its length."""
+        """Send a complete answer with its length."""
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def chunks(self, body: bytes) -> Iterator[None]:
-        """Sends it chunk by chunk, pausing after each, and the end after the last."""
+        """Send the body chunk by chunk, yielding after each, and the end after the last."""
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -130,32 +130,32 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def hang_up(self) -> None:
-        """End the connection here and now."""
+        """Close the connection at once."""
         self.close_connection = True
 
     def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Log nothing."""
 
 
 def whole(handler: _Handler, body: bytes) -> None:
-    """The page, as a broker sends it."""
+    """Send the whole page, as a broker does."""
     for _ in handler.chunks(body):
         pass
 
 
 def silent(handler: _Handler, _body: bytes) -> None:
-    """Accepts, and says nothing."""
+    """Accept the request, and send nothing."""
     handler.broker.released.wait()
 
 
 def stalling(handler: _Handler, body: bytes) -> None:
-    """The first chunk, then nothing."""
+    """Send the first chunk, then nothing."""
     for _ in handler.chunks(body):
         handler.broker.released.wait()
 
 
 def dripping(handler: _Handler, body: bytes) -> None:
-    """A chunk that is announced whole and comes by the byte: no time-out of a socket ever strikes."""
+    """Announce one whole chunk and send it byte by byte, so that no time-out of a socket occurs."""
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
     handler.end_headers()
@@ -168,13 +168,13 @@ def dripping(handler: _Handler, body: bytes) -> None:
 
 
 def dripping_its_head(handler: _Handler, _body: bytes) -> None:
-    """Not even the head of the answer comes to an end."""
+    """Send the head of the answer without end."""
     while not handler.broker.released.wait(0.02):
         handler.wfile.write(b"H")
 
 
 def dying(handler: _Handler, body: bytes) -> None:
-    """All but the last chunk, at the end of a line, then the connection is gone."""
+    """Send all but the last chunk, up to the end of a line, then close the connection."""
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
     handler.end_headers()
@@ -184,7 +184,7 @@ def dying(handler: _Handler, body: bytes) -> None:
 
 
 def endless_length(handler: _Handler, body: bytes) -> None:
-    """Neither a length nor chunks: where the body ends is a matter of belief."""
+    """Send neither a length nor chunks, so that only the end of the connection ends the body."""
     handler.send_response(200)
     handler.send_header("Connection", "close")
     handler.end_headers()
@@ -192,20 +192,20 @@ def endless_length(handler: _Handler, body: bytes) -> None:
 
 
 def failing(handler: _Handler, _body: bytes) -> None:
-    """Its web service is broken."""
+    """Answer 500, like a broken web service."""
     handler.answer(500, b"<html>Internal Server Error</html>")
 
 
 def refusing(handler: _Handler, _body: bytes) -> None:
-    """It knows nobody of that token."""
+    """Answer 401, as for an unknown token."""
     handler.answer(401, b"HTTP 401 Unauthorized")
 
 
 def talking_of_something_else(handler: _Handler, _body: bytes) -> None:
-    """Some other web service listens there."""
+    """Answer as another web service at the address would."""
     handler.answer(200, b"<html>" + b"x" * 200_000)
 
 
 def _quoted(value: str) -> str:
-    """As Pulsar 4.2 writes a label: the quotation mark is escaped, the backslash is not."""
+    """Return a label as Pulsar 4.2 writes it: the quotation mark is escaped, the backslash is not."""
     return value.replace('"', '\\"')

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 
 @contextmanager
 def statements_sent() -> Iterator[list[str]]:
-    """Collect every statement that any engine sends, as it is sent."""
+    """Yield a list to which every statement that any engine sends is added during the block."""
     sent: list[str] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:

@@ -1,7 +1,7 @@
-"""Processes on the standard Java and Go clients: Cleave's producers for them, and pattern consumers that know nothing of Cleave.
+"""Processes on the standard Java and Go clients: Cleave's producers for them, and pattern consumers without Cleave.
 
-The programs lie in `tests/support/stock`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
-leaves what it had written when it is killed. `tests.support.traffic` has the same on Cleave's Python client.
+The programs are in `tests/support/stock`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
+keeps what it had written when it is killed. `tests.support.traffic` has the same on Cleave's Python client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BUILD_SECONDS = 600
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs, compiled. `commands` maps (language, role) to how a program is started, without its arguments."""
+    """The compiled programs. `commands` maps (language, role) to the command of a program, without its arguments."""
 
     commands: Mapping[tuple[str, str], Sequence[str | Path]]
 
@@ -47,7 +47,7 @@ class Programs:
 
 
 def build(command: Sequence[str | Path], directory: Path) -> str:
-    """Run a build tool and return its output, which is the message where it fails."""
+    """Run a build tool and return its output. Fails with the output if the tool fails."""
     done = subprocess.run(
         command,
         cwd=directory,
@@ -63,12 +63,12 @@ def build(command: Sequence[str | Path], directory: Path) -> str:
 
 
 def demand_go() -> str:
-    """The path of `go`."""
+    """Return the path of `go`, or skip the test."""
     return demand_command("go", "install Go 1.25 or newer (https://go.dev/dl) and put go on PATH")
 
 
 def demand_javac() -> str:
-    """The path of `javac`."""
+    """Return the path of `javac`, or skip the test."""
     return demand_command("javac", "apt install openjdk-17-jdk-headless (or put javac on PATH)")
 
 
@@ -89,7 +89,7 @@ def _go(directory: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
 
 
 class StockProcess:
-    """One of the programs, started."""
+    """One started program."""
 
     def __init__(self, role: str, command: Sequence[str | Path], history: Path) -> None:
         """`role` is `produce` or `consume`."""
@@ -107,16 +107,18 @@ class StockProcess:
 
     @property
     def count(self) -> int:
-        """Messages that the process has stored or was handed so far. Fails with the end of its log if it is not running."""
+        """Return the number of messages that the process has stored or received so far. Fails with the end of its log if it is not
+        running.
+        """
         assert self._child.running, self.whereabouts()
         return self.history.read_bytes().count(f"\t{self._counted}\t".encode())
 
     def whereabouts(self) -> str:
-        """The end of the process's log, for the message of a test that waited in vain."""
+        """Return the end of the process's log, for the message of a test whose wait has failed."""
         return f"{self.history.stem}:\n{self._log.read_text(errors='replace')[-4000:]}"
 
     def stop(self) -> None:
-        """End the process in good order. Fails if the process has to be killed: a producer that waits for an answer that never comes, or
+        """Stop the process in good order. Fails if the process must be killed: a producer that waits for an answer that never comes, or
         whose message failed.
         """
         self._child.ask_to_end()
@@ -134,7 +136,7 @@ class StockProcess:
 
 @dataclass
 class StockScene:
-    """Standard clients on one topic. The histories of each subscription's consumers lie in a directory of its own."""
+    """Standard clients on one topic. The histories of each subscription's consumers are in a separate directory."""
 
     programs: Programs
     topic: str
@@ -147,11 +149,11 @@ class StockScene:
 
     @property
     def pattern(self) -> str:
-        """What a standard consumer subscribes to."""
+        """Pattern to which a standard consumer subscribes."""
         return f"{self.topic.replace('topic://', 'persistent://')}-segment-.*"
 
     def produce(self, language: str, name: str, *, rate: int = 300) -> StockProcess:
-        """Start a producer of so many messages a second."""
+        """Start a producer of `rate` messages per second."""
         arguments = [self.address, token_for(self.topic), str(self.keys), str(rate)]
         return self._start((language, _PRODUCE), self.topic, name, "sent", arguments)
 
@@ -183,22 +185,22 @@ class StockScene:
         return started
 
     def records(self, subscription: str) -> Iterable[Record]:
-        """What the producers and the subscription's consumers have written."""
+        """Return the records of the producers and the subscription's consumers."""
         directories = (self.directory / "sent", self.directory / subscription)
         return read_history(*history_files(directories))
 
     def judge(self, subscription: str) -> Verdict:
-        """Judge what the subscription's consumers were handed."""
+        """Return the verdict on the deliveries to the subscription's consumers."""
         return check(self.records(subscription))
 
     def close(self) -> None:
-        """Kill what is still running."""
+        """Kill the processes that still run."""
         for process in self._running:
             process.kill()
 
 
 def unsent(records: Iterable[Record]) -> int:
-    """Count the messages that no producer noted as stored although a later message of the same producer and key was."""
+    """Return the number of messages that no producer recorded as stored although a later message of the same producer and key was."""
     sent: dict[tuple[str, str], set[int]] = defaultdict(set)
     for record in records:
         if record.event is Event.SENT:
@@ -207,7 +209,7 @@ def unsent(records: Iterable[Record]) -> int:
 
 
 def breaks(records: Iterable[Record]) -> int:
-    """Count the messages that were delivered for the first time before their predecessor of the same producer and key."""
+    """Return the number of messages that were delivered for the first time before their predecessor of the same producer and key."""
     first: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for record in records:
         if record.event is Event.DELIVERED:

@@ -16,9 +16,9 @@ MOST_WAIT_MS = 200
 
 @dataclass
 class StockReaders:
-    """An application that reads every log it was told of. Not thread-safe.
+    """An application that reads every attached log. Not thread-safe.
 
-    `seen` has (log, payload) in the order of deliveries. `queue`: the library gives the broker no permit back for an entry of a barrier,
+    `seen` has (log, payload) in the order of deliveries. `queue`: the library returns no permit to the broker for an entry of a barrier,
     so a queue of a few messages would stay empty behind one.
 
     Each log has a client of its own. The library (3.13, C++ 4.2) closes a client's connection when one of its consumers reaches the end of
@@ -59,7 +59,7 @@ class StockReaders:
         return client
 
     def read(self, log: str, count: int, *, within_seconds: float = 15.0) -> int:
-        """Take and acknowledge up to `count` messages of the log; return how many came."""
+        """Receive and acknowledge up to `count` messages of the log within `within_seconds`; return their number."""
         until, taken = time.monotonic() + within_seconds, 0
         wait_ms = max(1, min(MOST_WAIT_MS, int(within_seconds * 1000)))
         while taken < count and time.monotonic() < until:
@@ -71,11 +71,11 @@ class StockReaders:
         return taken
 
     def gets_nothing(self, logs: Iterable[str], *, for_seconds: float = 1.5) -> bool:
-        """Return True if no message of these logs is delivered for so long."""
+        """Return True if no message of these logs is delivered within `for_seconds` for each log."""
         return all(self.read(log, 1, within_seconds=for_seconds) == 0 for log in logs)
 
     def payloads(self, log: str) -> list[bytes]:
-        """Payloads that were delivered of the log, in order."""
+        """Return the payloads delivered from the log, in order."""
         return [payload for of, payload in self.seen if of == log]
 
     def __enter__(self) -> Self:

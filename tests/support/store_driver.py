@@ -1,7 +1,6 @@
-"""Drives topics through the store alone: intents, claims, steps and commits, with no data plane behind them.
+"""Drives topics through the store alone: intents, claims, steps and commits, without a data plane.
 
-The steps that act on logs are recorded as done. What they would have done is not the store's to know; tests of
-the runner have real logs.
+The steps that act on logs are recorded as done, because the store does not depend on their effects; tests of the runner have real logs.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ SOMEBODY_WAITS = """
 
 
 def backing_topic(topic: str, descriptor: str) -> str:
-    """The name a broker's data plane gives a log."""
+    """Return the name that a broker's data plane gives a log."""
     return f"{topic.replace('topic://', 'persistent://')}-segment-{descriptor}"
 
 
 def request(key: str | None = None, *, deadline_seconds: float = 600.0) -> Request:
-    """A manual request under a key of its own."""
+    """Return a manual request, with a random key unless one is given."""
     return Request(key or secrets.token_hex(8), Origin.MANUAL, "tester", "test", deadline_seconds)
 
 
 class StoreDriver:
-    """One store and the usual errands on it."""
+    """One store and the usual shorthands on it."""
 
     def __init__(self, url: str) -> None:
         self.store = Store(url, application_name="cleave-test")
@@ -62,18 +61,18 @@ class StoreDriver:
     def do(
         self, function: Callable[Concatenate[Connection, P], Result], *args: P.args, **kwargs: P.kwargs
     ) -> Result:
-        """The store function in a transaction of its own."""
+        """Call the store function in a transaction of its own."""
         with self.store.transaction() as tx:
             return function(tx, *args, **kwargs)
 
     def sql(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-        """Rows of a statement in a transaction of its own."""
+        """Return the rows of a statement, run in a transaction of its own."""
         with self.store.transaction() as tx:
             result = tx.execute(text(statement), parameters)
             return [tuple(row) for row in result] if result.returns_rows else []
 
     def intend_create(self, name: str, segments: int = 1, key: str | None = None) -> Intent:
-        """The intent alone."""
+        """Write only the intent of a creation."""
         return self.do(
             topic_intents.intend_create,
             name,
@@ -88,7 +87,7 @@ class StoreDriver:
     def intend(
         self, topic_id: int, build: Callable[[SegmentLayout], Reshape], key: str | None = None
     ) -> Operation:
-        """The intent of a reshape alone."""
+        """Write only the intent of a reshape."""
         return self.intend_reshape(topic_id, build, request(key)).operation
 
     def intend_reshape(
@@ -100,7 +99,7 @@ class StoreDriver:
         epoch: int | None = None,
         input_version: int | None = None,
     ) -> Intent:
-        """Look, plan and write in one transaction, as a service does."""
+        """Read, plan and write the intent in one transaction, as a service does. A repeated request gets its first intent."""
         with self.store.transaction() as tx:
             view = reshape_intents.look(tx, topic_id, wanted.request_key)
             first = reshape_intents.first_intent(tx, view, wanted)
@@ -113,7 +112,7 @@ class StoreDriver:
     def claim(
         self, operation: Operation, runner: str = RUNNER, lease_seconds: float = LEASE_SECONDS
     ) -> Operation:
-        """Claims this very operation."""
+        """Claim this very operation."""
         [claimed] = self.do(
             claims.claim,
             runner=runner,
@@ -124,11 +123,11 @@ class StoreDriver:
         return claimed.operation
 
     def observe(self, operation: Operation) -> Observed:
-        """What a runner would see now."""
+        """Return what a runner would read now."""
         return self.do(steps.observe, [operation])[operation.operation_id]
 
     def step(self, operation: Operation, runner: str = RUNNER) -> Operation:
-        """Takes and records the next step of a claimed operation. Raises what stands in its way."""
+        """Record the next step of a claimed operation as done. Raises the error that prevents it."""
         observed = self.observe(operation)
         move = next_step(operation, observed)
         positions = {"positions": dict.fromkeys(operation.parent_topics, "0:9")}
@@ -137,7 +136,7 @@ class StoreDriver:
         return self.record(record, runner)
 
     def record(self, record: StepRecord, runner: str = RUNNER) -> Operation:
-        """The record or the commit of these steps; the operation afterwards. Raises why it was left out."""
+        """Record or commit these steps, and return the operation afterwards. Raises the reason if the record is refused."""
         started_at_ms = int(time.time() * 1000)
         operation, step = record.operation, record.moves[-1][0]
         if step is Step.COMMIT and operation.kind.is_reshape and not operation.is_mirrored:
@@ -157,23 +156,23 @@ class StoreDriver:
         return record.moved()
 
     def run(self, operation: Operation, until: OperationState | None = None) -> Operation:
-        """Claims it and takes steps until the state is reached, or to the end."""
+        """Claim the operation and record steps until the state is reached, or to the end."""
         claimed = self.claim(operation)
         while claimed.state.is_live and claimed.state is not until:
             claimed = self.step(claimed)
         return claimed
 
     def create(self, name: str = "topic://t/n/a", segments: int = 1) -> TopicRow:
-        """A live topic."""
+        """Create a live topic."""
         operation = self.run(self.intend_create(name, segments).operation)
         return self.do(topics.get_topic, operation.topic_id)
 
     def reshape(self, topic_id: int, build: Callable[[SegmentLayout], Reshape]) -> Operation:
-        """A reshape, done."""
+        """Reshape the topic and finish the operation."""
         return self.run(self.intend(topic_id, build))
 
     def split(self, topic_id: int, segment_id: int) -> Operation:
-        """A split at the midpoint, done."""
+        """Split the segment at its midpoint and finish the operation."""
         return self.reshape(topic_id, lambda layout: plan_split(layout, segment_id))
 
     def subscribe(
@@ -184,7 +183,7 @@ class StoreDriver:
         *,
         from_latest: bool = False,
     ) -> None:
-        """A subscription, created to the end."""
+        """Create a subscription and finish the operation."""
         intent = self.do(
             topic_intents.intend_subscription_create,
             topic_id,
@@ -196,11 +195,11 @@ class StoreDriver:
         self.run(intent.operation)
 
     def delete(self, topic_id: int) -> Operation:
-        """The topic, deleted to the end."""
+        """Delete the topic and finish the operation."""
         return self.run(self.do(topic_intents.intend_delete, topic_id, request()).operation)
 
     def layout_at(self, topic_id: int, at: datetime | int) -> SegmentLayout:
-        """The layout at an epoch or an instant, as people ask for it; of a deleted topic, too."""
+        """Return the layout at an epoch or an instant, as a query gives it; also of a deleted topic."""
         with self.store.transaction() as tx:
             row = topics.get_topic(tx, topic_id)
             topic = inspected.InspectedTopic(
@@ -209,11 +208,11 @@ class StoreDriver:
             return inspected.layout_at(tx, topic, at)
 
     def policy(self, topic_id: int) -> AutoScalePolicy:
-        """The policy that decisions about the topic are made by."""
+        """Return the policy by which the topic is decided."""
         return self.do(load_situations, [topic_id], {"embedded": Capabilities()})[topic_id].policy
 
     def layout(self, topic_id: int) -> SegmentLayout:
-        """The present layout, its laws checked."""
+        """Return the present layout, after checking its invariants."""
         layout = self.do(layouts.load_layout, topic_id)
         layout.check_invariants()
         return layout

@@ -1,4 +1,4 @@
-"""Texts with which an application could command an operator's terminal or deceive its reader."""
+"""Texts with which an application could control an operator's terminal or deceive its reader."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Real producers and consumers as processes of their own, with their histories in files.
+"""Real producers and consumers as separate processes, with their histories in files.
 
-`python -m tests.support.traffic produce|consume|share|index|settle ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
-order; anything harsher leaves what it had written. They work on the embedded logs, or on a broker where one is named.
+`python -m tests.support.traffic produce|consume|share|index|settle ...`, or `TrafficProcess` from a test. SIGTERM stops a process in good
+order; a kill leaves what it had written. They work on the embedded logs, or on a broker if one is named.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PATIENCE_SECONDS = 300.0
 
 
 class TrafficProcess:
-    """One of them, started; `history` is its file."""
+    """One started process; `history` is its file."""
 
     def __init__(
         self,
@@ -70,10 +70,9 @@ class TrafficProcess:
         address: str = "",
         results: str = "",
     ) -> None:
-        """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `prefetch`: messages that wait at a broker's
-        consumer, of each segment or bucket; 0 for what is usual. `address`: where a consumer asks for its
-        share, or several with commas between. `results`: the application's database, of one that settles; the directory of kept
-        values, of one that indexes.
+        """Start the process. `rate`: maximum messages per second of a producer; 0 for full speed. `prefetch`: messages that wait at a
+        broker's consumer, of each segment or bucket; 0 for the default. `address`: addresses at which a consumer requests its buckets,
+        separated by commas. `results`: the application's database, for `settle`; the directory of stored positions, for `index`.
         """
         # Who starts one has a worker's modules; the process itself does without, which halves what its start takes.
         from controller.devstack.serving import token_for
@@ -109,16 +108,16 @@ class TrafficProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it is alive; one that failed is not, and its log says why."""
+        """True if the process runs; the log of a failed one has the reason."""
         return self._child.running
 
     @property
     def count(self) -> int:
-        """Messages that it sent or was handed so far."""
+        """Return the number of messages that it has sent or received so far."""
         return self.history.read_bytes().count(f"\t{self._counted}\t".encode())
 
     def whereabouts(self) -> str:
-        """Where each of its threads is, and what it wrote before: for the message of a test that waited in vain."""
+        """Return the stack of each of its threads and its earlier output, for the message of a test whose wait has failed."""
         written = self._log.stat().st_size
         if self.running:
             os.kill(self.pid, signal.SIGUSR1)
@@ -127,16 +126,16 @@ class TrafficProcess:
         return f"{self.history.stem}, {self.count} messages:\n{self._log.read_text(errors='replace')}"
 
     def stop(self) -> None:
-        """End it in good order: what it has sent is flushed, what it was given is acknowledged."""
+        """Stop the process in good order: sent messages are flushed, received ones acknowledged."""
         self._child.stop()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self._child.kill()
 
 
 def advance(*processes: TrafficProcess, by: int = 500) -> None:
-    """Until each has done so much more."""
+    """Wait until each process has processed that many more messages."""
     targets = [process.count + by for process in processes]
 
     def there() -> bool:
@@ -147,14 +146,14 @@ def advance(*processes: TrafficProcess, by: int = 500) -> None:
 
 
 class _Pace:
-    """How many messages are due: at a rate as many as time has come for, whatever held them up; else a round."""
+    """Number of messages that are due: at a rate, those of the elapsed time, whatever the delays; otherwise one round."""
 
     def __init__(self, rate: int) -> None:
         self._rate, self._sent, self._began = rate, 0, time.monotonic()
         self._pause = threading.Event()
 
     def wait_due(self) -> int:
-        """Wait for the next round; its size."""
+        """Wait for the next round, and return its size."""
         if not self._rate:
             return ROUND_MESSAGES
         next_at = self._began + self._sent / self._rate + 1 / ROUNDS_A_SECOND
@@ -164,19 +163,21 @@ class _Pace:
         return due
 
 
-def _produce(given: argparse.Namespace, logs: LogClient, history: ProducerHistory, ending: list[int]) -> None:
-    """Rounds of random keys, each key numbered on its own, at the rate or as fast as it goes."""
-    name, source = given.name, PostgresSource(given.url)
+def _produce(
+    options: argparse.Namespace, logs: LogClient, history: ProducerHistory, ending: list[int]
+) -> None:
+    """Send rounds of random keys, each key numbered separately, at the rate or at full speed, until `ending`."""
+    name, source = options.name, PostgresSource(options.url)
     chooser = random.Random(name)
     numbers = {f"key-{i}": itertools.count() for i in range(KEYS)}
-    pace = _Pace(given.rate)
+    pace = _Pace(options.rate)
 
     def note(batch: object) -> None:
         messages: list[OutgoingMessage] = list(batch)  # type: ignore[call-overload]
         history.sent((name, (m.key or b"").decode(), int(m.payload.split(b" ")[1])) for m in messages)
 
     producer = Producer(
-        source, logs, given.topic, name=name, on_stored=note, send_timeout_seconds=PATIENCE_SECONDS
+        source, logs, options.topic, name=name, on_stored=note, send_timeout_seconds=PATIENCE_SECONDS
     )
     while not ending:
         for key in chooser.choices(list(numbers), k=pace.wait_due()):
@@ -186,17 +187,19 @@ def _produce(given: argparse.Namespace, logs: LogClient, history: ProducerHistor
     logs.close()
 
 
-def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
-    servers, readings = Servers(given.address.split(","), given.token), Readings()
+def _consume(
+    options: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]
+) -> None:
+    servers, readings = Servers(options.address.split(","), options.token), Readings()
     with StreamConsumer(
-        servers, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
+        servers, logs, options.topic, options.subscription, options.name, patience_seconds=PATIENCE_SECONDS
     ) as consumer:
         while not ending:
             batch = consumer.receive(0.2)
             if batch is None:
                 continue
             parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
-            messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
+            messages = [(producer.decode(), key.decode(), int(number)) for (producer, number), key in parts]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
             history.delivered(messages, attachment)
             for message in messages:
@@ -208,50 +211,52 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistor
     servers.close()
 
 
-def _share(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
-    """A consumer of a queue that always has work in hand, and gives some of it back."""
-    servers, chooser = Servers(given.address.split(","), given.token), random.Random(given.name)
-    attachment = Attachment("queue", given.name, os.getpid())
+def _share(options: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+    """Consume a queue with messages always in hand, and return some of them, until `ending`."""
+    servers, chooser = Servers(options.address.split(","), options.token), random.Random(options.name)
+    attachment = Attachment("queue", options.name, os.getpid())
     with QueueConsumer(
-        servers, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
+        servers, logs, options.topic, options.subscription, options.name, patience_seconds=PATIENCE_SECONDS
     ) as consumer:
-        held: list[QueuedMessage] = []
-        while not ending or held:
-            found = [] if ending else consumer.receive_many(50, 0.2)
-            held += found
-            history.delivered(map(_named, found), attachment)
-            chooser.shuffle(held)
-            done, held = held[20:] if found else held, held[:20] if found else []
-            back = [one for one in done[:2] if one.deliveries == 1]
-            for one in back:
-                consumer.nack(one, 0.1)
-            rest = [one for one in done if one not in back]
-            if rest and consumer.acknowledge(*rest):
-                history.acknowledged(map(_named, rest), attachment)
+        in_hand: list[QueuedMessage] = []
+        while not ending or in_hand:
+            received = [] if ending else consumer.receive_many(50, 0.2)
+            in_hand += received
+            history.delivered(map(_named, received), attachment)
+            chooser.shuffle(in_hand)
+            done, in_hand = in_hand[20:] if received else in_hand, in_hand[:20] if received else []
+            returned = [message for message in done[:2] if message.deliveries == 1]
+            for message in returned:
+                consumer.nack(message, 0.1)
+            finished = [message for message in done if message not in returned]
+            if finished and consumer.acknowledge(*finished):
+                history.acknowledged(map(_named, finished), attachment)
     logs.close()
     servers.close()
 
 
-def _named(one: QueuedMessage) -> tuple[str, str, int]:
-    who, number = one.payload.split(b" ")
-    return who.decode(), (one.key or b"").decode(), int(number)
+def _named(message: QueuedMessage) -> tuple[str, str, int]:
+    producer, number = message.payload.split(b" ")
+    return producer.decode(), (message.key or b"").decode(), int(number)
 
 
-def _index(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
-    """A member of a checkpoint group. Each keeps its place in a file of its own in the directory `results`."""
+def _index(options: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+    """Consume as a member of a checkpoint group until `ending`. Each member stores its position in a file of its own in the directory
+    `results`.
+    """
     servers, readings, directory = (
-        Servers(given.address.split(","), given.token),
+        Servers(options.address.split(","), options.token),
         Readings(),
-        Path(given.results),
+        Path(options.results),
     )
-    mine = directory / f"{given.name}.kept"
+    own_file = directory / f"{options.name}.kept"
     with CheckpointGroupConsumer(
         servers,
         logs,
-        given.topic,
-        given.subscription,
-        given.name,
-        lambda: [one.read_bytes() for one in directory.glob("*.kept")],
+        options.topic,
+        options.subscription,
+        options.name,
+        lambda: [path.read_bytes() for path in directory.glob("*.kept")],
         patience_seconds=PATIENCE_SECONDS,
     ) as member:
         while not ending:
@@ -259,16 +264,18 @@ def _index(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory,
             messages = []
             if batch is not None:
                 parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
-                messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
+                messages = [
+                    (producer.decode(), key.decode(), int(number)) for (producer, number), key in parts
+                ]
                 attachment = readings.attachment(batch.segment_id, "whole", batch.origin)
                 history.delivered(messages, attachment)
                 for message in messages:
                     history.begun([message], attachment)
                     history.ended([message], attachment)
             point = member.checkpoint()
-            draft = mine.with_suffix(".draft")
+            draft = own_file.with_suffix(".draft")
             draft.write_bytes(point.to_bytes())
-            draft.replace(mine)
+            draft.replace(own_file)
             member.kept(point)
             if messages:
                 history.acknowledged(messages, attachment)
@@ -276,19 +283,19 @@ def _index(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory,
     servers.close()
 
 
-def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
-    """An application that writes what it read into table `result`, each message in the transaction that says so. What happened to a
-    message is in the table alone.
+def _settle(options: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
+    """Consume as an application that writes its messages into table `result`, each in the transaction that stores its position. Only the
+    table records the messages.
     """
-    application = psycopg2.connect(given.results)
-    table = PositionTable(lambda: psycopg2.connect(given.results))
-    servers, readings = Servers(given.address.split(","), given.token), Readings()
+    application = psycopg2.connect(options.results)
+    table = PositionTable(lambda: psycopg2.connect(options.results))
+    servers, readings = Servers(options.address.split(","), options.token), Readings()
     with StreamConsumer(
         servers,
         logs,
-        given.topic,
-        given.subscription,
-        given.name,
+        options.topic,
+        options.subscription,
+        options.name,
         patience_seconds=PATIENCE_SECONDS,
         positions=table,
     ) as consumer:
@@ -297,7 +304,7 @@ def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> No
             if batch is None:
                 continue
             owner = (
-                given.name,
+                options.name,
                 *map(str, readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)),
             )
             rows = [(*owner, (m.key or b"").decode(), m.payload.decode()) for m in batch.messages]
@@ -313,7 +320,7 @@ def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> No
 
 
 def main() -> None:
-    """The process: see the module."""
+    """Run the process that the module describes."""
     parser = argparse.ArgumentParser()
     for argument in ("role", "name", "url", "topic", "history", "subscription"):
         parser.add_argument(argument)
@@ -324,33 +331,35 @@ def main() -> None:
     parser.add_argument("--results")
     parser.add_argument("--rate", type=int, default=0)
     parser.add_argument("--prefetch", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     logs: LogClient
-    if given.admin_url:
+    if options.admin_url:
         from controller.dataplane.pulsar.log_client import PulsarLogClient
         from tests.support.bench_planes import OnPulsar
 
         sizes = (
-            {"prefetch_messages": given.prefetch, "bucket_prefetch_messages": given.prefetch}
-            if given.prefetch
+            {"prefetch_messages": options.prefetch, "bucket_prefetch_messages": options.prefetch}
+            if options.prefetch
             else {}
         )
-        logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access, **sizes)
+        logs = PulsarLogClient(
+            OnPulsar(options.admin_url, options.service_url, options.topic).access, **sizes
+        )
     else:
-        logs = EmbeddedLogClient(given.url)
-    path = Path(given.history)
-    if given.role == "settle":
-        _settle(given, logs, ending)
-    elif given.role == "produce":
+        logs = EmbeddedLogClient(options.url)
+    path = Path(options.history)
+    if options.role == "settle":
+        _settle(options, logs, ending)
+    elif options.role == "produce":
         with ProducerHistory(path) as sent:
-            _produce(given, logs, sent, ending)
+            _produce(options, logs, sent, ending)
     else:
-        with ConsumerHistory(path, given.name) as consumed:
-            work = {"share": _share, "index": _index}.get(given.role, _consume)
-            work(given, logs, consumed, ending)
+        with ConsumerHistory(path, options.name) as consumed:
+            work = {"share": _share, "index": _index}.get(options.role, _consume)
+            work(options, logs, consumed, ending)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A consumer as a process of its own that acknowledges nothing; SIGTERM interrupts it wherever it is, and it closes.
+"""A consumer as a separate process that acknowledges nothing; SIGTERM interrupts it at any place, and it closes.
 
-`python -m tests.support.unsettled_consumer NAME URL TOPIC ADDRESSES TOKEN CLOSE_SECONDS`. It says on a line of its own what it has done.
+`python -m tests.support.unsettled_consumer NAME URL TOPIC ADDRESSES TOKEN CLOSE_SECONDS`. It prints a line for each event.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ CALL_SECONDS = 120.0
 def unsettled_consumer(
     name: str, url: str, topic: str, *addresses: str, log: Path, close_seconds: float
 ) -> ChildProcess:
-    """Not started yet."""
+    """Return the process, which is not started."""
     from controller.devstack.serving import token_for
 
-    given = [name, url, topic, ",".join(addresses), token_for(topic), str(close_seconds)]
+    arguments = [name, url, topic, ",".join(addresses), token_for(topic), str(close_seconds)]
     return ChildProcess(
-        [sys.executable, "-m", "tests.support.unsettled_consumer", *given], log=log, cwd=_ROOT
+        [sys.executable, "-m", "tests.support.unsettled_consumer", *arguments], log=log, cwd=_ROOT
     )
 
 
 def main() -> None:
-    """The process: see the module."""
+    """Receive messages until SIGTERM, which raises SystemExit at any place; then close the consumer. Prints `received` for each batch,
+    and `closing`.
+    """
     name, url, topic, addresses, token, close_seconds = sys.argv[1:]
     servers = Servers(addresses.split(","), token, call_timeout_seconds=CALL_SECONDS)
     consumer = StreamConsumer(servers, EmbeddedLogClient(url), topic, "billing", name)

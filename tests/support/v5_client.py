@@ -1,8 +1,8 @@
-"""Pulsar's own Java v5 client in a process of its own: a producer with keys and a stream consumer on one topic.
+"""Pulsar's own Java v5 client in a separate process: a producer with keys and a stream consumer on one topic.
 
-`python -m tests.support.v5_client SERVICE_URL TOPIC SUBSCRIPTION DIRECTORY RATE`. It writes what was sent and what was
-delivered as `controller.client.history` does, prints `ready` when both ends are open, stops producing when its input
-says `quiet`, and ends when it closes. A JVM cannot be started twice in a process, hence the process.
+`python -m tests.support.v5_client SERVICE_URL TOPIC SUBSCRIPTION DIRECTORY RATE`. It records sent and delivered messages as
+`controller.client.history` does, prints `ready` when both ends are open, stops producing when its input has the line `quiet`, and ends
+when its input is closed. A process can start a JVM only once, hence the separate process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ACKNOWLEDGE_EVERY = 200
 
 
 def main(service_url: str, topic: str, subscription: str, directory: str, rate: str) -> None:
-    """See the module. The process is ended by force: the client's threads are no daemons."""
+    """Run the process that the module describes. Ends the process by `os._exit`, because the client's threads are no daemons."""
     home = Path(directory)
     words = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Java's logging goes to the first stream it finds
@@ -58,7 +58,7 @@ def main(service_url: str, topic: str, subscription: str, directory: str, rate: 
 
 
 def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> None:
-    """Round robin over the keys, one message after the other was acknowledged, at about `rate` a second."""
+    """Send to the keys in turn, each message after the acknowledgement of the previous one, at about `rate` per second."""
     to_java = jpype.JArray(jpype.JByte)  # left to itself, the bridge makes a string of bytes
     with ProducerHistory(path) as sent:
         count, began = 0, time.monotonic()
@@ -71,7 +71,9 @@ def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> N
 
 
 def consume(consumer: Any, path: Path) -> None:
-    """Deliver in order, acknowledge now and then, and whenever nothing comes."""
+    """Record deliveries in order, without end. Acknowledge cumulatively after ACKNOWLEDGE_EVERY messages, and whenever none arrives
+    within half a second.
+    """
     wait = jpype.JPackage("java").time.Duration.ofMillis(500)
     last, pending = None, 0
     everything = Attachment("", "", os.getpid())  # this client does not say which segment a message is from

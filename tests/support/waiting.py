@@ -1,4 +1,4 @@
-"""Waiting in tests: poll a condition until a deadline. Never sleep a fixed time, never assert on how long."""
+"""Waiting in tests: poll a condition until a deadline. Tests never sleep a fixed time, and never assert on durations."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def wait_until(
     timeout_seconds: float = 30.0,
     message: str | Callable[[], str] = "",
 ) -> Found:
-    """The first truthy answer of ``predicate``; AssertionError with ``message`` when none comes in time.
+    """Return the first truthy result of `predicate`. Raises AssertionError with `message` if there is none in time.
 
-    A callable ``message`` is called at the failure, and may describe the state that was reached.
+    A callable `message` is called at the failure, and may describe the state that was reached.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
-        found = predicate()
-        if found:
-            return found
+        result = predicate()
+        if result:
+            return result
         if time.monotonic() > deadline:
-            told = message() if callable(message) else message
+            description = message() if callable(message) else message
             raise AssertionError(
-                f"not within {timeout_seconds:g} s: {told or predicate}; last answer {found!r}"
+                f"not within {timeout_seconds:g} s: {description or predicate}; last answer {result!r}"
             )
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""The package as users get it: a wheel built from a copy of the checkout, installed into an environment of its own."""
+"""The package as users get it: a wheel built from a copy of the checkout, installed into a new environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WITHOUT_SPARK_CLIENT = "pyspark-client ; sys_platform == 'never'\n"
 
 
 def copy_source(to: Path) -> None:
-    """A copy to build from, because a build leaves files in the folder it is built from."""
+    """Copy the checkout, because a build leaves files in its directory."""
     for part in PARTS:
         source, target = PROJECT / part, to / part
         if source.is_dir():
@@ -36,7 +36,7 @@ def copy_source(to: Path) -> None:
 
 
 def build_wheel(room: Path) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout, and return its path."""
     source = room / "source"
     source.mkdir()
     copy_source(source)
@@ -46,14 +46,14 @@ def build_wheel(room: Path) -> Path:
 
 
 def install(wheel: Path, extra: str, home: Path) -> Path:
-    """Python of a new environment that has the wheel with that extra, and nothing else; versions of constraints.txt."""
+    """Create an environment with only the wheel and that extra, in the versions of constraints.txt. Return its Python."""
     _run("venv", "--python", sys.executable, home)
     override = home / "override.txt"
     override.write_text(_WITHOUT_SPARK_CLIENT)
     python = home / "bin" / "python"
-    asked = f"{wheel}[{extra}]" if extra else wheel
+    requirement = f"{wheel}[{extra}]" if extra else wheel
     versions = ("--constraint", PROJECT / "constraints.txt", "--override", override)
-    _run("pip", "install", "--python", python, *versions, asked)
+    _run("pip", "install", "--python", python, *versions, requirement)
     return python
 
 

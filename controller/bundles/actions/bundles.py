@@ -115,7 +115,11 @@ class UnloadBundleResponse(Response):
 
 
 def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
-    """Split the bundle. Raises the errors of `plan_manual_split`, and Conflict if the bundle cannot be cut as requested."""
+    """Plan the split by the topics that brokers report now. Unless the request is a dry run, send the split to the cluster and wait for
+    its result.
+
+    Raises the errors of `plan_manual_split` and of `BundleActions.split_at`, and Conflict if the algorithm finds no cut.
+    """
     manual_split = ManualSplit(
         request.bundle,
         request.algorithm or None,
@@ -143,7 +147,10 @@ def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
 
 
 def unload(context: Context, request: UnloadBundle) -> UnloadBundleResponse:
-    """Unload the bundle. Raises the errors of `check_manual_unload`."""
+    """Check the bundle and its destination. Unless the request is a dry run, unload the bundle and wait until its owner has changed.
+
+    Raises the errors of `check_manual_unload` and of `BundleActions.unload`.
+    """
     destination, outcome = request.destination or None, None
     with bundles_of(context.app) as bundles:
         bundle, owner = bundles.check_unload(request.bundle, destination)

@@ -84,14 +84,14 @@ def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
     """Set the mode. Raises NotFound, LostRace."""
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:
-        seen = namespaces.get_namespace(tx, cluster, request.namespace).row_version
+        row_version = namespaces.get_namespace(tx, cluster, request.namespace).row_version
         row = namespaces.set_mode(
             tx,
             cluster,
             request.namespace,
             request.mode,
             actor=context.caller.actor,
-            seen_row_version=seen,
+            seen_row_version=row_version,
         )
     return BalancingModeResponse(
         dry_run=context.dry_run, namespace=row.namespace, mode=row.mode, row_version=row.row_version

@@ -217,7 +217,10 @@ def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
 
 
 def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
-    """Return a page of possible merges. Raises NotFound for a namespace whose bundles are not known."""
+    """Return a page of namespaces by name, each with its possible merges, by the load that is stored. Reads no broker.
+
+    Raises NotFound for a namespace whose bundles are not known, and InvalidPolicy for invalid balance settings.
+    """
     from controller.bundles.bootstrap import balance_settings
     from controller.bundles.services import balancer
 

@@ -81,12 +81,16 @@ class BundleActions:
     def split_at(
         self, bundle: NamespaceBundle, positions: Collection[int], *, unload: bool = False
     ) -> SplitResult:
-        """Split a bundle at these positions. With `unload` the broker closes the parts at once.
+        """Split a bundle at these positions, and wait until the namespace's boundaries show it. With `unload`, the broker also closes the
+        parts.
 
-        All positions go in one call if the broker takes it. The extensible load manager refuses more than one, and
-        4.2.4 never answers a list with a repetition; then there is one call for each. A split that was begun before
-        is continued. Raises BundleNotFound if another client split the bundle elsewhere, InvalidInput for a split that
-        brokers never perform, and DataPlaneTimeout if the split may still happen.
+        All positions go in one call. A broker that refuses more than one position gets one call for each (the extensible load manager
+        refuses, and version 4.2.4 never answers a list with a repetition). A split that another process began with the same positions is
+        continued; if all positions are boundaries already, the outcome is DONE_ALREADY and no request is sent. If a broker changes
+        nothing, the split ends there with NOTHING_CHANGED.
+
+        Raises BundleNotFound if another client split the bundle elsewhere, InvalidInput for no position, for a position not inside the
+        bundle or for a split that the broker refuses, and DataPlaneTimeout if the split may still happen.
         """
         cuts = sorted(set(positions))
         if not cuts:
@@ -112,17 +116,23 @@ class BundleActions:
         return SplitResult(outcome, bundles, _children(bundles, bundle))
 
     def split_by(self, bundle: NamespaceBundle, algorithm: str, *, unload: bool = False) -> SplitResult:
-        """Split a bundle by an algorithm of the broker. Raises the errors of `split_at`."""
+        """Split a bundle by an algorithm of the broker, and wait until the namespace's boundaries show it. Raises the errors of
+        `split_at`.
+        """
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
         return self._split(bundle, algorithm, (), unload)
 
     def unload(
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
     ) -> UnloadResult:
-        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given.
+        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given. Wait until the
+        owner has changed.
 
-        `source` is the expected owner, if given; raises LostRace for another owner. Raises BundleNotFound if the bundle
-        has been split, Conflict for a destination that is not active, and DataPlaneTimeout if the unload may still happen.
+        No request is sent (DONE_ALREADY) if the destination owns the bundle already, or if no broker owns it and no destination is given.
+        NOTHING_CHANGED: the previous owner loaded the bundle again.
+
+        Raises LostRace if a broker other than `source` owns the bundle, BundleNotFound if the bundle has been split, Conflict for a
+        destination that is not active, and DataPlaneTimeout if the unload may still happen.
         """
         first = [name for name in (source, destination) if name]
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -148,12 +158,12 @@ class BundleActions:
         return None
 
     def _look_up(self, topic: str, broker: str) -> None:
-        """Make the broker take the topic's bundle at once, before clients come back (they wait 0.1 s at first).
+        """Make the destination load the topic's bundle at once, before clients reconnect (they wait 0.1 s at first). Errors are ignored,
+        because the owner is read afterwards.
 
-        The leader uses a destination for the first look-up only and then forgets it. The topics of a bundle are
-        looked up at the same time, so the other look-ups are sent elsewhere, and the broker that claims the bundle
-        first has it (apache/pulsar#24884). So this asks the destination itself, as the leader would. It may fail;
-        the owner is read afterwards.
+        The leader uses a destination for the first look-up only and then forgets it. The topics of a bundle are looked up at the same
+        time, so the other look-ups are sent elsewhere, and the broker that claims the bundle first gets it (apache/pulsar#24884).
+        Therefore this method sends the look-up to the destination itself, as the leader would.
         """
         domain, _, name = topic.partition("://")
         with suppress(CleaveError, StopIteration):  # the broker has left the list meanwhile
@@ -177,7 +187,9 @@ class BundleActions:
     def _ask(
         self, path: str, parameters: dict[str, str], document: list[int] | None
     ) -> Reply | DataPlaneTimeout:
-        """Send one request. Return the answer, or the error if the outcome is unknown, for example after a status 5xx."""
+        """Send one PUT request. Return the answer, or a DataPlaneTimeout as a value if the outcome is unknown: no complete answer, or a
+        status of 500 or above.
+        """
         try:
             reply = send(
                 self._session,
@@ -242,8 +254,9 @@ class BundleActions:
         return UnloadResult(ActOutcome.NOTHING_CHANGED, owner)
 
     def _look(self, read: Callable[[], Answer], until: Callable[[Answer], bool]) -> Answer:
-        """Return the first result that is as expected, or the last result when the time is over. Raises the last error if every read
-        failed.
+        """Repeat `read` with growing pauses until `until` accepts the result, for at most `settle_seconds`. Return the last result.
+
+        A DataPlaneUnavailable is retried, and raised if the last read failed.
         """
         looked: Answer = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(DataPlaneUnavailable)
@@ -283,13 +296,15 @@ def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> Bund
 
 
 def _left_to_cut(bundles: NamespaceBundles, bundle: NamespaceBundle, cuts: Sequence[int]) -> list[int]:
-    """Return the positions that are not boundaries yet. Raises BundleNotFound if another client cut the bundle elsewhere."""
+    """Return the positions that are not boundaries yet. Raises BundleNotFound if the bundle's own boundaries are missing, or if another
+    client cut it elsewhere.
+    """
     edges = set(bundles.boundaries)
     inside = {edge for edge in edges if bundle.lower < edge < bundle.upper}
-    left = [cut for cut in cuts if cut not in edges]
-    if not {bundle.lower, bundle.upper} <= edges or (left and not inside <= set(cuts)):
+    open_cuts = [cut for cut in cuts if cut not in edges]
+    if not {bundle.lower, bundle.upper} <= edges or (open_cuts and not inside <= set(cuts)):
         raise _split_by_others(bundle, bundles)
-    return left
+    return open_cuts
 
 
 def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[NamespaceBundle, ...]:
@@ -299,7 +314,9 @@ def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[Names
 
 
 def _refused(act: str, bundle: NamespaceBundle, reply: Reply) -> CleaveError:
-    """Return the error for an action that a broker refuses although the bundle exists."""
+    """Return the error for an unsuccessful answer to `act` ("split" or "unload") on an existing bundle: NotFound for 404, Conflict for
+    409, InvalidInput for 412, else that of `error_of`.
+    """
     reason = reply.reason or f"status {reply.status}"
     if reply.status == 404:
         return NotFound(f"cannot {act} bundle {bundle}: {reason}")

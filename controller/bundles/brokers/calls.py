@@ -1,6 +1,6 @@
 """Sends one admin request to a broker, with a deadline for the complete answer, and follows redirects only within the cluster.
 
-There are three cases: an answer, a request that certainly was not processed, and a request with an unknown outcome. `acts` interprets
+There are three cases: an answer, a request that certainly was not processed, and a request with an unknown outcome. The callers interpret
 the status of an answer. Requests are never repeated, and messages never contain headers.
 """
 
@@ -37,7 +37,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Reason of the broker in one short line; empty if it gives none."""
+        """Reason that the broker gives, in one line of at most 300 characters, without the stack trace; empty if the broker gives none."""
         try:
             document = json.loads(self.body)
         except ValueError:
@@ -85,7 +85,11 @@ def send(
 
 
 def error_of(reply: Reply) -> CleaveError:
-    """Return the error for an unsuccessful answer, for callers without a more precise error."""
+    """Return the error for an unsuccessful answer, for callers without a more precise error.
+
+    DataPlaneUnavailable, with the delay that the broker asks for, for a status of 429 or from 500 on. Terminal for every other status;
+    for 401 and 403 it names the token.
+    """
     answer = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
     reason = f": {reply.reason}" if reply.reason else ""
     if reply.status in (401, 403):
@@ -108,8 +112,8 @@ def _open(
     parameters: Mapping[str, str] | None,
     document: Any,
 ) -> requests.Response:
-    left = deadline - time.monotonic()
-    if left <= 0:
+    seconds_left = deadline - time.monotonic()
+    if seconds_left <= 0:
         raise DataPlaneUnavailable(f"no time left to ask broker {origin(url)} for {urlsplit(url).path}")
     try:
         return session.request(
@@ -118,7 +122,7 @@ def _open(
             params=parameters,
             json=document,
             headers={"Accept-Encoding": "identity"},
-            timeout=(left, left),
+            timeout=(seconds_left, seconds_left),
             stream=True,
             allow_redirects=False,
         )

@@ -1,9 +1,8 @@
 """Decodes answers of brokers: load report, statistics of topics, boundaries, ownership, metrics page.
 
-Only the fields that are used are decoded, by their types. So the statistics of 100,000 topics, with all their
-publishers and consumers, cost as much as the counts alone. A document of another shape raises DataPlaneUnavailable,
-and the broker counts as silent. A figure that is not a number (null, or NaN, which Jackson writes as a text) is unknown,
-and the rest of the document counts.
+Only the fields that are used are decoded, by their types. So the statistics of 100,000 topics, with all their publishers and consumers,
+cost as much as the counts alone. A document of another shape raises DataPlaneUnavailable, and the broker counts as silent. A figure that
+is not a number (null, or NaN, which Jackson writes as a text) is unknown, and the other figures of the document count.
 """
 
 from __future__ import annotations
@@ -138,13 +137,18 @@ def load_report(body: bytes) -> SystemReport:
     return SystemReport(
         "load-report",
         report.version or "",
-        BrokerResources(**{name: _usage(one.usage, one.limit) for name, one in usages.items() if one}),
-        {bundle: _count(one.cache_size) for bundle, one in (report.last_stats or {}).items() if one},
+        BrokerResources(
+            **{name: _usage(entry.usage, entry.limit) for name, entry in usages.items() if entry}
+        ),
+        {bundle: _count(entry.cache_size) for bundle, entry in (report.last_stats or {}).items() if entry},
     )
 
 
 def metrics_report(page: bytes) -> SystemReport:
-    """Decode the system figures of a metrics page, which every load manager writes. They are percentages, so the limit is 100."""
+    """Decode the system figures of a metrics page, which every load manager writes. They are percentages, so each limit is 100.
+
+    Raises DataPlaneUnavailable for a page without the usage of the CPU.
+    """
     usages: dict[str, ResourceUsage] = {}
     version = ""
     for signal, labels, value in _GAUGE.findall(page):
@@ -178,7 +182,9 @@ def boundaries(body: bytes) -> tuple[int, ...]:
 
 
 def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
-    """Decode `/admin/v2/brokers/C/B/ownedNamespaces`, sorted. Entries that are not bundles of tenant/namespace are skipped."""
+    """Decode `/admin/v2/brokers/C/B/ownedNamespaces`. Return the bundles by namespace and lower boundary, without entries that are not
+    bundles of tenant/namespace.
+    """
     owned = []
     for text in _read(_OWNED, body, "list of owned bundles"):
         try:

@@ -31,7 +31,9 @@ def ask_rules(reader: BundleReader, namespaces: Iterable[str]) -> PlacementRules
 
 
 def demand_allowed(reader: BundleReader, namespace: str, destination: str) -> None:
-    """Raise InvalidInput for a broker that is not active, or that an isolation policy excludes for the namespace."""
+    """Raise InvalidInput for a broker that is not active, or that an isolation policy excludes for the namespace. Reads the rules from
+    the cluster.
+    """
     rules = ask_rules(reader, ())
     active = sorted(rules.active or ())
     if destination not in active:

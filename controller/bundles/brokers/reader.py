@@ -1,7 +1,7 @@
 """Reads brokers for bundle balancing: the list of brokers, their load and bundles, and the boundaries of namespaces.
 
-Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `acts` changes bundles.
-The session has the certificates and tokens; `BrokerList` knows where brokers are.
+Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `actions` changes bundles. The session
+has the certificates and tokens; `BrokerList` knows the addresses of the brokers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class BundleReader:
         return {origin(self._admin_url), *(origin(broker.url) for broker in self.brokers())}
 
     def system(self, broker: Broker) -> SystemReport:
-        """Return the load report of the broker, or the figures of its metrics page if its load manager has no report."""
+        """Return the load report of the broker, or the figures of its metrics page if the report answers 404 or 500 (the load manager has
+        none).
+        """
         reply = self._get(f"{broker.url}/admin/v2/broker-stats/load-report")
         if reply.is_success:
             return documents.load_report(reply.body)
@@ -101,7 +103,10 @@ class BundleReader:
         return documents.anti_affinity_group(reply.body)
 
     def topic_hashes(self, bundle: NamespaceBundle) -> dict[str, int]:
-        """Return the hash of each topic in the bundle. Raises BundleNotFound if the namespace has no such bundle."""
+        """Return the hash of each topic in the bundle, by complete name.
+
+        Raises NotFound if the namespace does not exist, and BundleNotFound if the namespace has no such bundle.
+        """
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/topicHashPositions"
         reply = self._get(self._admin_url + path)
         if reply.status in (404, 412):
@@ -111,13 +116,14 @@ class BundleReader:
         return documents.topic_hashes(reply.body)
 
     def owner(self, bundle: NamespaceBundle, *, first: Iterable[str] = ()) -> str | None:
-        """Return the owner of the bundle, None if no broker owns it. Brokers in `first` are read first. Reading makes no broker load it.
+        """Return the owner of the bundle, None if no broker owns it. Reads the bundles of one broker after the other, those named in
+        `first` first, and makes no broker load the bundle.
 
         Raises DataPlaneUnavailable if no broker that answered owns the bundle and another broker, which may own it, was silent.
         """
-        order = {name: place for place, name in enumerate(first)}
+        order = {name: index for index, name in enumerate(first)}
         silent: list[str] = []
-        for broker in sorted(self.brokers(), key=lambda one: order.get(one.name, len(order))):
+        for broker in sorted(self.brokers(), key=lambda broker: order.get(broker.name, len(order))):
             try:
                 if bundle in self.owned(broker):
                     return broker.name
@@ -147,17 +153,19 @@ class BundleReader:
         return reply.body
 
     def _system_lines(self, url: str) -> bytes:
-        """Return the lines of a metrics page that are used. An incomplete page raises an error."""
-        kept: list[bytes] = []
-        rest = b"\n"
+        """Read a metrics page block by block, and return only the lines of load and version. Raises DataPlaneUnavailable for an
+        incomplete page.
+        """
+        lines: list[bytes] = []
+        unread = b"\n"
         for block in blocks(self._session, url, self.deadline()):
-            text = rest + block
+            text = unread + block
             end = text.rfind(b"\n")
             for mark in _WATCHED:
-                at = text.find(mark, 0, end)
-                while at >= 0:
-                    stop = text.find(b"\n", at + 1)
-                    kept.append(text[at + 1 : stop])
-                    at = text.find(mark, stop, end)
-            rest = text[end:]
-        return b"\n".join(kept)
+                start = text.find(mark, 0, end)
+                while start >= 0:
+                    stop = text.find(b"\n", start + 1)
+                    lines.append(text[start + 1 : stop])
+                    start = text.find(mark, stop, end)
+            unread = text[end:]
+        return b"\n".join(lines)

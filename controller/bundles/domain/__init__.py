@@ -1,1 +1,3 @@
-"""Bundle load balancing: which bundles to split and where, which to move and where to; pure functions of a cycle."""
+"""Bundle load balancing: selects bundles to split with their cuts, and bundles to move with their destinations. Pure functions of a
+cycle.
+"""

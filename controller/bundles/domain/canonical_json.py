@@ -1,6 +1,6 @@
-"""Canonical JSON: sorted keys, no spaces, integral numbers as integers. One value has one text, in any JSON.
+"""Canonical JSON: sorted keys, no spaces, integral numbers as integers. One value has one text.
 
-The texts outlive the code that wrote them, so what both parts of a cycle's text share is written and read here by hand.
+Stored texts outlive the code that wrote them, so the values that both parts of a cycle's text share are written and read here explicitly.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def canonical_text(document: Mapping[str, Any]) -> str:
-    """The one text of a document. Raises ValueError for a number that JSON cannot hold."""
+    """Return the canonical text of a document. Raises ValueError for a number that JSON cannot hold (NaN or infinity)."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def write_number(value: float) -> Any:
-    """An integer where the value is integral."""
+    """Return an integer if the value is integral, else the value."""
     return write_parameter(float(value))
 
 
 def write_load(load: BundleLoad) -> list[Any]:
-    """Both averages: over the short term, then over the long term."""
+    """Return both averages: over the short term, then over the long term."""
     return [_write_average(load.short_term), _write_average(load.long_term)]
 
 
 def read_load(value: Sequence[Any]) -> BundleLoad:
-    """Reads what `write_load` gave."""
+    """Read the value of `write_load`."""
     return BundleLoad(*(_read_average(average) for average in value))
 
 
@@ -45,5 +45,5 @@ def _write_average(average: TimeAverage) -> list[Any]:
 
 
 def _read_average(value: Sequence[Any]) -> TimeAverage:
-    most, count, *rates = value
-    return TimeAverage(most, count, *map(float, rates))
+    max_samples, count, *rates = value
+    return TimeAverage(max_samples, count, *map(float, rates))

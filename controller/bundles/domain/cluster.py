@@ -1,7 +1,7 @@
-"""The cluster as one cycle sees it: brokers with what they report, bundles with owner and load.
+"""The cluster as one cycle reads it: brokers with their reports, bundles with owner and load.
 
-Values only. They are the same whatever order they were gathered in. Services gather them; shedding, placement and
-splitting decide by them.
+Values only, independent of the order in which they were collected. Services collect them; shedding, placement and splitting decide by
+them.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ class Cluster:
         return broker not in self.repeated
 
     def policy_of(self, namespace: str) -> NamespacePolicy:
-        """The namespace's policy; one that restricts nothing if it has none."""
+        """Return the namespace's policy; one that restricts nothing if it has none."""
         return self.policies.get(namespace, _NO_POLICY)
 
     def allowed_for(self, namespace: str) -> frozenset[str] | None:
-        """The brokers that may have the namespace's bundles, by its policy or for want of one; None: all."""
+        """Return the brokers that may own the namespace's bundles: those of its policy, or the shared brokers if it has none. None: all."""
         own = self.policy_of(namespace).brokers
         return self.shared_brokers if own is None else own
 
@@ -162,12 +162,12 @@ def namespace_of(bundle_id: str) -> str:
 
 
 def belongs_to_a_broker(namespace: str) -> bool:
-    """Return True if it is one broker's own and stays there (heartbeats): `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
+    """Return True if the namespace is one broker's own (heartbeats) and stays there: `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
     return _OF_ONE_BROKER.fullmatch(namespace) is not None
 
 
 def is_system_namespace(namespace: str) -> bool:
-    """Return True if Pulsar keeps it for itself. It is always spread evenly. It is shed unless it is one broker's own."""
+    """Return True if Pulsar uses the namespace itself. It is always spread evenly, and is shed unless it is one broker's own."""
     return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
 
 

@@ -1,9 +1,8 @@
-"""One whole cycle: splits and moves are decided from the same readings and joined; a pure function.
+"""Decides one whole cycle: splits and moves are decided from the same readings and combined. Pure.
 
-`splitting.triggers` decides the splits, `balancing.balance` the moves. A bundle that is to be split does not move
-in the same cycle. Carried from cycle to cycle are the state of balancing, the averages of each bundle, and the
-counts and instants of splits. `cycle_text` makes texts of all this. The same text of inputs gives the same text of
-the outcome, byte for byte, under the same code version.
+`splitting.triggers` decides the splits, `balancing.balance` the moves. A bundle that is to be split does not move in the same cycle. The
+state of balancing, the averages of each bundle, and the counts and instants of splits pass from cycle to cycle. `cycle_text` makes texts
+of all these. The same text of inputs gives the same text of the outcome, byte for byte, under the same code version.
 """
 
 from __future__ import annotations
@@ -52,30 +51,28 @@ class CycleState:
     """How often in a row each bundle was seen cold, see `merging`."""
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
-        """The state with these reports added to the averages, once for each `sampled_at`.
-
-        Bundles that no longer exist are forgotten.
+        """Return the state with these reports added to the averages, once for each `sampled_at`, and without averages of bundles that no
+        longer exist.
         """
-        known = {
+        averages = {
             b.bundle_id: self.averages[b.bundle_id] for b in cluster.bundles if b.bundle_id in self.averages
         }
         if self.sampled_at is None or sampled_at > self.sampled_at:
             for bundle in cluster.bundles:
                 if bundle.stats is not None:
-                    known[bundle.bundle_id] = known.get(bundle.bundle_id, BundleLoad()).with_sample(
+                    averages[bundle.bundle_id] = averages.get(bundle.bundle_id, BundleLoad()).with_sample(
                         bundle.stats
                     )
-        return replace(self, averages=known, sampled_at=max(sampled_at, self.sampled_at or sampled_at))
+        return replace(self, averages=averages, sampled_at=max(sampled_at, self.sampled_at or sampled_at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleInputs:
-    """Everything that one cycle may look at.
+    """All data that one cycle may use.
 
-    `balance` holds the cluster with every bundle of its namespaces, loads included, and the state of balancing.
-    `policies` is by namespace; a namespace without one is not split. `topics`: those of hot bundles, by bundle id.
-    `busy`: bundles with an act under way, which are neither split nor moved. `awaited_bundles`: how many bundles
-    each namespace gains by the splits among them.
+    `balance` holds the cluster with every bundle of its namespaces, loads included, and the state of balancing. `policies` is by
+    namespace; a namespace without one is not split. `topics`: the topics of hot bundles, by bundle id. `busy`: bundles with an action in
+    progress, which are neither split nor moved. `awaited_bundles`: number of bundles that each namespace gains by splits in progress.
     """
 
     balance: BalanceInputs
@@ -89,7 +86,7 @@ class CycleInputs:
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Splits, moves (without those of bundles that are split or busy), and everything that was left alone."""
+    """Splits, moves (without those of bundles that are split or busy), and the refusals of both."""
 
     splits: tuple[ChosenSplit, ...]
     split_refusals: tuple[SplitRefusal, ...]
@@ -101,7 +98,7 @@ class CycleOutcome:
 
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
-    """Decides one cycle. Raises InvalidPolicy for settings that are not valid together."""
+    """Decide one cycle. Raises InvalidPolicy for settings that are not valid together."""
     verdicts = [decide_splits(*question) for question in _split_questions(inputs)]
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
     balanced = balance(inputs.balance)
@@ -118,18 +115,22 @@ def run_cycle(inputs: CycleInputs) -> CycleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _PolicyCuts:
-    """Finds the cuts of a hot bundle as its namespace's policy says, on the topics of the inputs."""
+    """Finds the cuts of a hot bundle by its namespace's policy, from the topics of the inputs."""
 
     policy: SplitPolicy
     topics: Mapping[str, tuple[BundleTopic, ...]]
 
     def __call__(self, bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
-        known = self.topics.get(str(bundle), ())
-        return self.policy.plan(SplitRequest(bundle, known, self.policy.options(budget)))
+        topics = self.topics.get(str(bundle), ())
+        return self.policy.plan(SplitRequest(bundle, topics, self.policy.options(budget)))
 
 
 def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts, TriggerSettings]]:
-    """One question for all namespaces of one policy, in the order of the policies' first namespace."""
+    """Return the inputs, the cut finder and the settings of one split decision for each distinct policy, which decides all namespaces
+    with this policy.
+
+    Bundles without a reading are left out. The order is that of the policies' first namespaces.
+    """
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
     counts.update(inputs.awaited_bundles)

@@ -1,6 +1,6 @@
-"""The canonical texts of a whole cycle: inputs both ways, outcome one way, and the state between cycles both ways.
+"""The canonical texts of a whole cycle: inputs and state in both directions, the outcome only written.
 
-The balancing part is written by `balancing.document`, how a text looks by `canonical_json`.
+`balancing.document` writes the balancing part; `canonical_json` defines the form of a text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from controller.domain.errors import InvalidInput
 
 
 def cycle_to_json(inputs: CycleInputs) -> str:
-    """The text a stored cycle is replayed from."""
+    """Return the text from which a stored cycle is replayed."""
     return canonical_text(
         {
             "balance": balance_document.write_inputs(inputs.balance),
@@ -50,12 +50,14 @@ def cycle_to_json(inputs: CycleInputs) -> str:
 
 
 def cycle_from_json(text: str) -> CycleInputs:
-    """Reads what `cycle_to_json` gave; the result is decided on identically. Raises InvalidInput for another text."""
+    """Read the text of `cycle_to_json`; the decision on the result is identical. Raises InvalidInput for another text."""
     try:
         document = json.loads(text)
         return CycleInputs(
             balance=balance_document.read_inputs(document["balance"]),
-            policies={name: SplitPolicy.from_document(one) for name, one in document["policies"].items()},
+            policies={
+                name: SplitPolicy.from_document(policy) for name, policy in document["policies"].items()
+            },
             topics={
                 bundle: tuple(_read_topic(topic) for topic in topics)
                 for bundle, topics in document["topics"].items()
@@ -72,7 +74,7 @@ def cycle_from_json(text: str) -> CycleInputs:
 
 
 def outcome_to_json(outcome: CycleOutcome) -> str:
-    """The text of the whole answer: two answers are the same exactly where their texts are."""
+    """Return the text of the whole outcome. Two outcomes are equal exactly if their texts are equal."""
     return canonical_text(
         {
             "splits": [_write_split(split) for split in outcome.splits],
@@ -86,7 +88,7 @@ def outcome_to_json(outcome: CycleOutcome) -> str:
 
 
 def state_to_json(state: CycleState) -> str:
-    """The text that is kept between cycles."""
+    """Return the text of the state between cycles."""
     return canonical_text(
         {
             "balance": balance_document.write_state(state.balance),
@@ -100,7 +102,7 @@ def state_to_json(state: CycleState) -> str:
 
 
 def state_from_json(text: str) -> CycleState:
-    """Reads what `state_to_json` gave; the empty object is the state before the first cycle."""
+    """Read the text of `state_to_json`; the empty object is the state before the first cycle. Raises InvalidInput for another text."""
     document = json.loads(text)
     if not document:
         return CycleState()
@@ -147,8 +149,8 @@ def _write_split(split: ChosenSplit) -> dict[str, Any]:
     }
 
 
-def _because(one: ChosenSplit | SplitRefusal) -> dict[str, Any]:
-    reading = one.because
+def _because(split: ChosenSplit | SplitRefusal) -> dict[str, Any]:
+    reading = split.because
     return {
         "metric": reading.metric,
         "value": write_number(reading.value),

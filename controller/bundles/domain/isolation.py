@@ -1,14 +1,12 @@
-"""Pulsar's namespace isolation policies: which brokers a namespace's bundles may be on, and which are everybody's.
+"""Pulsar's namespace isolation policies: the brokers on which a namespace's bundles may be, and the brokers that all namespaces share.
 
-The rules are those of `LoadManagerShared.applyNamespacePolicies` in 4.2.4. A policy names namespaces and brokers by
-regular expressions over the whole name. A broker's name here is its host, without the port. A namespace belongs to the
-first policy that names it. Its bundles may be on the primary brokers. While fewer than `min_primaries` primary ones are
-active, they may be on the secondary ones too. A namespace without a policy may be on every broker that is primary in no
-policy.
+The rules are those of `LoadManagerShared.applyNamespacePolicies` in 4.2.4. A policy names namespaces and brokers by regular expressions
+over the whole name. A broker's name here is its host, without the port. A namespace belongs to the first policy that names it. Its
+bundles may be on the primary brokers. While fewer than `min_primaries` primary brokers are active, they may be on the secondary ones too.
+A namespace without a policy may be on every broker that is primary in no policy.
 
-Pulsar reads the expressions as Java's. An expression that Python cannot read permits nothing. Among a policy's
-namespaces it names every namespace. Among its brokers it names none that they may have, and it keeps namespaces without
-a policy off all of them.
+Pulsar reads the expressions as Java's. An expression that Python cannot read permits nothing: as a namespace it matches every namespace,
+as a broker it allows none, and it keeps namespaces without a policy off all brokers.
 """
 
 from __future__ import annotations
@@ -38,9 +36,13 @@ class Isolation:
         self._active = tuple(sorted(active))
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """The active brokers that the namespace's policy allows; None where no policy names it."""
-        found = (one for one in self._policies if _any_matches(one.namespaces, namespace, unreadable=True))
-        policy = next(found, None)
+        """Return the active brokers that the namespace's policy allows; None if no policy names the namespace."""
+        matching = (
+            candidate
+            for candidate in self._policies
+            if _any_matches(candidate.namespaces, namespace, unreadable=True)
+        )
+        policy = next(matching, None)
         if policy is None:
             return None
         primary = {name for name in self._active if _names_broker(policy.primary, name)}
@@ -51,20 +53,20 @@ class Isolation:
     def without_broker(self) -> tuple[IsolationPolicy, ...]:
         """The policies that name no active broker, neither a primary nor a secondary one."""
         return tuple(
-            one
-            for one in self._policies
-            if not any(_names_broker((*one.primary, *one.secondary), name) for name in self._active)
+            policy
+            for policy in self._policies
+            if not any(_names_broker((*policy.primary, *policy.secondary), name) for name in self._active)
         )
 
     @property
     def shared(self) -> frozenset[str] | None:
-        """The active brokers that are primary in no policy; None where there is no policy."""
+        """The active brokers that are primary in no policy; None if there is no policy."""
         if not self._policies:
             return None
         return frozenset(
             name
             for name in self._active
-            if not any(_names_broker(one.primary, name, unreadable=True) for one in self._policies)
+            if not any(_names_broker(policy.primary, name, unreadable=True) for policy in self._policies)
         )
 
 

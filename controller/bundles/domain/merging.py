@@ -1,15 +1,13 @@
-"""Which cold neighbours could be one bundle: a plan for a person. Cleave never carries it out.
+"""Selects cold neighbours that could be one bundle, as a plan for a person. Cleave never performs it.
 
-Pulsar splits bundles and never merges them, and its admin API has no call for it. So the plan says what an operator
-would do.
+Pulsar splits bundles and never merges them, and its admin API has no call for it. So the plan lists the steps of an operator.
 
-A wide gap keeps a merge from undoing what splits do. Both neighbours, and what they make together, stay at or under
-`low_water_percent` of every split threshold, by the latest figures and by the long-term ones. Each has been so for
-`cold_cycles` looks in a row. Neither lies in a range that was split a short time ago. The percentage is at most 50,
-so no bundle of a plan is hot for the split triggers.
+A wide gap keeps a merge from undoing splits. Both neighbours, and the bundle that they would form, stay at or under `low_water_percent`
+of every split threshold, by the latest figures and by the long-term ones. Each has been so for `cold_cycles` cycles in a row. Neither
+lies in a range that was split a short time ago. The percentage is at most 50, so no bundle of a plan is hot for the split triggers.
 
-The coldest pair is joined first, the lower one of two equally cold pairs. The bundle that results may be joined
-further, down to `min_bundles`.
+The coldest pair is joined first, the lower one of two equally cold pairs. The bundle that results may be joined further, down to
+`min_bundles`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ MAX_LOW_WATER_PERCENT = 50.0
 
 
 class MergeRefusalReason(StrEnum):
-    """Why a bundle stays as it is. The comment says what `value` and `needed` hold."""
+    """Reason for which a bundle is not merged. The comment says what `value` and `needed` hold."""
 
     # The bundle.
     NOT_REPORTED = "not-reported"  # reports; 1: silence is not cold
@@ -53,12 +51,12 @@ class MergeRefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeInputs:
-    """Everything that a look at one namespace may see.
+    """All data that the plan for one namespace may use.
 
-    `reports`: of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a
-    bundle that no broker serves. The caller reports it, empty, if it knows that no broker serves it. `cold_cycles` as the
-    look before returned them. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix
-    epoch like `now_ms`. `in_flight`: bundles being split now.
+    `reports`: reports of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a bundle that no
+    broker serves. The caller reports it, empty, if it knows that no broker serves it. `cold_cycles`: the counts that the previous plan
+    returned. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`. `in_flight`: bundles
+    being split now.
     """
 
     now_ms: int
@@ -71,7 +69,7 @@ class MergeInputs:
 
 @dataclass(frozen=True, slots=True)
 class BundleMerge:
-    """Neighbours, rising, the bundle they would make, and what it would carry now and over a long time."""
+    """Neighbours in rising order, the bundle that they would form, and its load now and over a long time."""
 
     members: tuple[NamespaceBundle, ...]
     merged: NamespaceBundle
@@ -123,7 +121,7 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class MergeVerdict:
-    """A plan, or None; a refusal for every bundle that is cold or silent and stays; the counts for the next look."""
+    """A plan, or None; a refusal for every cold or silent bundle that is not merged; the counts for the next plan."""
 
     plan: MergePlan | None
     refusals: tuple[MergeRefusal, ...]
@@ -132,11 +130,11 @@ class MergeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class MergeSettings:
-    """Parameters of a look. Raises InvalidInput at construction for values out of their bounds.
+    """Parameters of a plan. Raises InvalidInput at construction for values out of their bounds.
 
-    `low_water_percent` of every split threshold, above 0 and at most 50. `cold_cycles` >= 1. `min_bundles` >= 1: a
-    namespace never gets fewer. `cooldown_seconds`: how long a range stays as it is after a split. `keep_isolated`:
-    bundles too narrow to split were cut around one topic on purpose and stay.
+    `low_water_percent` of every split threshold, above 0 and at most 50. `cold_cycles` >= 1. `min_bundles` >= 1: a namespace never gets
+    fewer. `cooldown_seconds`: time for which a range is not merged after a split. `keep_isolated`: bundles too narrow to split were cut
+    around one topic on purpose and are not merged.
     """
 
     thresholds: SplitThresholds = field(default_factory=SplitThresholds)
@@ -170,9 +168,10 @@ class MergeSettings:
 def look_for_merges(
     inputs: CycleInputs, cold_cycles: Mapping[NamespaceBundle, int]
 ) -> dict[str, MergeVerdict]:
-    """The verdict on each namespace of a cycle that has a policy, by name, from the readings the cycle is decided on.
+    """Return the merge verdict on each namespace of the cycle that has a policy and bundles, by name, from the readings of the cycle.
+    Pure.
 
-    `cold_cycles` (how often in a row each bundle was seen cold) as the last look returned them.
+    `cold_cycles`: number of cycles in a row in which each bundle was cold, as the previous verdicts returned it.
     """
     cluster = inputs.balance.cluster
     of_namespace: defaultdict[str, list[Bundle]] = defaultdict(list)
@@ -183,32 +182,35 @@ def look_for_merges(
     for namespace, policy in sorted(inputs.policies.items()):
         if not of_namespace[namespace]:
             continue
-        ranges = sorted(NamespaceBundle.parse(one.bundle_id) for one in of_namespace[namespace])
+        listed = of_namespace[namespace]
+        ranges = sorted(NamespaceBundle.parse(bundle.bundle_id) for bundle in listed)
         look = MergeInputs(
             now_ms=inputs.balance.now_ms,
-            bundles=NamespaceBundles(namespace, (*(one.lower for one in ranges), ranges[-1].upper)),
-            reports=[report_of(one) for one in of_namespace[namespace] if one.stats is not None]
-            + [report_of(one) for one in of_namespace[namespace] if _is_empty(one, cluster)],
-            cold_cycles={one: count for one, count in cold_cycles.items() if one.namespace == namespace},
+            bundles=NamespaceBundles(namespace, (*(bundle.lower for bundle in ranges), ranges[-1].upper)),
+            reports=[report_of(bundle) for bundle in listed if bundle.stats is not None]
+            + [report_of(bundle) for bundle in listed if _is_empty(bundle, cluster)],
+            cold_cycles={key: count for key, count in cold_cycles.items() if key.namespace == namespace},
             last_split_at_ms={
-                one: at for one, at in inputs.last_split_at_ms.items() if one.namespace == namespace
+                key: at for key, at in inputs.last_split_at_ms.items() if key.namespace == namespace
             },
-            in_flight=[one for one in busy if one.namespace == namespace],
+            in_flight=[key for key in busy if key.namespace == namespace],
         )
         verdicts[namespace] = plan_merges(look, MergeSettings(thresholds=policy.thresholds))
     return verdicts
 
 
 def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
-    """Return True if its silence shows that none of its topics is in use: no broker serves it, and all brokers reported."""
+    """Return True if the missing reading of the bundle shows that none of its topics is in use: no broker serves it, and all brokers
+    reported.
+    """
     everybody_reports = len(cluster.reporting) == len(cluster.brokers)
     return bundle.stats is None and bundle.owner is None and everybody_reports
 
 
 def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:
-    """The merges that would be safe now in one namespace, and why the other cold bundles stay; pure.
+    """Return the merges that would be safe now in one namespace, and a refusal for each other cold or silent bundle. Pure.
 
-    Raises InvalidInput for a bundle that is reported twice.
+    A bundle that is warm has neither. Raises InvalidInput for a bundle that is reported twice.
     """
     settings = settings or MergeSettings()
     reports = _by_bundle(look)
@@ -235,7 +237,7 @@ def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> Mer
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbours taken as one; `is_free`: they may be joined to others."""
+    """Neighbours treated as one bundle; `is_free`: they may be joined to others."""
 
     members: tuple[NamespaceBundle, ...]
     latest: BundleStats
@@ -257,19 +259,21 @@ class _Run:
 
 def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
     current = set(look.bundles.bundles)
-    found: dict[NamespaceBundle, BundleReport] = {}
+    by_bundle: dict[NamespaceBundle, BundleReport] = {}
     for report in look.reports:
-        if report.bundle in found:
+        if report.bundle in by_bundle:
             raise InvalidInput(f"bundle {report.bundle} is reported twice; keep its owner's report")
         if report.bundle in current:
-            found[report.bundle] = report
-    return found
+            by_bundle[report.bundle] = report
+    return by_bundle
 
 
 def _refused_by_itself(
     look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
 ) -> MergeRefusal | None:
-    """Return the reason in the bundle itself that prevents a merge. None also for a warm bundle, which needs no reason."""
+    """Return the reason in the bundle itself that prevents a merge: no report, isolated, not cold long enough, a split in progress, or a
+    recent split. None if none applies, and for a warm bundle (`cold` None), which needs no reason.
+    """
     if not reported:
         return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)
     if cold is None:
@@ -278,7 +282,7 @@ def _refused_by_itself(
         return MergeRefusal(bundle, MergeRefusalReason.ISOLATED, "hashes", bundle.upper - bundle.lower, 2)
     if cold < settings.cold_cycles:
         return MergeRefusal(bundle, MergeRefusalReason.COLD_CYCLES, "cold_cycles", cold, settings.cold_cycles)
-    if under_way := sum(bundle.overlaps(other) for other in look.in_flight):
+    if under_way := sum(bundle.overlaps(splitting) for splitting in look.in_flight):
         return MergeRefusal(bundle, MergeRefusalReason.IN_FLIGHT, "splits", under_way, 0)
     wait_ms = settings.cooldown_seconds * 1000
     since = min(
@@ -291,7 +295,9 @@ def _refused_by_itself(
 
 
 def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
-    """Joins the coldest free pair, again and again, while the pair stays under the mark and enough bundles are left."""
+    """Return the runs after joining the coldest free pair repeatedly, while the pair stays under the mark and more than `min_bundles`
+    remain.
+    """
     runs = list(runs)
     shares = [_share(low, high, settings) for low, high in pairwise(runs)]
     while len(runs) > settings.min_bundles and (coldest := min(shares, default=math.inf)) < math.inf:
@@ -312,7 +318,7 @@ def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
 
 
 def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
-    """Why a bundle that might be merged was joined to neither neighbour."""
+    """Return the reason for which a bundle that may be merged was joined to neither neighbour."""
     bundle = runs[index].members[0]
     pairs = [
         low.joined_to(high)
@@ -343,19 +349,18 @@ def _plan(look: MergeInputs, runs: list[_Run]) -> MergePlan | None:
     return MergePlan(before, after, merges, operator_steps(before, after))
 
 
-def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
+def _sum(first: BundleStats, second: BundleStats) -> BundleStats:
     return BundleStats(
-        **{item.name: getattr(one, item.name) + getattr(other, item.name) for item in fields(BundleStats)}
+        **{item.name: getattr(first, item.name) + getattr(second, item.name) for item in fields(BundleStats)}
     )
 
 
 def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[MergeStep, ...]:
-    """The steps in order, each with the call to make where there is one: the namespace is created again.
+    """Return the steps in order, with their admin calls: the operator deletes the namespace and creates it again under the same name.
 
-    Under the *same name*: a topic's hash is that of its complete name, so in a namespace with another name every
-    topic lies elsewhere and these boundaries mean nothing. A namespace can be created with any boundaries, and
-    Pulsar forgets the old ones when it is deleted (pull request 352; these steps were done on 4.2.4). Messages that
-    have not been read are lost.
+    The name must stay: a topic's hash is that of its complete name, so in a namespace with another name every topic lies elsewhere and
+    these boundaries do not fit. A namespace can be created with any boundaries, and Pulsar forgets the old ones when it is deleted (pull
+    request 352; these steps were done on 4.2.4). Messages that have not been read are lost.
     """
     name = before.namespace
     path = f"/admin/v2/namespaces/{name}"

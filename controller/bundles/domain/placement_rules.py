@@ -1,8 +1,9 @@
-"""Which brokers may have which bundles now, as the cluster itself says: a pure step before each cycle.
+"""Applies the cluster's present rules of placement (active brokers, isolation, anti-affinity, failure domains). A pure step before each
+cycle.
 
-What is stored of a broker is a last reading; a broker that died minutes ago still has one. So destinations are taken
-from the cluster's own list of active brokers. A broker on that list which stays silent is known, but nothing is moved
-to it. Isolation policies, anti-affinity groups and failure domains are the cluster's, too, and read each time.
+The stored load of a broker is a last reading; a broker that failed minutes ago still has one. So destinations are taken from the
+cluster's own list of active brokers. A broker on the list that does not report is known, but receives no bundle. The rules are read from
+the cluster before each cycle.
 """
 
 from __future__ import annotations
@@ -30,24 +31,26 @@ class PlacementRules:
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """The brokers that may have the namespace's bundles; None: every one."""
+        """Return the brokers that may own the namespace's bundles; None: all."""
         isolation = Isolation(self.isolation, self.active or ())
         own = isolation.allowed(namespace)
         return isolation.shared if own is None else own
 
 
-def ruled(cluster: Cluster, rules: PlacementRules, heard: Collection[str] | None) -> Cluster:
-    """The cluster with the brokers of the list alone, without the reports of those that are not among `heard`.
+def ruled(cluster: Cluster, rules: PlacementRules, reporting: Collection[str] | None) -> Cluster:
+    """Return the cluster with exactly the active brokers of the rules, and the policies of its namespaces. Reports of brokers that are
+    not in `reporting` are removed.
 
-    `heard` None: fewer than SILENT_TICKS ticks are on file, so silent brokers cannot be recognized.
+    `reporting` None: fewer than SILENT_TICKS ticks are stored, so silent brokers cannot be recognized. If the list of active brokers was
+    not read, the cluster is returned unchanged.
     """
     if rules.active is None:
         return cluster
-    known = cluster.broker_by_name
-    brokers = [known.get(name, Broker(name)) for name in rules.active]
-    if heard is not None:
-        brokers = [one if one.name in heard else replace(one, report=None) for one in brokers]
-    brokers = [replace(one, failure_domain=rules.failure_domains.get(one.name)) for one in brokers]
+    stored = cluster.broker_by_name
+    brokers = [stored.get(name, Broker(name)) for name in rules.active]
+    if reporting is not None:
+        brokers = [broker if broker.name in reporting else replace(broker, report=None) for broker in brokers]
+    brokers = [replace(broker, failure_domain=rules.failure_domains.get(broker.name)) for broker in brokers]
     isolation = Isolation(rules.isolation, rules.active)
     policies = {}
     for namespace in sorted({bundle.namespace for bundle in cluster.bundles}):

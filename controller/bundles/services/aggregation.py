@@ -57,7 +57,9 @@ class BundleAggregation:
 
 
 def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
-    """Return the window of that length and end. A broker counts as gone after the default time, or after a longer window."""
+    """Return the window of that length and end. Its limit for a broker that has left is the default, or the length of the window if that
+    is longer.
+    """
     from spark_jobs.bundle_load import ReportWindow
 
     length_ms = round(length_seconds * 1000)
@@ -67,11 +69,13 @@ def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
 def aggregate(
     store: Store, area: ReportArea, master: str, window: ReportWindow, *, run_id: str
 ) -> BundleAggregation:
-    """Aggregate one window on the Spark session for `master`. `store` logs in as the loader.
+    """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
-    One area holds the reports of every cluster of a database, and they share the watermark.
+    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is aggregated (`applied` is False) if a
+    later window was merged, or if no broker reported. After a merge, the topics of hot bundles are stored in the area. Intermediate files
+    are always deleted. All clusters of a database share one area and one watermark.
 
-    Raises StoreUnavailable, what Spark's session raises, and OSError when the storage does not answer.
+    Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """
     with store.transaction() as tx:
         baseline = bundle_loads.baseline(tx)
@@ -97,8 +101,13 @@ def aggregate(
             area.publish_hot_topics(window.end_ms, changes["hot_topics"])
     finally:
         scratch.discard()
-    heard = changes["brokers"].num_rows
-    counts = {"brokers": heard, "topics": landed.topics, "written": merged.written, "outrun": merged.outrun}
+    broker_count = changes["brokers"].num_rows
+    counts = {
+        "brokers": broker_count,
+        "topics": landed.topics,
+        "written": merged.written,
+        "outrun": merged.outrun,
+    }
     log.info("bundle load aggregated", run_id=run_id, applied=merged.applied, **counts)
     return BundleAggregation(run_id, window.end_ms, applied=merged.applied, quarantined=quarantined, **counts)
 
@@ -137,7 +146,7 @@ def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
 
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
-    """Return the limits of each known namespace (see `read_stored`)."""
+    """Return the limits of each known namespace. Unreadable settings are logged, and the default limits hold (see `read_stored`)."""
     rows = []
     for (cluster, namespace), overrides in settings.items():
         policy, unreadable = read_stored(overrides)

@@ -70,18 +70,24 @@ class _BoundaryCache:
     read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
 
     def doubtful(self, reports: Sequence[_Report]) -> list[str]:
-        """Return the namespaces to read: unknown ones, those with a bundle that is not in their list, and some others in turn."""
-        named: dict[str, set[str]] = {}
+        """Return the namespaces whose boundaries must be read: unknown ones and those with a bundle that is not in their list, by name,
+        then up to LOOKED_AT_AGAIN others, longest ago first.
+
+        Removes namespaces that no report names from the cache.
+        """
+        reported: dict[str, set[str]] = {}
         for report in reports:
             for bundle in report.owned:
-                named.setdefault(bundle.namespace, set()).add(bundle.range_text)
+                reported.setdefault(bundle.namespace, set()).add(bundle.range_text)
             for topic in report.topics:
-                named.setdefault(topic.namespace, set()).add(topic.bundle)
-        for gone in self.read.keys() - named.keys():
-            del self.read[gone]
-        doubted = [n for n, ranges in named.items() if n not in self.read or not ranges <= self._ranges(n)]
-        rest = [namespace for namespace in self.read if namespace not in doubted]
-        return sorted(doubted) + rest[:LOOKED_AT_AGAIN]
+                reported.setdefault(topic.namespace, set()).add(topic.bundle)
+        for namespace in self.read.keys() - reported.keys():
+            del self.read[namespace]
+        unknown_or_changed = [
+            n for n, ranges in reported.items() if n not in self.read or not ranges <= self._ranges(n)
+        ]
+        others = [namespace for namespace in self.read if namespace not in unknown_or_changed]
+        return sorted(unknown_or_changed) + others[:LOOKED_AT_AGAIN]
 
     def note(self, bundles: NamespaceBundles, instant_ms: int) -> None:
         self.read.pop(bundles.namespace, None)
@@ -103,7 +109,10 @@ class BundleCollector:
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """Create a collector. `name` is part of file names. Two collectors of one area need different names and clusters."""
+        """Create a collector. `name` is part of file names. Two collectors of one area need different names and clusters.
+
+        Raises InvalidInput for an interval of 0 s or less.
+        """
         if interval_seconds <= 0:
             raise InvalidInput(
                 f"the interval of a collector must be greater than 0 s, not {interval_seconds:g} s"
@@ -150,7 +159,10 @@ class BundleCollector:
         return tick
 
     def tick(self) -> BundleTick:
-        """Read all brokers once and write the reports. Raises OSError if the storage does not answer."""
+        """Read all brokers once, AT_ONCE of them at the same time, and write the reports. Writes no file if no broker answered.
+
+        Sets the metrics of the collector, and logs silent brokers. Raises OSError if the storage does not answer.
+        """
         instant_ms = self._clock.now_ms()
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in REPORT_SCHEMAS}
         silent: list[str] = []
@@ -175,7 +187,11 @@ class BundleCollector:
     def _read(
         self, reader: BundleReader, pool: ThreadPoolExecutor, rows: Mapping[str, list[dict[str, Any]]]
     ) -> list[str]:
-        """Add the rows of a cluster. Return the brokers that did not answer completely."""
+        """Read the brokers of one cluster and add their reports and the known boundaries to `rows`. Return the brokers that did not
+        answer completely.
+
+        If the list of brokers cannot be read, add nothing, log a warning, and return the name of the cluster.
+        """
         try:
             brokers = reader.brokers()
         except CleaveError as error:
@@ -209,7 +225,9 @@ class BundleCollector:
 def _answers(
     pool: ThreadPoolExecutor, ask: Callable[[Question], Answer], many: Iterable[Question]
 ) -> dict[Question, Answer]:
-    """Return the answers by question. A question that failed is logged and absent."""
+    """Call `ask` with each question in the pool, and return the answers by question. A question that failed, or whose answer is None, is
+    absent; errors are logged.
+    """
 
     def answer_of(question: Question) -> Answer | None:
         try:

@@ -46,7 +46,9 @@ _ALGORITHMS_TAKING: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ManualSplit:
-    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT."""
+    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT. `positions` are hashes such as
+    0x20000000.
+    """
 
     bundle: str
     algorithm: str | None = None
@@ -58,12 +60,15 @@ class ManualSplit:
 def plan_manual_split(
     store: Store, reader: BundleReader, split: ManualSplit, *, allowed: Collection[str]
 ) -> SplitPlan | CutRefusal:
-    """Return the cuts and the load of each part, by the topics that the brokers report now, or the refusal of the algorithm.
+    """Return the cuts and the load of each part, by the topics that the brokers report now, or the refusal of the algorithm. Sends no
+    split.
 
     Unless an algorithm is named, positions imply specified_positions_divide, topics imply isolate_outstanding, and neither implies
-    range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is
-    not `allowed`; Conflict if the namespace would exceed the maximum number of bundles of its policy; BundleNotFound; and errors of
-    reading the cluster.
+    range_equally_divide. A bundle that was already cut at exactly these positions is planned again over its parts, so that a split may be
+    repeated.
+
+    Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is not `allowed`; Conflict
+    if the namespace would exceed the maximum number of bundles of its policy; BundleNotFound; and errors of reading the cluster.
     """
     name = split.algorithm or _implied_algorithm(split)
     if name not in allowed:
@@ -90,10 +95,10 @@ def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: Spl
     """Raise Conflict if the split exceeds the maximum number of bundles. A repeated split adds no bundle and is always allowed."""
     added = len(set(plan.cuts) - set(listed.boundaries))
     with store.transaction() as tx:
-        most = bundle_namespaces.split_policy_of(tx, cluster, listed.namespace).max_bundles
-    if added and listed.count + added > most:
+        max_bundles = bundle_namespaces.split_policy_of(tx, cluster, listed.namespace).max_bundles
+    if added and listed.count + added > max_bundles:
         raise Conflict(
-            f"namespace {listed.namespace} has {listed.count} bundles, and {added} more exceed max_bundles = {most}; "
+            f"namespace {listed.namespace} has {listed.count} bundles, and {added} more exceed max_bundles = {max_bundles}; "
             f"raise the limit with `cleave bundles set-policy {listed.namespace} max_bundles={listed.count + added}`"
         )
 
@@ -114,9 +119,9 @@ def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
     }
     for option, algorithms in _ALGORITHMS_TAKING.items():
         if options[option] and algorithm not in algorithms:
-            others = " or ".join(sorted(algorithms))
+            alternatives = " or ".join(sorted(algorithms))
             raise InvalidInput(
-                f"split algorithm {algorithm} takes no {option}; omit {option}, or choose {others}"
+                f"split algorithm {algorithm} takes no {option}; omit {option}, or choose {alternatives}"
             )
 
 
@@ -131,7 +136,11 @@ def _parts_now(
 
 
 def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic]:
-    """Return the topics in a bundle with their present load by the report of their broker; no load for an unused topic."""
+    """Return the topics in a bundle with the load that their broker reports now. A topic without a report, which is not in use, has no
+    load.
+
+    Reads the hashes of the bundle and the topics of every broker, and raises the errors of these reads.
+    """
     topics = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
     for broker in reader.brokers():
         for topic in reader.topics(broker):
@@ -141,9 +150,10 @@ def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic
 
 
 def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
-    """Return the bundle of a text, or the LARGEST or HOT bundle of a namespace, as last aggregated.
+    """Return the bundle of a text, or the LARGEST or HOT bundle of a namespace, as last aggregated (see `chosen_bundle`).
 
-    HOT uses the averages of past cycles; before the first cycle, the latest figures.
+    HOT uses the averages of past cycles; for a bundle without averages, the latest figures. Raises InvalidInput for a text that names no
+    bundle or namespace, NotFound if the namespace was never aggregated, and BundleNotFound if none of its bundles has topics.
     """
     namespace, _, choice = text.rpartition("/")
     if choice not in BUNDLE_CHOICES:

@@ -38,19 +38,20 @@ def change_split_policy(
     actor: str,
     replace: bool = False,
 ) -> PolicyOfNamespace:
-    """Set these parameters. Null removes a parameter, and `replace` removes all others.
+    """Set these parameters of the namespace's split policy. Null removes a parameter, and `replace` removes all parameters that are not
+    in `changes`. Return the policy in force.
 
-    Raises NotFound; InvalidPolicy for parameters that are not valid together, or that an older version left unreadable;
-    LostRace.
+    Writes nothing if the parameters do not change. Raises NotFound; InvalidPolicy for parameters that are not valid together, or that an
+    older version left unreadable; LostRace if the row changed at the same time.
     """
     with store.transaction() as tx:
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)
         document = {**({} if replace else row.split_settings), **changes}
-        kept = {parameter: value for parameter, value in document.items() if value is not None}
-        policy = _policy(namespace, kept)
-        if kept != row.split_settings:
+        overrides = {parameter: value for parameter, value in document.items() if value is not None}
+        policy = _policy(namespace, overrides)
+        if overrides != row.split_settings:
             bundle_namespaces.set_split_settings(
-                tx, cluster, namespace, kept, actor=actor, seen_row_version=row.row_version
+                tx, cluster, namespace, overrides, actor=actor, seen_row_version=row.row_version
             )
     return policy
 

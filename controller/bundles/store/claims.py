@@ -1,7 +1,7 @@
 """Claims on proposals of the balancer: one holder at a time, for a limited time.
 
-A proposal is claimed before it is applied or verified. After a claim has expired, any process may claim the proposal.
-`proposals.move` ends a claim.
+A proposal is claimed before it is applied or verified. A change of the proposal's state (`proposals.move`) or `release` ends the claim.
+After a claim has expired, any process may claim the proposal.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ def claim(
     limit: int,
     kinds: Sequence[ProposalKind] = tuple(ProposalKind),
 ) -> list[ProposalRow]:
-    """Claim the oldest unclaimed proposals in a state, for `seconds` from now.
+    """Claim up to `limit` proposals of the cluster that are in the state and not claimed, for `seconds` from now. Return them, oldest
+    first.
 
-    An approved proposal waits while its namespace is in dry run. Stale proposals are skipped.
+    Each claim adds 1 to the proposal's attempts. Stale proposals (see STALE) are skipped, and so are proposals that another transaction
+    has locked and approved proposals of a namespace in dry run.
     """
     values = {
         "cluster": cluster,
@@ -64,12 +66,15 @@ def claim(
         "seconds": seconds,
         "limit": limit,
     }
-    found = [read_proposal(row._mapping) for row in tx.execute(_CLAIM, values)]
-    return sorted(found, key=lambda row: row.proposal_id)
+    claimed = [read_proposal(row._mapping) for row in tx.execute(_CLAIM, values)]
+    return sorted(claimed, key=lambda row: row.proposal_id)
 
 
 def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: float, why: str) -> None:
-    """Release a claim. The proposal can be claimed again after the delay. Raises LostRace if the claim was lost."""
+    """Shorten a claim so that the proposal can be claimed again after `delay_seconds`, and store `why` as the proposal's outcome.
+
+    Raises LostRace if the row has changed since it was read.
+    """
     values = {
         "proposal_id": row.proposal_id,
         "claimant": claimant,

@@ -94,7 +94,7 @@ _NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE clus
 
 
 def get_state(tx: Connection, cluster: str) -> StateRow:
-    """Return the state for the next cycle of the cluster."""
+    """Return the state for the next cycle of the cluster; the empty state with version 0 before the first cycle."""
     row = tx.execute(_STATE, {"cluster": cluster}).one_or_none()
     return StateRow(cluster, "{}", None, 0) if row is None else StateRow(**row._mapping)
 
@@ -108,9 +108,9 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Write the cycle, its proposals and the next state. Return the id of the cycle.
 
-    Its proposals replace those of earlier cycles, see `proposals.supersede`, and approved ones that are stale are
-    refused. Raises LostRace if the state is not at the version seen, Conflict if another cycle answered the request
-    meanwhile.
+    In the same transaction, older proposals are refused (see `proposals.supersede` and `expire_approved`), and an approval is requested
+    for each proposal that needs one. Raises LostRace if the state is not at the version seen, and Conflict if another cycle has the same
+    request key.
     """
     values = {
         "cluster": cycle.cluster,
@@ -146,7 +146,9 @@ def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
 
 
 def expire(tx: Connection, older_than: datetime) -> int:
-    """Delete runs and cycles from before `older_than`, except cycles with open proposals. Return the number of deleted cycles."""
+    """Delete aggregation runs and cycles from before `older_than`, except cycles with open proposals. Return the number of deleted
+    cycles.
+    """
     removed: int = tx.execute(
         text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
     ).scalar_one()
@@ -164,10 +166,10 @@ def forget_inputs(tx: Connection, older_than: datetime) -> int:
     return forgotten
 
 
-def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, seen: int) -> None:
-    values = {"cluster": cluster, "state": state, "cycle_id": cycle_id, "seen": seen}
+def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, row_version: int) -> None:
+    values = {"cluster": cluster, "state": state, "cycle_id": cycle_id, "seen": row_version}
     missing = tx.execute(_NOT_THERE, {"cluster": cluster}).scalar_one()
-    if missing != (seen == 0) or tx.execute(_SET_STATE, values).rowcount != 1:
+    if missing != (row_version == 0) or tx.execute(_SET_STATE, values).rowcount != 1:
         raise LostRace(
             f"another cycle of cluster {cluster} has just ended; begin again with its state",
             what="bundle-cycle",

@@ -1,8 +1,8 @@
 """Load of bundles, namespaces and brokers: the baseline of an aggregation run, the merge of its result, and reads.
 
-The run reads a baseline as Arrow tables and computes elsewhere. It gives the rows that changed with the row
-versions it saw. They go by COPY into staging tables and are merged by one function of the owner, all in one
-transaction, as `cleave_spark_loader`. A run is merged once, and none at or before the watermark.
+The run reads a baseline as Arrow tables and computes elsewhere. It returns the changed rows with the row versions that it read.
+`stage_and_merge` copies these rows into staging tables, and a function of the owner merges them, all in one transaction with the login
+`cleave_spark_loader`. A run is merged once. A run whose window does not end after the watermark is not merged.
 """
 
 from __future__ import annotations
@@ -153,9 +153,11 @@ def split_settings(tx: Connection) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 
 def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
-    """Write the result of a run: `changes` as CHANGE_SCHEMAS. Rows whose records changed in the meantime are left to the next run.
+    """Copy the result of a run (`changes`, in CHANGE_SCHEMAS) into the staging tables and merge it. Return the numbers of written and of
+    outrun rows.
 
-    A run that was merged before, or whose window does not end after the watermark, changes nothing.
+    A row whose record changed after the run read it is outrun: it is not written, and the next run computes it again. A run that was
+    merged before, or whose window does not end after the watermark, changes nothing (`applied` is False).
     """
     for name, (relation, schema) in _STAGING.items():
         append(tx, relation, run.run_id, changes[name], schema)

@@ -120,8 +120,9 @@ def add_namespace(
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Set the mode of a namespace, and request or end the approvals of its proposals accordingly. Raises NotFound, or LostRace if the row
-    has another version.
+    """Set the mode of a namespace. Mode approval requests approvals for its proposals; any other mode ends its pending approvals.
+
+    Raises NotFound, or LostRace if the row has another version.
     """
     row = _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
     if mode is BalancingMode.APPROVAL:

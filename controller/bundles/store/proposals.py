@@ -208,9 +208,9 @@ def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProp
 
 
 def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
-    """Refuse proposals of other cycles that were not approved. Return their number.
+    """Refuse the cluster's unapproved proposals of other cycles, and end their approvals. Return the number of refused proposals.
 
-    In a namespace with mode approval, a proposal is kept for PATIENCE_SECONDS, or until its bundle has another proposal.
+    In a namespace with mode approval, a proposal is kept for PATIENCE_SECONDS, or until cycle `cycle_id` has a proposal for its bundle.
     """
     ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided again")
@@ -218,7 +218,9 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
-    """Refuse approved proposals that were not applied within PATIENCE_SECONDS, attempted or not. Return their number."""
+    """Refuse approved proposals that were not applied within PATIENCE_SECONDS and have no running claim; end their approvals. Return
+    their number.
+    """
     ids = tx.execute(_EXPIRE, {"cluster": cluster}).scalars().all()
     approvals.end(
         tx,
@@ -259,7 +261,9 @@ def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
-    """Return proposals that are approved, or applied and not yet verified, and those that wait for an approval, without stale ones."""
+    """Return the proposals that are approved, or applied and not yet verified, or that wait for an approval. Stale proposals are left
+    out.
+    """
     return [read_proposal(row._mapping) for row in tx.execute(_BUSY, {"cluster": cluster})]
 
 
@@ -270,7 +274,7 @@ def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: fl
 
 
 def get_proposal(tx: Connection, proposal_id: int, *, lock: bool = False) -> ProposalRow:
-    """Return a proposal. Raises NotFound."""
+    """Return a proposal, with `lock` after locking its row for the transaction. Raises NotFound."""
     row = tx.execute(_LOCK if lock else _GET, {"proposal_id": proposal_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no proposal {proposal_id}; inspect.bundles_proposals lists the proposals")
@@ -285,7 +289,7 @@ def list_proposals(
     states: Sequence[ProposalState] = tuple(ProposalState),
     limit: int = 1000,
 ) -> list[ProposalRow]:
-    """Return proposals of a cluster, those of the newest cycle first."""
+    """Return at most `limit` proposals of a cluster in these states, those of the newest cycle first. `cycle_id` None: of all cycles."""
     values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
@@ -308,9 +312,12 @@ def move(
     outcome: str | None,
     seen_row_version: int,
 ) -> ProposalRow:
-    """Set the next state if the row has the version seen, and end the claim and, unless this is the answer, the approval.
+    """Set the state, the actor and the outcome if the row still has the version seen. Return the new row.
 
-    Raises NotFound, LostRace, InvalidInput in dry run or for a stale proposal, and Conflict while the bundle has another live proposal.
+    The change ends the claim. If the state ends the approval (`_ENDS_OF_APPROVALS`), a pending approval of the proposal is ended too.
+
+    Raises NotFound, LostRace for another row version, InvalidInput in dry run or for a stale proposal, and Conflict while the bundle has
+    another live proposal.
     """
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}

@@ -20,7 +20,10 @@ from controller.domain.errors import CleaveError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a stop signal. Return the exit code."""
+    """Run a Pulsar in the directory until SIGTERM or SIGINT, which this process blocks. Return 0, or 1 if it did not start.
+
+    Writes `DIRECTORY/env` once Pulsar is healthy, and removes the file at the end.
+    """
     options = _parser().parse_args(arguments)
     directory = options.directory.resolve()
     # The signals are blocked before the servers start, so that a signal always stops them.

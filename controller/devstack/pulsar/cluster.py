@@ -131,7 +131,9 @@ class PulsarCluster:
         return f"pulsar://{hosts}"
 
     def start(self) -> None:
-        """Start the parts that do not run, in order, and wait until every broker is healthy."""
+        """Start the parts that do not run, in order, and wait until every broker is healthy. If a part does not start, stop all parts and
+        raise the error.
+        """
         try:
             self.zookeeper.start()
             self._initialise()

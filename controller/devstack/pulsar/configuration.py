@@ -71,10 +71,11 @@ def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
 
 
 def kept_ports(directory: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return a free port for each name, the same ports whenever `directory` is used again.
+    """Return a free port for each name, the same ports whenever `directory` is used again: the first call stores them in `ports.json`,
+    which later calls read whatever their names.
 
-    The data refers to its server by address, and clients find a restarted broker at its old address. Raises
-    DevstackFailed if another process listens on one of the ports.
+    The data refers to its server by address, and clients find a restarted broker at its old address. Raises DevstackFailed if another
+    process listens on one of the stored ports.
     """
     file = directory / "ports.json"
     if file.exists():

@@ -45,11 +45,10 @@ def cache_directory() -> Path:
 
 
 def pulsar_jars(version: str = PULSAR_4) -> Path:
-    """Return a directory with the broker of `version` and its dependencies (about 240 MB), which is fetched at the first
-    use.
+    """Return the cached directory with the broker of `version` and its dependencies (about 240 MB). The first use fetches it with Maven;
+    concurrent calls wait for that.
 
-    5.0.0-M1 includes the Java client of scalable topics. Raises MavenMissing, or DevstackFailed if Java is missing or
-    the fetch fails.
+    5.0.0-M1 includes the Java client of scalable topics. Raises MavenMissing, or DevstackFailed if Java is missing or the fetch fails.
     """
     pom = _pom(version)
     cache = cache_directory() / "pulsar"

@@ -106,12 +106,14 @@ class AutoScalePolicy(_Camel):
 
     @model_validator(mode="before")
     @classmethod
-    def _under_its_present_name(cls, given: Any) -> Any:
-        """Accept both names that Pulsar has used for the floor of the consumer lane; responses have the current name."""
-        if not isinstance(given, Mapping) or _OLD_FLOOR not in given:
-            return given
-        renamed = {name: value for name, value in given.items() if name != _OLD_FLOOR}
-        if renamed.setdefault(_FLOOR, given[_OLD_FLOOR]) != given[_OLD_FLOOR]:
+    def _under_its_present_name(cls, document: Any) -> Any:
+        """Accept both names that Pulsar has used for the floor of the consumer lane; responses have the current name. Raises ValueError
+        if both are given and differ.
+        """
+        if not isinstance(document, Mapping) or _OLD_FLOOR not in document:
+            return document
+        renamed = {name: value for name, value in document.items() if name != _OLD_FLOOR}
+        if renamed.setdefault(_FLOOR, document[_OLD_FLOOR]) != document[_OLD_FLOOR]:
             raise ValueError(f"{_OLD_FLOOR} and {_FLOOR} are one field and differ; give {_FLOOR}")
         return renamed
 
@@ -130,13 +132,16 @@ _MOST_OF = {
 """The largest value of each field that is a whole number in Pulsar."""
 
 
-def parameters_of(given: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
+def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
     """Return the level's document with the given values for every parameter that Pulsar has. Parameters that Pulsar does not have keep their values
     of `before`.
     """
-    kept = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
-    said = {name: value for name in _PARAMETER_OF if (value := getattr(given, name)) is not None}
-    return {**kept, **{_PARAMETER_OF[name]: _kept(name, value) for name, value in said.items()}}
+    other_parameters = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
+    overrides = {name: value for name in _PARAMETER_OF if (value := getattr(policy, name)) is not None}
+    return {
+        **other_parameters,
+        **{_PARAMETER_OF[name]: _kept(name, value) for name, value in overrides.items()},
+    }
 
 
 def _kept(name: str, value: float) -> float:
@@ -148,21 +153,25 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
     nearest number in the range.
     """
     read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
-    said: Document = {name: found for name, value in read if (found := _said(name, value)) is not None}
-    return AutoScalePolicy.model_construct(**said) if said else None
+    fields: Document = {
+        name: field_value for name, value in read if (field_value := _field_value(name, value)) is not None
+    }
+    return AutoScalePolicy.model_construct(**fields) if fields else None
 
 
-def _said(name: str, value: Any) -> float | None:
-    """Return the value of Pulsar's field. None for a value that is not a number, which a newer version or a manual update may have written."""
+def _field_value(name: str, value: Any) -> float | None:
+    """Return the value of Pulsar's field, cut to the field's range. None for a value that is not a number, which a newer version or a
+    manual update may have written.
+    """
     if isinstance(value, bool):
         return value
     number = float(value) if value in NON_FINITE or misfit(value, float) is None else math.nan
     if math.isnan(number):
         return None
-    most = _MOST_OF.get(name)
-    if most is None:
+    largest = _MOST_OF.get(name)
+    if largest is None:
         return number
-    return round(number) if abs(number) < most else most if number > 0 else -most
+    return round(number) if abs(number) < largest else largest if number > 0 else -largest
 
 
 class TopicMetadata(_Camel):
@@ -251,8 +260,8 @@ def metadata_of(
 ) -> Document:
     """Return the document of `TopicMetadata`."""
     policy = policy_of(stored or {})
-    said = None if policy is None else policy.model_dump(exclude_none=True, by_alias=True)
-    return layout.to_metadata({"properties": dict(properties), "autoScalePolicy": said})
+    policy_document = None if policy is None else policy.model_dump(exclude_none=True, by_alias=True)
+    return layout.to_metadata({"properties": dict(properties), "autoScalePolicy": policy_document})
 
 
 def stats_of(
@@ -272,8 +281,8 @@ def stats_of(
         "activeSegments": active,
         "sealedSegments": len(layout.segments) - active,
         "segments": {
-            str(i): segment_stats(topic, one, backing_topics[i], load_of.get(i))
-            for i, one in sorted(layout.segments.items())
+            str(i): segment_stats(topic, segment, backing_topics[i], load_of.get(i))
+            for i, segment in sorted(layout.segments.items())
         },
         "subscriptions": {
             row["subscription"]: {

@@ -96,9 +96,9 @@ def create_scalable_topic(
 def get_scalable_topic(acting: HttpCaller, topic: Topic) -> dict[str, Any]:
     """The topic's record: its layout, sealed segments included, its properties and its policy overrides."""
     with acting.app.store.transaction() as tx:
-        found = published_segments(tx, topic)
-        row = topics.get_topic(tx, found.topic_id)
-    return documents.metadata_of(found.layout, row.properties, row.policy)
+        published = published_segments(tx, topic)
+        row = topics.get_topic(tx, published.topic_id)
+    return documents.metadata_of(published.layout, row.properties, row.policy)
 
 
 @router.delete(_TOPIC, dependencies=[ADMINISTER], status_code=204)
@@ -115,8 +115,8 @@ def delete_scalable_topic(
 
 def _demand_unused(acting: Acting, topic: str) -> None:
     with acting.app.store.transaction() as tx:
-        found = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
-    used = [one for one in found if one["consumers"]]
+        listed = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
+    used = [subscription for subscription in listed if subscription["consumers"]]
     if used:
         raise Conflict(
             f"{topic} has consumers, such as {used[0]['consumer_names'][0]} of {used[0]['subscription']}; stop them, or delete the topic "
@@ -130,14 +130,14 @@ def get_scalable_topic_stats(acting: HttpCaller, topic: Topic) -> dict[str, Any]
     sets each parameter.
     """
     with acting.app.store.transaction() as tx:
-        found, named = published_segments(tx, topic), inspected.find_topic(tx, topic)
+        published, reference = published_segments(tx, topic), inspected.find_topic(tx, topic)
         return documents.stats_of(
             topic,
-            found.layout,
-            found.backing_topics,
-            read_answers(tx, LIST_LOAD, **named.key),
-            read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **named.key),
-            inspected.effective_policy(tx, named),
+            published.layout,
+            published.backing_topics,
+            read_answers(tx, LIST_LOAD, **reference.key),
+            read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **reference.key),
+            inspected.effective_policy(tx, reference),
         )
 
 
@@ -146,12 +146,14 @@ def get_segment_stats(acting: HttpCaller, topic: Topic, segment_id: SegmentId) -
     """One segment with its load and the backlog of each subscription."""
     app = acting.app
     with app.store.transaction() as tx:
-        found = published_segments(tx, topic)
-        segment = found.layout.segment(segment_id)
-        named = inspected.find_topic(tx, topic)
-        loads = read_answers(tx, LIST_LOAD, segment_id=segment_id, **named.key)
-        names = [one.name for one in subscriptions.list_subscriptions(tx, found.topic_id)]
-    plane, log = configured(app.planes, found.data_plane, topic), found.backing_topics[segment_id]
+        published = published_segments(tx, topic)
+        segment = published.layout.segment(segment_id)
+        reference = inspected.find_topic(tx, topic)
+        loads = read_answers(tx, LIST_LOAD, segment_id=segment_id, **reference.key)
+        names = [
+            subscription.name for subscription in subscriptions.list_subscriptions(tx, published.topic_id)
+        ]
+    plane, log = configured(app.planes, published.data_plane, topic), published.backing_topics[segment_id]
     backlogs = {name: plane.backlog(log, name) for name in names}
     return documents.one_segment_stats(topic, segment, log, next(iter(loads), None), backlogs)
 
@@ -230,12 +232,18 @@ def create_subscription(
     subscription: Name,
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
 ) -> None:
-    """Create a subscription at earliest on every segment. An existing subscription of that name and type stays as it is."""
+    """Create a subscription at earliest on every segment. An existing live subscription of that name and type stays as it is."""
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
-        listed = {one.name: one for one in subscriptions.list_subscriptions(tx, topic_id)}
-    found = listed.get(subscription)
-    if found is not None and (found.kind, found.state) == (kind, subscriptions.SubscriptionState.LIVE):
+        listed = {
+            listed_subscription.name: listed_subscription
+            for listed_subscription in subscriptions.list_subscriptions(tx, topic_id)
+        }
+    existing = listed.get(subscription)
+    if existing is not None and (existing.kind, existing.state) == (
+        kind,
+        subscriptions.SubscriptionState.LIVE,
+    ):
         return
     request = acting.request(_REASON)
     acting.finish(topic_admin.create_subscription(acting.app.store, topic, subscription, request, kind=kind))

@@ -52,9 +52,9 @@ def create_segment(
 @router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
 def terminate_segment(acting: HttpCaller, topic: Topic, descriptor: Descriptor) -> None:
     """Terminate the log. A successor of the same range takes over, so that every key has a segment."""
-    found = _log(acting, topic, descriptor)
-    if not found.is_sealed:
-        planner = segment_admin.replacing(found.segment.segment_id)
+    segment_log = _log(acting, topic, descriptor)
+    if not segment_log.is_sealed:
+        planner = segment_admin.replacing(segment_log.segment.segment_id)
         acting.finish(
             segment_admin.submit(acting.app.store, acting.app.planes, topic, planner, acting.request(_REASON))
         )
@@ -68,10 +68,14 @@ def delete_segment(
     force: Annotated[bool, Query(description="Accepted for Pulsar's client, and ignored.")] = False,  # noqa: ARG001 - Pulsar's client sends it
 ) -> None:
     """Remove a sealed segment that all subscriptions have drained, and delete its log; 409 with the reason for any other segment."""
-    found = _log(acting, topic, descriptor)
+    segment_log = _log(acting, topic, descriptor)
     acting.finish(
         garbage_collector.collect_segment(
-            acting.app.store, acting.app.planes, topic, found.segment.segment_id, acting.request(_REASON)
+            acting.app.store,
+            acting.app.planes,
+            topic,
+            segment_log.segment.segment_id,
+            acting.request(_REASON),
         )
     )
 
@@ -122,16 +126,16 @@ def skip_all_of_segment_subscription(
     _move(acting, _log(acting, topic, descriptor), subscription, LATEST)
 
 
-def _move(acting: Acting, found: SegmentLog, subscription: str, target: SeekTarget) -> None:
+def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
     app = acting.app
-    cursors = topic_admin.cursors_to_move(app.store, app.planes, found.topic, subscription)
-    if {one.segment_id for one in cursors} != {found.segment.segment_id}:
+    cursors = topic_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
+    if {cursor.segment_id for cursor in cursors} != {segment_log.segment.segment_id}:
         raise Unsupported(
-            f"subscription {subscription} is moved on all {len(cursors)} segments of {found.topic} at once; seek or skip it on the topic"
+            f"subscription {subscription} is moved on all {len(cursors)} segments of {segment_log.topic} at once; seek or skip it on the topic"
         )
     intent = topic_admin.seek_subscription(
         app.store,
-        found.topic,
+        segment_log.topic,
         subscription,
         target,
         acting.request(_REASON),

@@ -1,4 +1,4 @@
-"""A DAG of somebody's, which has nothing to do with Cleave: it greets, or fails as asked."""
+"""A DAG of another team, unrelated to Cleave: it greets, or fails on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.sdk import dag, task
 
 @dag(schedule=None, params={"fail": False}, is_paused_upon_creation=False)
 def greeting() -> None:
-    """Say what a connection leads to."""
+    """Log the address of a connection."""
 
     @task
     def greet(params: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""A user's DAG that follows the layout of topics: one run a topic that changed, with what changed."""
+"""A user's DAG that follows the layout of topics: one run for each changed topic, with its changes."""
 
 from __future__ import annotations
 

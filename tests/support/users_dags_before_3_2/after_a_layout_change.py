@@ -1,4 +1,4 @@
-"""A user's DAG that follows the layout of topics where Airflow knows no partitions: a run may have several topics."""
+"""A user's DAG that follows the layout of topics with an Airflow without partitions: a run may have several topics."""
 
 from __future__ import annotations
 

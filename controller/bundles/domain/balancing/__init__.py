@@ -1,1 +1,1 @@
-"""Balancing: which bundles leave which broker (`shedding`) and where they go (`placement`), decided together."""
+"""Balancing: selects the bundles that leave their broker (`shedding`) and their destinations (`placement`), decided together."""

@@ -1,9 +1,9 @@
-"""The moves of one cycle: everything it may look at goes in, moves and refusals come out; a pure function.
+"""Decides the moves of one cycle, a pure function: all data of the decision are in `BalanceInputs`, moves and refusals in
+`BalanceVerdict`.
 
-The shedder proposes what leaves. Where the shedder names no destination, the placement chooses one. Every proposal
-passes the same checks. Splits are decided by `splitting.triggers` from the same readings; `cycle` joins the two and
-drops the moves of bundles that are to be split. A service carries moves out and tells the state which of them
-succeeded (`BalanceState.after`).
+The shedder proposes bundles to move. If the shedder names no destination, the placement chooses one. Every proposal passes the same
+checks. `splitting.triggers` decides splits from the same readings; `cycle` combines both and drops the moves of bundles that are to be
+split. A service performs the moves and passes those that succeeded to `BalanceState.after`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 class BalanceInputs:
     """Inputs of the moves of one cycle. `now_ms`: milliseconds since the Unix epoch.
 
-    `pending`: moves of earlier cycles that wait or run; they count as made, and their bundles are left alone.
+    `pending`: moves of earlier cycles that wait or run. They count as made, and their bundles are not moved.
     """
 
     cluster: Cluster
@@ -46,7 +46,7 @@ class BalanceInputs:
 class BalanceVerdict:
     """Moves and refusals. Each move has a destination other than its source, and no bundle is moved twice.
 
-    `state` is for the next cycle if nothing is moved. Give the moves that succeeded to its `after`.
+    `state` is for the next cycle if nothing is moved. If moves succeeded, the next state is `state.after` of these moves.
     """
 
     moves: tuple[Move, ...]
@@ -55,12 +55,16 @@ class BalanceVerdict:
 
 
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
-    """Decides the moves of one cycle. Raises InvalidPolicy for settings that are not valid together."""
+    """Decide the moves of one cycle. Pure.
+
+    At most `max_moves_per_cycle` moves of the shedder are placed. A move whose destination would be its source, or for which no broker is
+    allowed, becomes a refusal. Raises InvalidPolicy for settings that are not valid together.
+    """
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
     old = already_counted(cluster, inputs.state)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
-    resting = frozenset(one.bundle_id for one in inputs.pending)
+    resting = frozenset(move.bundle_id for move in inputs.pending)
     cluster = as_if_made(replace(cluster, repeated=old, resting=resting), inputs.pending)
     cluster, unknown = _measured(cluster, settings)
     shed = _shed(cluster, settings, state, inputs)
@@ -85,9 +89,9 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
-    """The state with these reports in its averages, without brokers that have left and grace periods that are over.
+    """Return the state with these reports in `broker_averages`, without brokers that have left and without grace periods that have ended.
 
-    A report counts once in `broker_averages`, however often it is seen.
+    A report counts once, however many cycles read it.
     """
     grace_over = now_ms - settings.grace_seconds * 1_000
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
@@ -106,17 +110,17 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 
 
 def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
-    """Brokers whose report an earlier cycle has seen."""
+    """Return the brokers whose report an earlier cycle has counted."""
     return frozenset(
         name for name, report in cluster.reporting if state.has_counted(name, report.reported_at)
     )
 
 
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
-    """A broker for a bundle, whether or not it has one now; broker None where its policy leaves none.
+    """Choose a broker for a bundle, whether or not a broker owns it now. The broker is None if the policies allow no broker.
 
-    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar. A
-    bundle of an anti-affinity group keeps to its candidates.
+    If the chosen broker is above `overloaded_usage`, the choice is made once more among all brokers that the policy allows, as in Pulsar.
+    The second choice may be above the threshold too. A bundle of an anti-affinity group keeps to its candidates.
     """
     choose, candidates = placement(settings.placement), occupancy.candidates(bundle)
     choice = choose(bundle.bundle_id, candidates, occupancy, settings, state)
@@ -133,48 +137,53 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
 def _shed(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, inputs: BalanceInputs
 ) -> Shedding:
-    """Select the bundles that are moved.
+    """Return the proposals of the configured shedder.
 
-    A shedder that goes by averages over time cannot see moves that count as made. For it a broker from which some are
-    to leave gives no more until they have.
+    A shedder that uses averages over time does not see pending moves. Its moves from a broker with pending moves are replaced by one
+    refusal for the broker.
     """
     chosen = shedder(settings.shedder)
     shed = chosen.shed(cluster, settings, state, inputs.now_ms)
     if not chosen.by_averages:
         return shed
-    leaving = Counter(one.source for one in inputs.pending)
-    held = sorted({move.source for move in shed.moves if move.source in leaving})
-    waiting = [MoveRefusal(MoveRefusalReason.WAITING, name, None, "moves", leaving[name], 0) for name in held]
-    kept = tuple(move for move in shed.moves if move.source not in leaving)
-    return replace(shed, moves=kept, refusals=(*shed.refusals, *waiting))
+    leaving = Counter(move.source for move in inputs.pending)
+    waiting_sources = sorted({move.source for move in shed.moves if move.source in leaving})
+    waiting = [
+        MoveRefusal(MoveRefusalReason.WAITING, name, None, "moves", leaving[name], 0)
+        for name in waiting_sources
+    ]
+    moves = tuple(move for move in shed.moves if move.source not in leaving)
+    return replace(shed, moves=moves, refusals=(*shed.refusals, *waiting))
 
 
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
-    """The cluster without the reports of brokers whose usage is unknown, and a refusal for each of these.
+    """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these brokers.
 
-    A resource that counts and is known of some brokers must be known of all: unknown usage would look like none. A
-    shedder that does not go by usage needs none.
+    Usage is unknown if a resource with a weight has no limit in the report, although another broker reports it: unknown usage would look
+    like none. If the shedder does not use resources, the cluster is returned unchanged.
     """
     if not shedder(settings.shedder).by_usage:
         return cluster, []
     counting = {name for name in RESOURCES if getattr(settings.weights, name) > 0}
-    known = {
+    limited = {
         broker: {name for name in counting if getattr(report.resources, name).limit > 0}
         for broker, report in cluster.reporting
     }
-    wanted = frozenset().union(*known.values())
-    unknown = {broker: wanted - names for broker, names in known.items() if not names or wanted - names}
+    wanted = frozenset().union(*limited.values())
+    unknown = {broker: wanted - names for broker, names in limited.items() if not names or wanted - names}
     refusals = [
         MoveRefusal(MoveRefusalReason.UNKNOWN_USAGE, broker, None, "/".join(sorted(missing)) or "usage")
         for broker, missing in sorted(unknown.items())
     ]
-    brokers = tuple(replace(one, report=None) if one.name in unknown else one for one in cluster.brokers)
+    brokers = tuple(
+        replace(broker, report=None) if broker.name in unknown else broker for broker in cluster.brokers
+    )
     return replace(cluster, brokers=brokers), refusals
 
 
-def _silent(cluster: Cluster, told: Iterable[MoveRefusal]) -> list[MoveRefusal]:
-    """Brokers without a report, which neither give nor take, unless they have been named."""
-    named = {one.broker for one in told if one.reason in _WITHOUT_REPORT}
+def _silent(cluster: Cluster, refusals: Iterable[MoveRefusal]) -> list[MoveRefusal]:
+    """Return a refusal for each broker without a report, which neither gives nor takes bundles, unless `refusals` already name it."""
+    named = {refusal.broker for refusal in refusals if refusal.reason in _WITHOUT_REPORT}
     return [
         MoveRefusal(MoveRefusalReason.NO_REPORT, broker.name)
         for broker in cluster.brokers
@@ -184,22 +193,25 @@ def _silent(cluster: Cluster, told: Iterable[MoveRefusal]) -> list[MoveRefusal]:
 
 def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:
     wanted = list(moves)
-    most = settings.max_moves_per_cycle or len(wanted)
-    if len(wanted) <= most:
+    limit = settings.max_moves_per_cycle or len(wanted)
+    if len(wanted) <= limit:
         return wanted, []
-    return wanted[:most], [
-        MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=most)
+    return wanted[:limit], [
+        MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=limit)
     ]
 
 
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> Choice | MoveRefusal:
-    """Return the destination of the bundle, after the checks that apply to the proposals of every shedder."""
+    """Return the choice for the bundle, or the refusal if its namespace has excluded policies or no other broker is allowed.
+
+    The destination of the move is kept if it may take the bundle; otherwise the placement chooses.
+    """
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
         return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
-    others = [name for name in occupancy.allowed(bundle) if name != move.source]
-    if not others:
+    alternatives = [name for name in occupancy.allowed(bundle) if name != move.source]
+    if not alternatives:
         return MoveRefusal(MoveRefusalReason.NO_OTHER_HOME, move.source, move.bundle_id, "brokers", 0, 1)
     if move.destination is not None and occupancy.may_take(bundle, move.destination):
         return Choice(move.destination, (move.destination,), state)

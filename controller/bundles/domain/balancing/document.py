@@ -1,6 +1,6 @@
-"""The balancing part of a cycle as a JSON document: inputs and state both ways, the verdict one way.
+"""The balancing part of a cycle as a JSON document: inputs and state in both directions, the verdict only written.
 
-`cycle_text` makes a text of it. Written and read by hand, because the text outlives the code that wrote it.
+`cycle_text` makes a text of the document. Fields are written and read explicitly, because stored texts outlive the code that wrote them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLOATS_BY_NAME: Final = ("usage_averages", "placement_averages")
 
 
 def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
-    """Everything the decision looks at."""
+    """Return the document of all inputs of the decision."""
     return {
         "brokers": [_write_broker(broker) for broker in inputs.cluster.brokers],
         "bundles": [_write_bundle(bundle) for bundle in inputs.cluster.bundles],
@@ -34,12 +34,12 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
         "settings": inputs.settings.to_document(),
         "state": write_state(inputs.state),
         "now_ms": inputs.now_ms,
-        "pending": [[one.bundle_id, one.source, one.destination] for one in sorted(inputs.pending)],
+        "pending": [[move.bundle_id, move.source, move.destination] for move in sorted(inputs.pending)],
     }
 
 
 def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
-    """Reads what `write_inputs` gave; the result is decided on identically. Raises UNREADABLE for another document."""
+    """Read the document of `write_inputs`; the decision on the result is identical. Raises an error of UNREADABLE for another document."""
     return BalanceInputs(
         cluster=Cluster(
             tuple(_read_broker(value) for value in document["brokers"]),
@@ -50,12 +50,12 @@ def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
         settings=BalanceSettings.from_document(document["settings"]),
         state=read_state(document["state"]),
         now_ms=document["now_ms"],
-        pending=tuple(PendingMove(*one) for one in document.get("pending", ())),
+        pending=tuple(PendingMove(*move) for move in document.get("pending", ())),
     )
 
 
 def write_verdict(verdict: BalanceVerdict) -> dict[str, Any]:
-    """The moves, the refusals and the state after them."""
+    """Return the document of the moves, the refusals (`held`) and the state after the decision."""
     return {
         "moves": [_write_fields(move) for move in verdict.moves],
         "held": [_write_fields(refusal) for refusal in verdict.refusals],
@@ -64,19 +64,19 @@ def write_verdict(verdict: BalanceVerdict) -> dict[str, Any]:
 
 
 def write_state(state: BalanceState) -> dict[str, Any]:
-    """The state as it is kept between cycles."""
+    """Return the document of the state between cycles."""
     document = {f.name: getattr(state, f.name) for f in fields(state)}
     for name in _FLOATS_BY_NAME:
         document[name] = {key: write_number(value) for key, value in document[name].items()}
     document["broker_averages"] = {
-        name: [write_number(one.usage), write_number(one.byte_rate), one.reported_at]
-        for name, one in state.broker_averages.items()
+        name: [write_number(averages.usage), write_number(averages.byte_rate), averages.reported_at]
+        for name, averages in state.broker_averages.items()
     }
     return document
 
 
 def read_state(document: Mapping[str, Any]) -> BalanceState:
-    """Reads what `write_state` gave. Raises UNREADABLE for another document."""
+    """Read the document of `write_state`. Raises an error of UNREADABLE for another document."""
     values = dict(document)
     for name in _FLOATS_BY_NAME:
         values[name] = {key: float(value) for key, value in values[name].items()}
@@ -88,14 +88,14 @@ def read_state(document: Mapping[str, Any]) -> BalanceState:
 
 
 def _write_fields(value: Move | MoveRefusal) -> dict[str, Any]:
-    """Every field by name, those that are None left out."""
-    given = ((f.name, getattr(value, f.name)) for f in fields(value))
-    return {name: _write_value(one) for name, one in given if one is not None}
+    """Return the fields by name, without those that are None."""
+    values = ((f.name, getattr(value, f.name)) for f in fields(value))
+    return {name: _write_value(field_value) for name, field_value in values if field_value is not None}
 
 
 def _write_value(value: Any) -> Any:
     if isinstance(value, BrokerReading):
-        return {name: _write_value(one) for name, one in asdict(value).items()}
+        return {name: _write_value(field_value) for name, field_value in asdict(value).items()}
     return write_parameter(value) if isinstance(value, float) else value
 
 

@@ -1,6 +1,6 @@
-"""Moves of bundles, and refusals: why everything else stays where it is.
+"""Moves of bundles, and refusals: the reasons for which a bundle or broker stays as it is.
 
-Values only. Shedders make moves with or without a destination, `balance` completes them, a service carries them out.
+Values only. Shedders make moves with or without a destination, `balance` completes them, a service performs them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class MoveReason(StrEnum):
-    """Why a bundle is to leave its broker."""
+    """Reason for which a bundle is moved off its broker."""
 
     OVERLOADED = "overloaded"  # the source has too much
     UNDERLOADED = "underloaded"  # some broker has too little
@@ -18,7 +18,7 @@ class MoveReason(StrEnum):
 
 
 class MoveRefusalReason(StrEnum):
-    """Why something is not moved. The comment says what `value` and `needed` hold."""
+    """Reason for which a bundle, a broker or the cluster has no move. The comment says what `value` and `needed` hold."""
 
     # The whole cluster.
     FEW_BROKERS = "few-brokers"  # brokers with a report; the fewest there must be
@@ -63,10 +63,10 @@ class BrokerReading:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle to leave `source`. `destination` None: the placement decides. `because`: the figure that asks for it.
+    """A move of a bundle off `source`. `destination` None: the placement decides. `because`: the reading that causes the move.
 
-    `load` is the figure it was chosen by, and `metric` is the name of that figure: `byte_rate` or `msg_rate` (per
-    second) or `usage` (share of the source's dominating resource).
+    `load` is the figure by which the bundle was chosen, and `metric` its name: `byte_rate` or `msg_rate` (per second) or `usage` (share
+    of the source's dominating resource).
     """
 
     bundle_id: str
@@ -80,9 +80,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class MoveRefusal:
-    """One thing that is not done and the figure that decided it; see `MoveRefusalReason`.
+    """A move that is not made, and the figure that decided it; see `MoveRefusalReason`.
 
-    `broker` and `bundle_id` None: it is about the whole cluster.
+    `broker` and `bundle_id` None: the refusal is about the whole cluster.
     """
 
     reason: MoveRefusalReason

@@ -1,7 +1,7 @@
-"""Moves that were decided and are not seen yet: they wait for a person, or run. A cycle counts them as made.
+"""Moves that are decided but not yet visible: awaiting approval, or running. A cycle treats them as done.
 
-Otherwise each cycle would decide on the same uneven figures again, with other bundles, and propose the whole distance
-again. What a bundle takes along is its share of its broker's traffic, of each resource, as `even` estimates it.
+Otherwise each cycle would decide on the same uneven figures again, and propose the whole difference once more with other bundles. The
+load that a bundle takes along is its share of its broker's traffic, of each resource, as `even` estimates it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.bundles.domain.load.stats import BundleStats, figures_of, share_
 
 @dataclass(frozen=True, slots=True, order=True)
 class PendingMove:
-    """A bundle that is with `source` by the last reading, and is to be with `destination`."""
+    """A bundle that `source` owns by the last reading, and that `destination` is to own."""
 
     bundle_id: str
     source: str
@@ -24,32 +24,34 @@ class PendingMove:
 
 
 def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
-    """The cluster with these moves made: owners, and what both brokers report.
+    """Return the cluster with these moves made: the owners, and the resources and totals in the reports of both brokers.
 
-    A bundle that is unknown, or is no longer with its source, stays as it is.
+    A bundle that is unknown, or whose owner is no longer its source, stays as it is.
     """
     bundles = cluster.bundle_by_id
-    made = [one for one in pending if one.bundle_id in bundles and bundles[one.bundle_id].owner == one.source]
+    made = [
+        move for move in pending if move.bundle_id in bundles and bundles[move.bundle_id].owner == move.source
+    ]
     if not made:
         return cluster
     reports = dict(cluster.report_of)
-    for one in made:
-        source, destination = cluster.report_of.get(one.source), reports.get(one.destination)
+    for move in made:
+        source, destination = cluster.report_of.get(move.source), reports.get(move.destination)
         if source is None:
             continue
-        bundle = bundles[one.bundle_id]
-        taken = _taken_along(bundle, source, cluster.bundles_of(one.source))
-        reports[one.source] = _changed(reports[one.source], taken, bundle, -1)
+        bundle = bundles[move.bundle_id]
+        taken = _taken_along(bundle, source, cluster.bundles_of(move.source))
+        reports[move.source] = _changed(reports[move.source], taken, bundle, -1)
         if destination is not None:
-            reports[one.destination] = _changed(destination, taken, bundle, 1)
-    brokers = tuple(replace(one, report=reports.get(one.name)) for one in cluster.brokers)
-    moved = cluster.with_owners({one.bundle_id: one.destination for one in made})
+            reports[move.destination] = _changed(destination, taken, bundle, 1)
+    brokers = tuple(replace(broker, report=reports.get(broker.name)) for broker in cluster.brokers)
+    moved = cluster.with_owners({move.bundle_id: move.destination for move in made})
     return replace(moved, brokers=brokers)
 
 
 def _taken_along(bundle: Bundle, source: BrokerReport, owned: Iterable[Bundle]) -> dict[str, float]:
     """Return the usage of the bundle for each resource of its broker, in the unit of the report."""
-    stats = [one.stats for one in owned if one.stats is not None]
+    stats = [owned_bundle.stats for owned_bundle in owned if owned_bundle.stats is not None]
     own = bundle.stats or BundleStats()
     return {
         name: getattr(source.resources, name).usage

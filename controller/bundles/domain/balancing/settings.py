@@ -1,7 +1,7 @@
-"""Every parameter of bundle balancing, validated together. Defaults are Pulsar's where Pulsar has the parameter.
+"""Parameters of bundle balancing, validated together. Defaults are Pulsar's where Pulsar has the parameter.
 
-Pulsar's percentages are fractions here (85 is 0.85), its minutes are seconds. What a parameter does is described where the
-shedder or placement that reads it is.
+Pulsar's percentages are fractions here (85 is 0.85), its minutes are seconds. The module of the shedder or placement that reads a
+parameter describes it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ PLACEMENT_NAMES: Final = (
 class BalanceSettings:
     """A complete set of parameters; `violations` checks them. Usages are fractions of a broker's limit.
 
-    - `shedder` proposes what leaves. `placement` chooses where it goes if the shedder names no destination.
+    - `shedder` proposes moves. `placement` chooses the destination if the shedder names none.
     - `excluded_namespaces`: `tenant/namespace`, separated by commas; their bundles are not shed.
-    - `grace_seconds`: how long a bundle that was moved is left alone.
+    - `grace_seconds`: time for which a moved bundle is not moved again.
     - `report_ttl_seconds`: an older report counts as none (`transfer`, `even`).
     - `max_moves_per_cycle` limits the disturbance; 0: no limit.
     - `history_weight` is the weight of the past in moving averages.
-    - Each further group belongs to the shedder or placement in its name. `unload_fraction`, `min_unload_*` and
-      `max_unload_bundles` (-1: no limit) belong to `uniform` and `avg`.
-    - The bands of `even` are shares of the mean usage. A broker outside `even_hot_band` or `even_cold_band` is
-      brought back to the goal, which is closer to the mean.
-    - `strict_pulsar` turns on those of Pulsar's errors that can be turned on, for comparison.
+    - Each further group belongs to the shedder or placement in its name. `unload_fraction`, `min_unload_*` and `max_unload_bundles` (-1:
+      no limit) belong to `uniform` and `avg`.
+    - The bands of `even` are shares of the mean usage. A broker outside `even_hot_band` or `even_cold_band` is brought back to the goal,
+      which is closer to the mean.
+    - `strict_pulsar` reproduces those errors of Pulsar that can be reproduced, for comparison.
     """
 
     shedder: str = "even"
@@ -108,12 +108,14 @@ class BalanceSettings:
         }
 
     def to_document(self) -> dict[str, ParameterValue]:
-        """Every parameter by name, as JSON values."""
+        """Return every parameter by name, as JSON values."""
         return {parameter: write_parameter(getattr(self, parameter)) for parameter in BALANCE_PARAMETERS}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads what `to_document` gave. A parameter that is absent or null has its default. Raises InvalidPolicy."""
+        """Read the document of `to_document`. A parameter that is absent or null has its default. Raises InvalidPolicy for an unknown
+        parameter or a value of another type.
+        """
         values: dict[str, Any] = dict(read_parameters(document, BALANCE_PARAMETERS, "bundle balancing"))
         return cls(**values)
 
@@ -179,10 +181,11 @@ _BELOW: Final = (
 
 
 def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
-    """Every rule that the settings break; empty when they are valid. Never raises.
+    """Return a violation for each broken rule, with the parameter, its value and the needed value. Empty if the settings are valid.
+    Raises no error.
 
-    The bands of `even` must together keep `even_target_spread`: with every broker between 1 - cold and 1 + hot
-    times the mean, the standard deviation is at most the mean times the root of cold x hot.
+    The bands of `even` must together keep `even_target_spread`: if every broker is between 1 - cold and 1 + hot times the mean, the
+    standard deviation is at most the mean times the square root of cold x hot.
     """
     values = {parameter: getattr(settings, parameter) for parameter in BALANCE_PARAMETERS}
     broken = [Violation(k, values[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not values[k] >= n]
@@ -193,9 +196,9 @@ def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
         for low, high in _BELOW
         if not values[low] < values[high]
     ]
-    widest = settings.even_target_spread**2
-    if not settings.even_hot_band * settings.even_cold_band <= widest * (1 + 1e-9):
-        needed = widest / settings.even_cold_band if settings.even_cold_band else 0.0
+    max_product = settings.even_target_spread**2
+    if not settings.even_hot_band * settings.even_cold_band <= max_product * (1 + 1e-9):
+        needed = max_product / settings.even_cold_band if settings.even_cold_band else 0.0
         rule = f"at most even_target_spread² / even_cold_band = {needed:g}"
         broken.append(Violation("even_hot_band", settings.even_hot_band, needed, rule))
     for parameter, names in (("shedder", SHEDDER_NAMES), ("placement", PLACEMENT_NAMES)):
@@ -205,7 +208,7 @@ def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
 
 
 def validate(settings: BalanceSettings) -> None:
-    """Raises InvalidPolicy naming each parameter, its value and the rule it breaks."""
+    """Raise InvalidPolicy, which names each parameter, its value and the rule that it breaks, unless the settings are valid."""
     broken = violations(settings)
     if broken:
         raise InvalidPolicy(f"Invalid bundle balancing configuration: {'; '.join(map(str, broken))}")

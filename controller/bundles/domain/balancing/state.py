@@ -27,14 +27,14 @@ class BrokerAverages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceState:
-    """Everything that balancing remembers; instants in ms since the Unix epoch.
+    """State of balancing between cycles; instants in ms since the Unix epoch.
 
     - `usage_averages`: the averages of `threshold`, by broker. `placement_averages`: those of `least_usage`.
-    - `broker_averages`: averages of what brokers report, for `transfer` and `least_reported_usage`.
-    - `low_hits`, `high_hits`: cycles in a row that a broker was beyond the thresholds of `avg`.
-    - `hot_hits`, `cold_hits`: cycles in a row that a broker was outside the bands of `even`.
-    - `condition_hits`: cycles in a row that the condition of `transfer` held.
-    - `unloaded_bundles`, `unloaded_brokers` (sources), `filled_brokers` (destinations): when each last was.
+    - `broker_averages`: averages of the brokers' reports, for `transfer` and `least_reported_usage`.
+    - `low_hits`, `high_hits`: cycles in a row in which a broker was beyond the thresholds of `avg`.
+    - `hot_hits`, `cold_hits`: cycles in a row in which a broker was outside the bands of `even`.
+    - `condition_hits`: cycles in a row in which the condition of `transfer` held.
+    - `unloaded_bundles`, `unloaded_brokers` (sources), `filled_brokers` (destinations): instants of the last move of each.
     - `planned`: the broker that `avg` chose for a bundle.
     - `round_robin` counts placements, `draws` counts random choices.
     """
@@ -55,24 +55,24 @@ class BalanceState:
     draws: int = 0
 
     def has_counted(self, broker: str, reported_at: int) -> bool:
-        """Return True if an earlier cycle has seen the report that the broker made then, or a later one.
+        """Return True if an earlier cycle has counted the report that the broker made at `reported_at`, or a later one.
 
-        A cycle may run again before anything new was read.
+        A cycle may run again before new reports are read.
         """
-        seen = self.broker_averages.get(broker)
-        return seen is not None and reported_at <= seen.reported_at
+        averages = self.broker_averages.get(broker)
+        return averages is not None and reported_at <= averages.reported_at
 
     def draw(self, count: int) -> tuple[int, Self]:
-        """A number from 0 to `count` - 1 (`count` > 0) that looks random, and the state after it.
+        """Return a number from 0 to `count` - 1 (`count` > 0) that looks random, and the state after the draw.
 
         The same state gives the same number: the crc32 of the counter. Pulsar takes the crc32 of a random integer.
         """
         return crc32(str(self.draws).encode()) % count, replace(self, draws=self.draws + 1)
 
     def after(self, moves: Iterable[Move], now_ms: int) -> Self:
-        """The state after these moves were carried out at `now_ms`. Their plans are dropped.
+        """Return the state after these moves succeeded at `now_ms`: the instants of their bundles and brokers, without their plans.
 
-        Give only the moves that succeeded. A bundle that could not be moved may be tried again.
+        A bundle whose move failed must not be passed; it may be tried again.
         """
         done = tuple(moves)
         moved = {move.bundle_id for move in done}
@@ -88,25 +88,27 @@ class BalanceState:
         )
 
     def forgetting(self, brokers: Iterable[str], unloaded_before_ms: int) -> Self:
-        """The state without brokers that are not among `brokers`, and without unloads before `unloaded_before_ms`."""
-        here = frozenset(brokers)
+        """Return the state without brokers that are not among `brokers`, and without bundles whose last move was before
+        `unloaded_before_ms`.
+        """
+        present = frozenset(brokers)
         return replace(
             self,
-            usage_averages=_kept(self.usage_averages, here),
-            placement_averages=_kept(self.placement_averages, here),
-            broker_averages=_kept(self.broker_averages, here),
-            low_hits=_kept(self.low_hits, here),
-            high_hits=_kept(self.high_hits, here),
-            hot_hits=_kept(self.hot_hits, here),
-            cold_hits=_kept(self.cold_hits, here),
-            unloaded_brokers=_kept(self.unloaded_brokers, here),
-            filled_brokers=_kept(self.filled_brokers, here),
-            planned={bundle: broker for bundle, broker in self.planned.items() if broker in here},
+            usage_averages=_kept(self.usage_averages, present),
+            placement_averages=_kept(self.placement_averages, present),
+            broker_averages=_kept(self.broker_averages, present),
+            low_hits=_kept(self.low_hits, present),
+            high_hits=_kept(self.high_hits, present),
+            hot_hits=_kept(self.hot_hits, present),
+            cold_hits=_kept(self.cold_hits, present),
+            unloaded_brokers=_kept(self.unloaded_brokers, present),
+            filled_brokers=_kept(self.filled_brokers, present),
+            planned={bundle: broker for bundle, broker in self.planned.items() if broker in present},
             unloaded_bundles={
                 bundle: at for bundle, at in self.unloaded_bundles.items() if at >= unloaded_before_ms
             },
         )
 
 
-def _kept(held: Mapping[str, Value], here: frozenset[str]) -> dict[str, Value]:
-    return {name: value for name, value in held.items() if name in here}
+def _kept(by_broker: Mapping[str, Value], brokers: frozenset[str]) -> dict[str, Value]:
+    return {name: value for name, value in by_broker.items() if name in brokers}

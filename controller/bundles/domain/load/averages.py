@@ -1,6 +1,6 @@
 """Load over time: moving averages, and the two averages that Pulsar keeps of each bundle.
 
-Values in, new values out: nothing here keeps a state. What a bundle reports at one instant is in `stats`.
+Pure; no state is kept here. `stats` holds the figures that a bundle reports at one instant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SEED_BYTE_RATE: Final = 50_000.0
 
 
 def moving_average(old: float | None, current: float, history: float) -> float:
-    """`old` at weight `history` (0 to 1) and `current` at the rest; the first observation as it is."""
+    """Return `old` with weight `history` (0 to 1) plus `current` with the remaining weight; `current` if `old` is None."""
     return current if old is None else old * history + current * (1 - history)
 
 
@@ -48,7 +48,7 @@ class TimeAverage:
         return self.byte_rate_in + self.byte_rate_out
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """The averages after one more sample."""
+        """Return the averages after one more sample."""
         count = min(self.sample_count + 1, self.max_samples)
 
         def average(old: float, new: float) -> float:
@@ -72,7 +72,7 @@ class BundleLoad:
     long_term: TimeAverage = TimeAverage(LONG_TERM_SAMPLES)
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """The averages after one more sample."""
+        """Return the averages after one more sample."""
         return type(self)(self.short_term.with_sample(stats), self.long_term.with_sample(stats))
 
 

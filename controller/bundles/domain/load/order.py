@@ -9,11 +9,10 @@ from controller.bundles.domain.load.stats import BundleStats
 
 
 def bundle_order(stats: BundleStats) -> tuple[int, int, int, int, int]:
-    """The key that sorts bundles by weight, lightest first. Bundles in the same buckets are equal.
+    """Return the key that sorts bundles by weight, lightest first. Bundles in the same buckets are equal.
 
-    Byte rates in and out (buckets of 1e5) and messages (of 100) are rounded. Topics with sessions (of 500) and
-    cache (of 1e5) are cut off. An older rule of Pulsar's, "equal if the difference is small", is not transitive and
-    broke sorting (apache/pulsar#24754).
+    Byte rates in and out (buckets of 1e5) and messages (of 100) are rounded. Topics with sessions (of 500) and cache (of 1e5) are cut
+    off. An older rule of Pulsar's, "equal if the difference is small", is not transitive and broke sorting (apache/pulsar#24754).
     """
     return (
         _rounded(stats.byte_rate_in / 1e5),
@@ -32,9 +31,9 @@ def _rounded(value: float) -> int:
 def top_bundles(
     bundles: Mapping[str, BundleStats], count: int, may_move: Callable[[str], bool] = lambda _: True
 ) -> tuple[str, ...]:
-    """The `count` heaviest bundles that may move, the lightest of them first, equal ones by name.
+    """Return the `count` heaviest bundles that may move, the lightest of them first, equal ones by name.
 
-    Of equal bundles where not all fit in, those first by name are taken.
+    If not all of several equal bundles fit, the first by name are taken.
     """
     heaviest_first = sorted(
         (bundle for bundle in bundles if may_move(bundle)),

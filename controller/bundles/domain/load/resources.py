@@ -63,10 +63,10 @@ _PROPERTIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def weights_from_properties(properties: Mapping[str, str | float]) -> ResourceWeights:
-    """The weights that a `broker.conf` gives; other properties are ignored.
+    """Return the weights in the properties of a `broker.conf`; other properties are ignored.
 
-    Bandwidth has two spellings. A value other than the default under the new spelling wins, then one under the old
-    spelling, then the default. Raises InvalidInput for a weight that is no number or below 0.
+    Bandwidth has two spellings. A value other than the default under the new spelling has precedence, then one under the old spelling,
+    then the default. Raises InvalidInput for a weight that is no number or below 0.
     """
     usual = ResourceWeights()
     return ResourceWeights(
@@ -78,8 +78,8 @@ def weights_from_properties(properties: Mapping[str, str | float]) -> ResourceWe
 
 
 def _weight(properties: Mapping[str, str | float], spellings: tuple[str, ...], usual: float) -> float:
-    given = (_number(spelling, properties[spelling]) for spelling in spellings if spelling in properties)
-    return next((weight for weight in given if weight != usual), usual)
+    weights = (_number(spelling, properties[spelling]) for spelling in spellings if spelling in properties)
+    return next((weight for weight in weights if weight != usual), usual)
 
 
 def _number(name: str, value: str | float) -> float:
@@ -93,7 +93,7 @@ def _number(name: str, value: str | float) -> float:
 
 
 def max_usage(resources: BrokerResources) -> float:
-    """The largest share in use of processor, direct memory and bandwidth. The heap does not count."""
+    """Return the largest share in use of processor, direct memory and bandwidth. The heap does not count."""
     return max(
         resources.cpu.fraction,
         resources.direct_memory.fraction,
@@ -103,17 +103,17 @@ def max_usage(resources: BrokerResources) -> float:
 
 
 def weighted_max_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The largest share in use after each was multiplied by its weight. Above 1.0 it counts as it is.
+    """Return the largest share in use after each was multiplied by its weight. A share above 1.0 is not cut.
 
-    Older versions of Pulsar's threshold shedder dropped what is above 1.0, because a virtual network card often
-    reports a tenth of its real speed (apache/pulsar#16937, disputed in #18598). 4.2.4 does not. It would make a
-    broker at 120 % look idle. Where a limit is measured wrongly, its resource is given the weight 0.
+    Older versions of Pulsar's threshold shedder dropped shares above 1.0, because a virtual network card often reports a tenth of its
+    real speed (apache/pulsar#16937, disputed in #18598). 4.2.4 does not drop them, because a broker at 120 % would look idle. If a limit
+    is measured wrongly, its resource needs the weight 0.
     """
     return max(weighted for _, weighted in _weighted(resources, weights))
 
 
 def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:
-    """The name of the resource that makes the weighted maximum; of equal ones the first in `RESOURCES`."""
+    """Return the name of the resource with the largest weighted share; of equal ones the first in `RESOURCES`."""
     return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]
 
 

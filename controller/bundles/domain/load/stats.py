@@ -1,6 +1,6 @@
 """Rates and counts that a broker reports of one bundle or topic. All rules about bundles use them.
 
-Averages over time are in `averages`. Who owns a bundle is in `cluster`.
+`averages` holds averages over time, `cluster` the owners of bundles.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _DIRECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def figures_of(resource: str) -> tuple[str, ...]:
-    """The figures of a bundle that stand for its use of a resource: one direction, or messages and bytes."""
+    """Return the names of the figures of a bundle that stand for its use of a resource: one direction, or messages and bytes."""
     return _DIRECTIONS.get(resource, ("msg_rate", "byte_rate"))
 
 
 def totals(all_stats: Iterable[BundleStats], figures: Sequence[str]) -> tuple[float, ...]:
-    """The sums of these figures, by name, over a broker's bundles."""
-    listed = list(all_stats)
-    return tuple(sum(float(getattr(one, figure)) for one in listed) for figure in figures)
+    """Return the sum of each of these figures, in their order, over a broker's bundles."""
+    bundles = list(all_stats)
+    return tuple(sum(float(getattr(stats, figure)) for stats in bundles) for figure in figures)
 
 
 def share_of(stats: BundleStats, sums: Sequence[float], figures: Sequence[str]) -> float:
-    """A bundle's share of its broker's `totals`, 0 to 1: the mean over those figures of which there is any."""
+    """Return a bundle's share of its broker's `totals`, 0 to 1: the mean over the figures whose total is above 0."""
     shares = [
         float(getattr(stats, figure)) / total
         for figure, total in zip(figures, sums, strict=True)

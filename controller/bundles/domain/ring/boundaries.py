@@ -1,7 +1,7 @@
-"""The boundaries of one namespace: which bundle a topic is in, and what the list is after a split.
+"""The boundaries of one namespace: the bundle of a topic, and the list after a split.
 
-An immutable list that covers the ring without gaps. Where to cut is chosen under `splitting`. This module checks
-the cuts and computes the new list, as Pulsar's NamespaceBundleFactory does.
+An immutable list that covers the ring without gaps. The algorithms under `splitting` choose the cuts. This module checks the cuts and
+computes the new list, as Pulsar's NamespaceBundleFactory does.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NamespaceBundles:
 
     @classmethod
     def given(cls, namespace: str, boundaries: Iterable[int]) -> NamespaceBundles:
-        """Boundaries as a person gives them at creation: in any order; repeated ones count once."""
+        """Create the boundaries that a person gives, in any order; a repeated one counts once. Raises as the constructor does."""
         return cls(namespace, tuple(sorted(set(boundaries))))
 
     @property
@@ -85,10 +85,9 @@ class NamespaceBundles:
         return len(self.boundaries) - 1
 
     def bundle_at(self, hash_value: int) -> NamespaceBundle:
-        """The one bundle that holds a hash; a boundary belongs to the bundle above it.
+        """Return the bundle that holds a hash; a boundary belongs to the bundle above it.
 
-        0xffffffff is in the last bundle (in Pulsar its look-up runs past the list). Raises InvalidRange for a hash
-        off the ring.
+        0xffffffff is in the last bundle (in Pulsar its look-up runs past the list). Raises InvalidRange for a hash off the ring.
         """
         if not FIRST_HASH <= hash_value <= LAST_HASH:
             raise InvalidRange(f"hash {hash_value} is not on the ring; give 0 to {LAST_HASH}")
@@ -96,7 +95,7 @@ class NamespaceBundles:
         return NamespaceBundle(self.namespace, self.boundaries[index], self.boundaries[index + 1])
 
     def bundle_of(self, topic: str) -> NamespaceBundle:
-        """The bundle of a topic; raises InvalidInput if the topic is of another namespace."""
+        """Return the bundle of a topic. Raises InvalidInput if the topic is of another namespace."""
         if (namespace := namespace_of(topic)) != self.namespace:
             raise InvalidInput(
                 f"topic {topic} is in namespace {namespace}, not in {self.namespace}; ask that one's bundles"
@@ -104,7 +103,8 @@ class NamespaceBundles:
         return self.bundle_at(topic_hash(topic))
 
     def require(self, bundle: NamespaceBundle) -> NamespaceBundle:
-        """The bundle itself if it is in the list. Raises BundleNotFound, which says which of its ends is missing.
+        """Return the bundle itself if it is in the list. Raises BundleNotFound, which says which of its ends is missing, and InvalidInput
+        for another namespace.
 
         The usual cause is a split since the bundle was read.
         """
@@ -124,10 +124,11 @@ class NamespaceBundles:
         return bundle
 
     def split_at(self, bundle: NamespaceBundle, cuts: Iterable[int]) -> BundleSplit:
-        """Cuts a bundle at given points, each the first hash of a part. There is one part more than there are points.
+        """Return the list after cutting a bundle at these points, each the first hash of a part, and the parts. There is one part more
+        than there are points.
 
-        Points may be in any order. Raises BundleNotFound; InvalidRange if the bundle cannot be split, or if a point
-        is on or outside its ends or given twice.
+        Points may be in any order. Raises BundleNotFound; InvalidRange without points, if the bundle cannot be split, or if a point is on
+        or outside its ends or given twice.
         """
         self._require_splittable(bundle)
         points = sorted(cuts)
@@ -143,11 +144,10 @@ class NamespaceBundles:
         return BundleSplit(after, bundle.parts(points))
 
     def split_evenly(self, bundle: NamespaceBundle, parts: int = 2) -> BundleSplit:
-        """Equal widths of (upper - lower) // parts; the last part takes the remainder.
+        """Return the list after cutting a bundle into equal widths of (upper - lower) // parts; the last part takes the remainder.
 
-        This is not what `equal` does: the whole ring split in four is first cut at 0x3fffffff, created in four at
-        0x40000000. Both rules are Pulsar's. Raises as `split_at` does, and InvalidRange unless 2 <= parts <= upper
-        - lower.
+        The widths differ from those of `equal`: the whole ring split in four is first cut at 0x3fffffff, created in four at 0x40000000.
+        Both rules are Pulsar's. Raises as `split_at` does, and InvalidRange unless 2 <= parts <= upper - lower.
         """
         self._require_splittable(bundle)
         return self.split_at(bundle, equal_cuts(bundle, parts))
@@ -166,7 +166,7 @@ class BundleSplit:
 
 
 def equal_cuts(bundle: NamespaceBundle, parts: int) -> tuple[int, ...]:
-    """Pulsar's cuts into equal widths; raises InvalidRange unless 2 <= parts <= upper - lower."""
+    """Return Pulsar's cuts into equal widths. Raises InvalidRange unless 2 <= parts <= upper - lower."""
     span = bundle.upper - bundle.lower
     if not 2 <= parts <= span:
         raise InvalidRange(f"bundle {bundle} cannot be split into {parts} parts; give 2 to {span}")

@@ -68,15 +68,15 @@ class NamespaceBundle:
         return self.lower <= hash_value < self.upper or hash_value == self.upper == LAST_HASH
 
     def parts(self, cuts: Iterable[int]) -> tuple[NamespaceBundle, ...]:
-        """The parts, rising, that cuts at these points make, each point being the first hash of a part.
+        """Return the parts, rising, that cuts at these points make, each point being the first hash of a part.
 
-        Without points the bundle itself. Raises InvalidRange for a point on or outside its ends, or given twice.
+        Without points, the bundle itself. Raises InvalidRange for a point on or outside its ends, or given twice.
         """
         edges = pairwise((self.lower, *sorted(cuts), self.upper))
         return tuple(NamespaceBundle(self.namespace, low, high) for low, high in edges)
 
     def overlaps(self, other: NamespaceBundle) -> bool:
-        """True of two bundles of one namespace with a hash in common."""
+        """Return True if both bundles are of one namespace and have a hash in common."""
         return self.namespace == other.namespace and (
             self.contains(other.lower) or other.contains(self.lower)
         )
@@ -95,7 +95,7 @@ class NamespaceBundle:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceBundle:
-        """Reads `tenant/namespace/lo_hi`. Digits may be of either case, and leading zeros may be missing."""
+        """Read `tenant/namespace/lo_hi`. Digits may be of either case, and leading zeros may be missing. Raises as the constructor does."""
         namespace, slash, range_text = text.rpartition("/")
         if not slash:
             raise InvalidInput(
@@ -105,7 +105,7 @@ class NamespaceBundle:
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """The ends of `0x00000000_0x40000000`, not compared with each other. Raises InvalidRange for other texts."""
+    """Return the ends of `0x00000000_0x40000000`, not compared with each other. Raises InvalidRange for other texts."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise InvalidRange(

@@ -21,12 +21,12 @@ def topic_hash(topic: str) -> int:
 
 
 def edge_text(edge: int) -> str:
-    """A hash or a boundary as Pulsar prints it: `0x` and eight lower-case digits."""
+    """Format a hash or a boundary as Pulsar prints it: `0x` and eight lower-case digits."""
     return f"0x{edge:08x}"
 
 
 def parse_edge(text: str) -> int:
-    """One boundary, cut point or hash written as `0x40000000`; raises InvalidRange for other texts."""
+    """Read one boundary, cut point or hash written as `0x40000000`. Raises InvalidRange for other texts."""
     match = re.fullmatch(r"0[xX]([0-9a-fA-F]{1,8})", text)
     if match is None:
         raise InvalidRange(f"{text!r} is not a hash; write it as 0x40000000, up to eight hexadecimal digits")

@@ -1,1 +1,1 @@
-"""Splitting bundles: which of them are hot, which are split now, and where each is cut."""
+"""Splitting bundles: selects the hot bundles that are split now, and their cuts."""

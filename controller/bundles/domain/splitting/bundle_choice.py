@@ -1,6 +1,6 @@
-"""Which bundle of a namespace a person means by `LARGEST` or `HOT`, the words of Pulsar's manual split.
+"""Selects the bundle of a namespace that a person means by `LARGEST` or `HOT`, the words of Pulsar's manual split.
 
-Both mean the same here under either load manager. Pulsar's extensible one treats `HOT` as `LARGEST`.
+Both words have the same meaning here under either load manager. Pulsar's extensible manager treats `HOT` as `LARGEST`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ BUNDLE_CHOICES = ("LARGEST", "HOT")
 
 
 def chosen_bundle(choice: str, reports: Iterable[BundleReport]) -> NamespaceBundle:
-    """`LARGEST`: most topics. `HOT`: most bytes per second over a long time. Of equal ones the first by name.
+    """Return the bundle with the most topics (`LARGEST`) or the most bytes per second over a long time (`HOT`); of equal ones the first
+    by name.
 
-    Bundles without topics are never chosen. Raises InvalidInput for another choice, BundleNotFound if none is left.
+    Bundles without topics are never chosen. Raises InvalidInput for another choice, BundleNotFound if no bundle has topics.
     """
     if choice not in BUNDLE_CHOICES:
         raise InvalidInput(f"bundle choice {choice!r} is unknown; choose one of {', '.join(BUNDLE_CHOICES)}")

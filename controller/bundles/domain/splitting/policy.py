@@ -27,10 +27,9 @@ from controller.domain.policy_parameters import ParameterValue, read_parameters,
 class SplitPolicy:
     """Parameters of one namespace; rates are in and out together, per second.
 
-    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that
-    needs no positions or topics named by a person. Where it refuses,
-    `fallback_algorithm` is used (empty: none). `max_sessions` 0: no limit. Raises InvalidPolicy at construction
-    for values that can never be right.
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that needs no positions
+    or topics named by a person. If it refuses, `fallback_algorithm` is used (empty: none). `max_sessions` 0: no limit. Raises
+    InvalidPolicy at construction for values that can never be valid.
     """
 
     enabled: bool = True
@@ -70,35 +69,35 @@ class SplitPolicy:
         )
 
     def options(self, budget: int) -> SplitOptions:
-        """The options of an algorithm: the same limits, and the bundles that the namespace may still gain."""
+        """Return the options of an algorithm: the same limits, and `budget`, the number of bundles that the namespace may still gain."""
         return SplitOptions(
             max_msg_rate=self.max_msg_rate, max_byte_rate=self.max_byte_rate, bundle_budget=budget
         )
 
     def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
-        """The cuts, or the refusal of the first algorithm."""
+        """Return the cuts of the algorithm, or of the fallback if the algorithm refuses. If both refuse, return the refusal of the first."""
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:
             return plan
-        other = plan_split(self.fallback_algorithm, request)
-        return other if isinstance(other, SplitPlan) else plan
+        fallback = plan_split(self.fallback_algorithm, request)
+        return fallback if isinstance(fallback, SplitPlan) else plan
 
     def to_document(self) -> dict[str, ParameterValue]:
-        """Every parameter by name, as JSON values."""
+        """Return every parameter by name, as JSON values."""
         return {parameter: write_parameter(value) for parameter, value in asdict(self).items()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads a policy or overrides of it. A parameter that is absent or null has its default. Raises InvalidPolicy."""
+        """Read a policy or overrides of it. A parameter that is absent or null has its default. Raises InvalidPolicy."""
         values: dict[str, Any] = dict(read_parameters(document, SPLIT_PARAMETERS, "bundle split"))
         return cls(**values)
 
 
 def read_stored(overrides: Mapping[str, Any]) -> tuple[SplitPolicy, str | None]:
-    """The policy of overrides that were valid when they were stored, and None.
+    """Return the policy of stored overrides, and None.
 
-    If an older version left them unreadable: the defaults, and why they are taken. The limits of the defaults hold for
-    such a namespace, but no cycle splits it.
+    If an older version left the overrides unreadable, return the default policy and the reason. The limits of the defaults hold for such
+    a namespace, but no cycle splits it.
     """
     try:
         return SplitPolicy.from_document(overrides), None

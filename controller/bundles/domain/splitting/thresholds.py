@@ -1,7 +1,7 @@
 """Thresholds of a hot bundle: strictly above any of Pulsar's four limits.
 
-`triggers` decides by it what to split. `merging` plans by it no bundle that would be split again. Where a hot bundle is
-cut is chosen by `splitting.algorithms`.
+`triggers` selects by them the bundles to split. `merging` plans no bundle that would be split again. `splitting.algorithms` chooses the
+cuts of a hot bundle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SplitThresholds:
             )
 
     def readings(self, counts: BundleStats, rates: BundleStats) -> Iterator[Reading]:
-        """One reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes."""
+        """Yield one reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes."""
         yield Reading("topics", counts.topic_count, self.max_topics)
         if self.max_sessions > 0:
             yield Reading("sessions", counts.session_count, self.max_sessions)
@@ -84,7 +84,7 @@ class BundleReport:
 
 
 def report_of(bundle: Bundle) -> BundleReport:
-    """A bundle as the split and merge rules see it; one without figures carries nothing."""
+    """Return the report of a bundle for the split and merge rules. Figures that are unknown are 0."""
     stats = bundle.stats or BundleStats()
     if bundle.load is None:
         return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats)

@@ -1,19 +1,18 @@
-"""Which bundles to split now: the rules of both of Pulsar's load managers, applied to the hot bundles in one pass.
+"""Selects the bundles to split now: the rules of both of Pulsar's load managers, applied to the hot bundles in one pass.
 
-`modular` (the leader, for all bundles): rates are long-term averages, one hot cycle is enough, and at least two
-brokers must be known. `extensible` (each broker, for its own bundles): rates are those of the moment, a bundle must
-be hot in more consecutive cycles than a threshold, and a cycle makes a limited number of splits. Both leave bundles
-with fewer than two topics alone and keep namespaces at or under their cap.
+`modular` (the leader, for all bundles): rates are long-term averages, one hot cycle is enough, and at least two brokers must be known.
+`extensible` (each broker, for its own bundles): rates are the present ones, a bundle must be hot in more consecutive cycles than a
+threshold, and a cycle makes a limited number of splits. Neither splits bundles with fewer than two topics, and both keep namespaces at or
+under their cap.
 
-Where this differs from Pulsar:
+Differences from Pulsar:
 
 - Bundles are taken in a fixed order: hottest first (the reading furthest above its limit), then by name.
-- A bundle that cannot be cut is refused with the reason and uses up none of the cycle's splits.
+- A bundle that cannot be cut is refused with the reason and does not count towards the cycle's limit of splits.
 - A bundle beyond the cycle's limit still has this cycle counted.
-- A bundle that is passed over (too few topics, owned elsewhere, too narrow) starts its count again; Pulsar keeps
-  it.
+- A bundle that is passed over (too few topics, owned elsewhere, too narrow) starts its count again; Pulsar keeps it.
 - A plan counts for all the bundles it adds, not for one.
-- A split under way blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
+- A split in progress blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
 - The cool-down is not in Pulsar. The policy of a namespace has it at 120 s unless set otherwise.
 """
 
@@ -39,7 +38,7 @@ from controller.domain.errors import InvalidInput
 
 
 class SplitRefusalReason(StrEnum):
-    """Why a hot bundle is left alone. The comment says what `value` and `needed` hold."""
+    """Reason for which a hot bundle is not split. The comment says what `value` and `needed` hold."""
 
     # The whole cycle.
     DISABLED = "disabled"  # 0; 1
@@ -60,11 +59,11 @@ class SplitRefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitInputs:
-    """Everything that the decision on one cycle's splits may look at.
+    """All data that the decision on one cycle's splits may use.
 
-    `bundle_counts`: bundles of each namespace that is reported on. `hit_counts` and `last_split_at_ms` are as the
-    cycle before returned them; the latter is by the bundle that was split, in milliseconds since the Unix epoch
-    like `now_ms`. `in_flight`: bundles being split now. No order matters.
+    `bundle_counts`: bundles of each namespace that is reported on. `hit_counts` and `last_split_at_ms`: the values that the previous
+    cycle returned; the latter is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`. `in_flight`: bundles
+    being split now. Collections may be in any order.
     """
 
     now_ms: int
@@ -87,9 +86,9 @@ class ChosenSplit:
 
 @dataclass(frozen=True, slots=True)
 class SplitRefusal:
-    """A hot bundle that is left alone. What `value` and `needed` hold: see `SplitRefusalReason`.
+    """A hot bundle that is not split. `SplitRefusalReason` says what `value` and `needed` hold.
 
-    `cut_refusal`: the algorithm's own refusal where the reason is NO_CUT.
+    `cut_refusal`: the algorithm's own refusal if the reason is NO_CUT.
     """
 
     bundle: NamespaceBundle
@@ -142,19 +141,19 @@ TRIGGER_RULES: Mapping[str, TriggerRules] = {
 
 
 def trigger_rules(manager: str) -> TriggerRules:
-    """The rules of that load manager with Pulsar's defaults; raises InvalidInput listing the known ones."""
+    """Return the rules of that load manager with Pulsar's defaults. Raises InvalidInput, which lists the names, for another one."""
     try:
         return TRIGGER_RULES[manager]
     except KeyError:
-        known = ", ".join(TRIGGER_RULES)
-        raise InvalidInput(f"load manager {manager!r} is unknown; choose one of {known}") from None
+        names = ", ".join(TRIGGER_RULES)
+        raise InvalidInput(f"load manager {manager!r} is unknown; choose one of {names}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerSettings:
     """Parameters of a cycle; `enabled` is `loadBalancerAutoBundleSplitEnabled`, `max_bundles` the cap of a namespace.
 
-    `cooldown_seconds`: how long a range is left alone after a split.
+    `cooldown_seconds`: time for which a range is not split again after a split.
     """
 
     rules: TriggerRules = TRIGGER_RULES["modular"]
@@ -179,9 +178,9 @@ class CutFinder(Protocol):
 def decide_splits(
     inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings | None = None
 ) -> SplitVerdict:
-    """The splits of this cycle; pure as long as `find_cuts` is.
+    """Return the splits of this cycle, the refusals of the other hot bundles, and the counts for the next cycle. Pure if `find_cuts` is.
 
-    Raises InvalidInput for a bundle reported twice and for a namespace that `bundle_counts` leaves out.
+    Raises InvalidInput for a bundle reported twice and for a namespace that is missing in `bundle_counts`.
     """
     decision = _Decision(inputs, find_cuts, settings or TriggerSettings())
     for hot in _hottest_first(inputs, decision.settings):
@@ -212,21 +211,21 @@ class _HotBundle:
 
 
 def _hottest_first(inputs: SplitInputs, settings: TriggerSettings) -> list[_HotBundle]:
-    """Hot bundles: the one furthest above a limit first, then by name."""
+    """Return the hot bundles, the one furthest above a limit first, then by name. Raises InvalidInput for a bundle reported twice."""
     names = sorted(str(report.bundle) for report in inputs.reports)
-    for one, other in pairwise(names):
-        if one == other:
-            raise InvalidInput(f"bundle {one} is reported twice in one cycle; keep its owner's report")
-    found: list[tuple[float, str, _HotBundle]] = []
+    for name, next_name in pairwise(names):
+        if name == next_name:
+            raise InvalidInput(f"bundle {name} is reported twice in one cycle; keep its owner's report")
+    ranked: list[tuple[float, str, _HotBundle]] = []
     for report in inputs.reports:
         rates = report.long_term if settings.rules.long_term_rates else report.latest
         readings = list(settings.thresholds.readings(report.latest, rates))
         above = [reading for reading in readings if reading.is_hot]
         if above:
             hottest = max(reading.share for reading in above)
-            found.append((-hottest, str(report.bundle), _HotBundle(report, above[0])))
-    found.sort(key=lambda item: item[:2])
-    return [hot for _, _, hot in found]
+            ranked.append((-hottest, str(report.bundle), _HotBundle(report, above[0])))
+    ranked.sort(key=lambda item: item[:2])
+    return [hot for _, _, hot in ranked]
 
 
 class _Decision:
@@ -289,7 +288,7 @@ class _Decision:
 
     def _time_gate(self, hot: _HotBundle) -> SplitRefusal | None:
         bundle, now_ms = hot.report.bundle, self.inputs.now_ms
-        under_way = sum(bundle.overlaps(other) for other in self.inputs.in_flight)
+        under_way = sum(bundle.overlaps(splitting) for splitting in self.inputs.in_flight)
         if under_way:
             return hot.refusal(SplitRefusalReason.IN_FLIGHT, "splits", under_way, 0)
         since = [now_ms - at for split, at in self.last_split_at_ms.items() if split.overlaps(bundle)]
@@ -299,22 +298,24 @@ class _Decision:
         return None
 
     def _limit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
-        most = self.settings.rules.max_splits_per_cycle
-        if most is not None and len(self.chosen) >= most:
-            return hot.refusal(SplitRefusalReason.CYCLE_LIMIT, "splits", len(self.chosen), most)
+        max_splits = self.settings.rules.max_splits_per_cycle
+        if max_splits is not None and len(self.chosen) >= max_splits:
+            return hot.refusal(SplitRefusalReason.CYCLE_LIMIT, "splits", len(self.chosen), max_splits)
         count, cap = self._bundle_count(hot.report.bundle.namespace), self.settings.max_bundles
         if count >= cap:
             return hot.refusal(SplitRefusalReason.AT_MAX_BUNDLES, "bundles", count, cap)
         return None
 
     def _bundle_count(self, namespace: str) -> int:
-        """Bundles of the namespace with the splits already chosen."""
+        """Return the bundles of the namespace with the splits already chosen."""
         if namespace not in self.inputs.bundle_counts:
             raise InvalidInput(f"no bundle count for namespace {namespace}, which is reported on; give it")
         return self.inputs.bundle_counts[namespace] + self.added[namespace]
 
     def _cut(self, hot: _HotBundle) -> SplitRefusal | None:
-        """The last gate: chooses the split if the algorithm finds cuts within the cap."""
+        """The last gate: choose the split if the algorithm finds cuts within the cap, record it for the next cycle, and return None.
+        Otherwise return the refusal.
+        """
         bundle, cap = hot.report.bundle, self.settings.max_bundles
         count = self._bundle_count(bundle.namespace)
         answer = self.find_cuts(bundle, cap - count)

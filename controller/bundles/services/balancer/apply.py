@@ -67,9 +67,13 @@ def apply(
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Approve the proposals of `cycle_id` in automatic namespaces (None: approve nothing), then apply approved proposals.
+    """Refuse approved proposals that are too old, approve the proposals of `cycle_id` in automatic namespaces (None: approve none), then
+    apply approved proposals.
 
-    Splits come first. A proposal that fails never stops the others. Raises StoreUnavailable.
+    Splits come first, then unloads; a merge cannot be applied and is refused. Each kind is approved and claimed in one transaction, and each
+    outcome is recorded in its own. A temporary error returns the proposal to approved for a later call, until `max_attempts`. A proposal
+    that fails does not stop the others. Return a report for each claimed proposal. Raises StoreUnavailable, and LostRace if another
+    process has changed a claimed proposal.
     """
     with store.transaction() as tx:
         bundle_proposals.expire_approved(tx, cluster)
@@ -93,7 +97,11 @@ def apply(
 
 
 def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
-    """Return the proposals that `apply` would apply: approved proposals, and those of the cycle in automatic namespaces."""
+    """Return the proposals that `apply` would apply, without merges and stale proposals: approved ones, and those of the cycle in
+    automatic namespaces. Changes nothing.
+
+    The limits of `ApplySettings` are not applied.
+    """
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
         own = []
@@ -156,7 +164,10 @@ def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Proposa
 
 
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
-    """Store the boundaries, so that the next cycle knows the parts before a report has them. The list of a concurrent writer is kept."""
+    """Store the boundaries in a transaction of their own, so that the next cycle knows the parts before a report names them.
+
+    Equal boundaries are not written. If another process writes at the same time, its list is kept.
+    """
     try:
         with store.transaction() as tx:
             stored = bundle_namespaces.get_namespace(tx, row.cluster, row.namespace)

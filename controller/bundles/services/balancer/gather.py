@@ -69,23 +69,25 @@ class CycleFiles:
 def gather(
     store: Store, cluster_name: str, settings: BalanceSettings, files: CycleFiles | None = None
 ) -> Snapshot:
-    """Read all inputs. If a namespace is enabled, bundles of namespaces in dry run count as load and are not moved.
+    """Read the inputs of a cycle: the stored inputs in one transaction, then the files. Writes nothing.
 
-    Without `files`, no topics are known, and every broker that has reported counts as active. This suits callers that neither
-    split nor place bundles.
+    Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. Without `files`, no topics
+    are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles.
     """
     with store.transaction() as tx:
         stored = _read(tx, cluster_name, settings)
     before = state_from_json(stored.state.state)
     state = before.sampled(stored.cluster, stored.sampled_at)
-    plain, topics = stored.cluster, {}
+    ruled_cluster, topics = stored.cluster, {}
     if files is not None:
         now_ms = stored.now_ms
-        heard = files.area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
-        plain = ruled(plain, files.rules, heard)
-        topics = _topics(files.area, cluster_name, stored.sampled_at, {b.bundle_id for b in plain.bundles})
-    loaded = (replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles)
-    cluster = replace(plain, bundles=tuple(loaded))
+        reporting = files.area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
+        ruled_cluster = ruled(ruled_cluster, files.rules, reporting)
+        topics = _topics(
+            files.area, cluster_name, stored.sampled_at, {b.bundle_id for b in ruled_cluster.bundles}
+        )
+    loaded = (replace(b, load=state.averages.get(b.bundle_id)) for b in ruled_cluster.bundles)
+    cluster = replace(ruled_cluster, bundles=tuple(loaded))
     modes = {row.namespace: row.mode for row in stored.namespaces}
     policies, unreadable = _policies(stored.namespaces)
     inputs = CycleInputs(
@@ -109,9 +111,10 @@ def gather(
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stored inputs, as of one transaction at `now_ms`. `sampled_at` is the end of the last aggregated window in milliseconds.
+    """Stored inputs, as of one transaction at `now_ms`. `sampled_at` is the end of the last aggregated window in milliseconds, 0 before
+    the first.
 
-    `remembered` holds the applied unloads that a rule still uses, `done` those within the time that a proposal may wait.
+    `remembered` holds the applied unloads that a rule still uses, `done` the unloads applied within the time that a proposal may wait.
     """
 
     now_ms: int
@@ -195,7 +198,11 @@ def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState
 def _pending(
     cluster: Cluster, done: list[ProposalRow], under_way: list[ProposalRow]
 ) -> tuple[PendingMove, ...]:
-    """Return unloads that wait or run, and applied unloads that the last report does not show yet."""
+    """Return the unloads with a destination that are not visible yet, sorted: those that wait or run, and applied ones until they are
+    verified and their source broker has reported afterwards.
+
+    An unload whose bundle is unknown or no longer owned by its source is left out.
+    """
     moves = []
     for row in {str(row.bundle): row for row in (*done, *under_way)}.values():
         bundle = cluster.bundle_by_id.get(str(row.bundle))
@@ -233,7 +240,10 @@ def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], d
 def _topics(
     area: ReportArea, cluster: str, sampled_at: int, bundles: set[str]
 ) -> dict[str, tuple[BundleTopic, ...]]:
-    """Return the topics of the bundles that were hot in the last window, each once. Empty if they were not stored."""
+    """Return the topics of the given bundles that were stored as hot at the last window, by bundle and name. Empty if none were stored.
+
+    A topic that several reports name counts once, as its newest report has it. A topic outside the bundle's present range is left out.
+    """
     table = area.hot_topics(sampled_at) if sampled_at else None
     if table is None:
         return {}

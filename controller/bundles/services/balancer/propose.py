@@ -1,7 +1,7 @@
 """Performs one cycle: reads the inputs, decides, and records. Does not change any broker.
 
-A repeated request gets the cycle of the first request. Splits and moves become proposals. Refusals are recorded with their
-reasons. If another cycle ended in the meantime (LostRace), this cycle starts again, with at most four attempts.
+A repeated request gets the cycle of the first request. Splits and moves become proposals. Refusals are recorded with their reasons. If
+another cycle ended in the meantime (LostRace), this cycle starts again, with at most four attempts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class ProposedCycle:
-    """A recorded cycle. If `is_repeat` is True, an earlier request made the cycle, and the counts are 0."""
+    """A recorded cycle: the numbers of splits and moves that it proposes, and of refusals (`held`).
+
+    If `is_repeat` is True, an earlier request made the cycle, and the counts are 0.
+    """
 
     cycle_id: int
     splits: int
@@ -58,9 +61,11 @@ def propose(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Decide one cycle of the reader's cluster and record it.
+    """Decide one cycle of the reader's cluster and record it with its proposals. If a cycle of `request_key` exists, return that cycle
+    and do nothing.
 
-    Raises InvalidPolicy, StoreUnavailable, LostRace after all attempts, and errors of reading the cluster.
+    Reads the placement rules from the cluster and the reports from `area`; changes no broker. Raises InvalidPolicy, StoreUnavailable,
+    LostRace after all attempts, and errors of reading the cluster.
     """
     validate(settings)
     attempts = tenacity.Retrying(
@@ -124,8 +129,10 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Return the state for the next cycle. A bundle whose split is only shown keeps its hit count, so that the next cycle shows the split
-    again. Cold cycles are counted once per aggregation run.
+    """Return the state for the next cycle. A bundle whose split is only shown, because its namespace is in dry run, keeps its hit count,
+    so that the next cycle shows the split again.
+
+    Cold cycles are counted only if reports were aggregated since the previous cycle.
     """
     hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
     for split in outcome.splits:
@@ -190,7 +197,7 @@ def _why(move: Move) -> str:
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of inspect.bundles_why_not."""
+    """Yield the rows of inspect.bundles_why_not: refused moves, refused splits, and bundles whose move was passed over."""
     for refusal in outcome.balance.refusals:
         namespace, _, bundle = (refusal.bundle_id or "").rpartition("/")
         yield {

@@ -41,7 +41,9 @@ def replay(cycle: StoredCycle) -> Replay:
 
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:
-    """Return the first difference of two texts, as a path with both values. None if their bytes are equal."""
+    """Return the first difference of two JSON texts, as a path with both values, or as a position if only their spelling differs. None if
+    their bytes are equal.
+    """
     if stored.encode() == replayed.encode():
         return None
     difference = _first(name, json.loads(stored), json.loads(replayed))
@@ -64,8 +66,8 @@ def _first(path: str, stored: Any, replayed: Any) -> str | None:
                 return difference
         return None
     if isinstance(stored, list) and isinstance(replayed, list):
-        for index, (left, right) in enumerate(zip(stored, replayed, strict=False)):
-            if difference := _first(f"{path}[{index}]", left, right):
+        for index, (stored_item, replayed_item) in enumerate(zip(stored, replayed, strict=False)):
+            if difference := _first(f"{path}[{index}]", stored_item, replayed_item):
                 return difference
         if len(stored) != len(replayed):
             return f"{path}: {len(stored)} stored, {len(replayed)} replayed"

@@ -21,7 +21,13 @@ _CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
 
 
 def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActReport]:
-    """Verify the applied proposals of the cluster. A proposal whose result is not visible yet stays applied. Raises StoreUnavailable."""
+    """Claim up to 100 applied proposals of the cluster, read the brokers, and record each proposal as verified or failed. Return a report
+    for each.
+
+    A split is verified if every cut is a boundary; an unload, if its bundle has the destination as owner, or no owner after
+    PATIENCE_SECONDS. A proposal whose result is not visible yet, or whose broker does not answer, stays applied and is read again after
+    20 s. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
+    """
     with store.transaction() as tx:
         claimed = bundle_claims.claim(
             tx,

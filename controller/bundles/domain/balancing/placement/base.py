@@ -13,7 +13,7 @@ from controller.bundles.domain.balancing.state import BalanceState
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The broker chosen, None where there are no candidates. `among`: those that were equally good."""
+    """The broker chosen, None without candidates. `among`: the brokers that were equally good."""
 
     broker: str | None
     among: tuple[str, ...]
@@ -37,7 +37,9 @@ class Placement(Protocol):
 
 
 def any_of(best: Sequence[str], candidates: Sequence[str], state: BalanceState) -> Choice:
-    """One of the best; one of all candidates if there is no best; None if there is no candidate."""
+    """Choose one of `best` at random; without any, one of the candidates; without any, the broker is None. Advances the state's counter
+    of draws.
+    """
     among = tuple(best) or tuple(candidates)
     if not among:
         return Choice(None, (), state)

@@ -1,8 +1,8 @@
-"""The broker with the least long-term message rate: Pulsar's `LeastLongTermMessageRate`, its default.
+"""Chooses the broker with the lowest long-term message rate: Pulsar's `LeastLongTermMessageRate`, its default.
 
-Brokers whose weighted maximum of usage is above `overloaded_usage` (strictly, unlike the overload shedder) are left
-out, unless all are above it. Bundles that are to come count already. Bundles that are to leave no longer count; in
-Pulsar they do until the next report.
+Brokers whose weighted maximum of usage is strictly above `overloaded_usage` are left out, unless all are above it (the overload shedder
+also takes brokers at the threshold). Bundles that are to come count already. Bundles that are to leave no longer count; in Pulsar they
+count until the next report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def least_long_term_rate(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """Decide by the rule that this module describes."""
+    """Choose at random among the candidates with the lowest long-term message rate, without overloaded brokers if there are others."""
     reports = occupancy.cluster.report_of
     scores = {
         name: occupancy.long_term_msg_rate(name)

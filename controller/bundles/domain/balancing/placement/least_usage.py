@@ -1,9 +1,9 @@
-"""A broker well below the mean usage: Pulsar's `LeastResourceUsageWithWeight`, both of them.
+"""Chooses a broker well below the mean usage: Pulsar's `LeastResourceUsageWithWeight`, in the variants of both load managers.
 
-A random one of the brokers at least `placement_usage_gap` below the mean of the candidates. If there is none, a
-random one of all, the fullest included (PIP-364 names six brokers at 40, 40, 40, 40, 69 and 70, where none is low
-enough). The modular manager's keeps moving averages of its own, and every choice advances them. The extensible
-manager's reads what brokers report and leaves those that report nothing out of the mean.
+The choice is random among the candidates that are at least `placement_usage_gap` below the mean of the candidates. If there is none, the
+choice is random among all candidates, the fullest included (PIP-364 names six brokers at 40, 40, 40, 40, 69 and 70, where none is low
+enough). The modular manager keeps its own moving averages, and every choice advances them. The extensible manager uses the averages of
+the brokers' reports, and leaves brokers without a report out of the mean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def least_usage(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """The modular manager's. A broker without bundles or messages counts by its present usage, without history."""
+    """Choose by the rule of the modular manager, and advance the candidates' averages in the state.
+
+    The average of a broker without bundles or messages starts again from its present usage.
+    """
     averages = dict(state.placement_averages)
     reports = occupancy.cluster.report_of
     for name in candidates:
@@ -44,10 +47,10 @@ def least_reported_usage(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """The extensible manager's, on the averages brokers report (`broker_averages`)."""
-    known = state.broker_averages
+    """Choose by the rule of the extensible manager, from the averages of the brokers' reports (`broker_averages`)."""
+    averages = state.broker_averages
     return any_of(
-        _well_below({name: known[name].usage for name in candidates if name in known}, settings),
+        _well_below({name: averages[name].usage for name in candidates if name in averages}, settings),
         candidates,
         state,
     )

@@ -1,10 +1,10 @@
-"""Which broker has which bundle while a cycle decides, and which brokers may take a bundle.
+"""Owners of bundles while a cycle decides, and the brokers that may take a bundle.
 
-It begins with the owners in the cluster, and each move of the decision changes it. It serves one decision.
+It begins with the owners in the cluster, and each move of the decision changes it. An instance serves one decision.
 
-The filters are those of Pulsar's modular manager, in its order: isolation policy, too many topics, anti-affinity, even
-spread of the namespace. If they leave no broker, every broker that the isolation policy allows is a candidate again. A
-bundle of an anti-affinity group has no candidate then.
+The filters are those of Pulsar's modular manager, in its order: isolation policy, too many topics, anti-affinity, even spread of the
+namespace. If they leave no broker, every broker that the isolation policy allows is a candidate again. A bundle of an anti-affinity group
+then has no candidate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from controller.bundles.domain.load.averages import UNKNOWN_LOAD
 
 
 class Occupancy:
-    """The owners of a cluster's bundles. `move` changes them, everything else reads."""
+    """The owners of a cluster's bundles. `move` changes them; the other methods only read."""
 
     def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
         self.cluster = cluster
@@ -36,11 +36,11 @@ class Occupancy:
         return self._owner.get(bundle_id)
 
     def long_term_msg_rate(self, broker: str) -> float:
-        """The sum of the long-term rates of the broker's bundles, after the moves so far."""
+        """Return the sum of the long-term rates (messages per second) of the broker's bundles, after the moves so far."""
         return self._long_term[broker]
 
     def move(self, bundle_id: str, destination: str) -> None:
-        """The bundle counts as the destination's from now on."""
+        """Change the owner of the bundle to the destination."""
         bundle = self.cluster.bundle_by_id[bundle_id]
         source = self._owner[bundle_id]
         if source is not None:
@@ -48,12 +48,14 @@ class Occupancy:
         self._settle(bundle, destination)
 
     def allowed(self, bundle: Bundle) -> tuple[str, ...]:
-        """Brokers that isolation policies leave to the namespace, by name."""
+        """Return the brokers that isolation policies allow for the namespace of the bundle, by name."""
         brokers = self.cluster.allowed_for(bundle.namespace)
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Return True if a broker may take the bundle: policy, room for topics, anti-affinity."""
+        """Return True if the broker is active, the isolation policy allows it, the bundle's topics fit below `max_topics_per_broker`, and
+        anti-affinity permits it.
+        """
         policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
         if broker not in self._active or (allowed is not None and broker not in allowed):
             return False
@@ -64,24 +66,27 @@ class Occupancy:
         return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
 
     def candidates(self, bundle: Bundle) -> tuple[str, ...]:
-        """Brokers to choose from, by name; empty where the policies allow none."""
+        """Return the brokers to choose from, by name, after all filters. Empty if the policies allow none.
+
+        If the filters leave none, all allowed brokers are candidates, except for a bundle of an anti-affinity group.
+        """
         allowed = self.allowed(bundle)
-        kept = self._apart(bundle, self._with_room(allowed))
-        if not kept and self.cluster.policy_of(bundle.namespace).anti_affinity_group is not None:
+        candidates = self._apart(bundle, self._with_room(allowed))
+        if not candidates and self.cluster.policy_of(bundle.namespace).anti_affinity_group is not None:
             return ()
         if self._settings.spread_namespaces or is_system_namespace(bundle.namespace):
-            kept = _fewest(kept, lambda name: (self._bundles[name, bundle.namespace],))
-        return kept or allowed
+            candidates = _fewest(candidates, lambda name: (self._bundles[name, bundle.namespace],))
+        return candidates or allowed
 
     def _with_room(self, names: Iterable[str]) -> tuple[str, ...]:
-        most = self._settings.max_topics_per_broker
-        return tuple(name for name in names if self._topics[name] <= most)
+        max_topics = self._settings.max_topics_per_broker
+        return tuple(name for name in names if self._topics[name] <= max_topics)
 
     def _apart(self, bundle: Bundle, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The brokers with the fewest of the group's namespaces: in their failure domain, then by themselves.
+        """Return the brokers with the fewest of the anti-affinity group's namespaces: in their failure domain, then on the broker itself.
 
-        Among those, none where more of the *other* namespaces of the group are than where the bundle is now. Pulsar
-        asks this before it unloads a bundle.
+        Of these, brokers with more of the group's *other* namespaces than the present owner are left out. Pulsar makes this check before
+        it unloads a bundle. A namespace without a group gets all `names`.
         """
         group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
         if group is None:
@@ -92,23 +97,23 @@ class Occupancy:
         owner = self._owner.get(bundle.bundle_id)
         if owner is None or owner not in company:
             return fewest
-        others = self._company([name for name in members if name != bundle.namespace])
-        return tuple(name for name in fewest if others[name] <= others[owner])
+        counts_of_others = self._company([name for name in members if name != bundle.namespace])
+        return tuple(name for name in fewest if counts_of_others[name] <= counts_of_others[owner])
 
     def _company(self, namespaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Count these namespaces in the failure domain of each broker, and on the broker itself.
 
         A broker without a failure domain is a domain of its own.
         """
-        here = {
+        on_broker = {
             broker.name: sum(self._bundles[broker.name, namespace] > 0 for namespace in namespaces)
             for broker in self.cluster.brokers
         }
         domain_of = {broker.name: broker.failure_domain or broker.name for broker in self.cluster.brokers}
-        nearby: Counter[str] = Counter()
-        for name, count in here.items():
-            nearby[domain_of[name]] += count
-        return {name: (nearby[domain_of[name]], count) for name, count in here.items()}
+        in_domain: Counter[str] = Counter()
+        for name, count in on_broker.items():
+            in_domain[domain_of[name]] += count
+        return {name: (in_domain[domain_of[name]], count) for name, count in on_broker.items()}
 
     def _settle(self, bundle: Bundle, owner: str | None) -> None:
         self._owner[bundle.bundle_id] = owner
@@ -126,7 +131,7 @@ def _topics_of(bundle: Bundle) -> int:
 
 
 def _fewest(names: tuple[str, ...], counts_of: Callable[[str], tuple[int, ...]]) -> tuple[str, ...]:
-    """The names with the lowest first count, of these those with the lowest second count, and so on."""
+    """Return the names with the lowest counts, compared from the first count on."""
     counts = {name: counts_of(name) for name in names}
     least = min(counts.values(), default=())
     return tuple(name for name in names if counts[name] == least)

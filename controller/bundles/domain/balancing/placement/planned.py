@@ -1,6 +1,6 @@
-"""The broker that the shedder `avg` chose: the placing half of Pulsar's `AvgShedder`.
+"""Chooses the broker that the shedder `avg` planned for the bundle: the placement of Pulsar's `AvgShedder`.
 
-The broker planned for the bundle if it is a candidate; otherwise a random one, which is the plan from now on.
+If the planned broker is no candidate, a random candidate is chosen, and becomes the plan.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def planned(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """Decide by the rule that this module describes."""
-    meant = state.planned.get(bundle_id)
-    if meant in candidates and meant is not None:
-        return Choice(meant, (meant,), state)
+    """Choose the broker that the state has planned for the bundle; if it is no candidate, a random candidate, which becomes the plan."""
+    planned_broker = state.planned.get(bundle_id)
+    if planned_broker in candidates and planned_broker is not None:
+        return Choice(planned_broker, (planned_broker,), state)
     choice = any_of((), sorted(candidates), state)
     if choice.broker is None:
         return choice

@@ -21,9 +21,9 @@ PLACEMENTS: Mapping[str, Placement] = {
 
 
 def placement(name: str) -> Placement:
-    """The placement of that name; raises InvalidInput listing the known ones."""
+    """Return the placement of that name. Raises InvalidInput, which lists the names, for another one."""
     try:
         return PLACEMENTS[name]
     except KeyError:
-        known = ", ".join(sorted(PLACEMENTS))
-        raise InvalidInput(f"placement {name!r} is unknown; choose one of {known}") from None
+        names = ", ".join(sorted(PLACEMENTS))
+        raise InvalidInput(f"placement {name!r} is unknown; choose one of {names}") from None

@@ -1,7 +1,7 @@
-"""One broker after the other: Pulsar's `RoundRobinBrokerSelector`.
+"""Chooses one broker after the other: Pulsar's `RoundRobinBrokerSelector`.
 
-In the order of names, so the choice is a function of the counter and the candidates. Pulsar keeps an order, and
-renews it only when the number of candidates changes or the chosen broker is gone.
+The order is by name, so the choice is a function of the counter and the candidates. Pulsar keeps an order, and renews it only when the
+number of candidates changes or the chosen broker has left.
 """
 
 from __future__ import annotations

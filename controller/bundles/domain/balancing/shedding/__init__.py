@@ -1,1 +1,1 @@
-"""Which bundles leave which broker: one file for each shedder. All have the same question and answer."""
+"""Shedders: select the bundles that leave their broker. One module for each shedder, all with the interface of `base`."""

@@ -1,13 +1,12 @@
-"""Pair the least loaded broker with the most loaded one, and so on inward: Pulsar's `AvgShedder` (PIP-364).
+"""Pairs the least loaded broker with the most loaded one, and so on inward: Pulsar's `AvgShedder` (PIP-364).
 
-A pair acts if its usage differs by `avg_low_usage` for `avg_low_hits` cycles, or by `avg_high_usage` for
-`avg_high_hits`. The higher broker then gives `unload_fraction` (0.5 is advised) of the difference in messages to
-the lower one, or of the difference in bytes where messages are too few. Usage is the reading of the moment, without
-history. The destination is kept as a plan for the placement `planned`.
+A pair acts if its usage differs by `avg_low_usage` for `avg_low_hits` cycles, or by `avg_high_usage` for `avg_high_hits`. The higher
+broker then gives `unload_fraction` (0.5 is advised) of the difference in messages to the lower one, or of the difference in bytes where
+messages are too few. Usage is the present reading, without history. The destination is kept as a plan for the placement `planned`.
 
-Different from Pulsar: plans are kept by bundle id (Pulsar keeps them by mutable statistics and lost them: #26246).
-The order is total (#24954). A broker's only bundle stays, as Pulsar's own warning says it would. As in Pulsar,
-counts are cleared before the floors are checked.
+Different from Pulsar: plans are kept by bundle id (Pulsar keeps them by mutable statistics and lost them: #26246). The order is total
+(#24954). A broker's only bundle stays, as Pulsar's own warning says it would. As in Pulsar, counts are cleared before the floors are
+checked.
 """
 
 from __future__ import annotations
@@ -45,7 +44,10 @@ class _Pair:
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Decide by the rule that this module describes."""
+    """Return the moves from the higher to the lower broker of each pair that differs long enough, and a refusal for each other pair.
+
+    If no pair differs enough, all counts are cleared. The state holds the counts, and the destinations as plans.
+    """
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)
@@ -81,7 +83,7 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
 
 
 def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
-    """Lowest with highest, and so on inward. One that is left in the middle is paired with itself."""
+    """Yield the lowest broker with the highest, and so on inward. The middle one of an odd number is paired with itself."""
     ordered = sorted(scores, key=lambda name: (scores[name], name))
     for index in range((len(ordered) + 1) // 2):
         low, high = ordered[index], ordered[-1 - index]
@@ -95,7 +97,11 @@ def _count(
     high_hits: dict[str, int],
     cluster: Cluster,
 ) -> bool:
-    """Counts the pair's hits, of new reports. False, with the counts cleared, where the two are close."""
+    """Add a hit to both brokers of the pair, in `low_hits` and `high_hits`, for each threshold that the difference reaches; clear the
+    count of the other threshold.
+
+    A broker's hit counts only if its report is new. Return False if the difference is below the low threshold.
+    """
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
     for name in {pair.low, pair.high}:
@@ -140,23 +146,23 @@ def _shed(
     owned = cluster.bundles_of(pair.high)
     high, low = reports[pair.high].stats, reports[pair.low].stats
     metric, figure = "msg_rate", short_term_msg_rate
-    left = (high.msg_rate - low.msg_rate) * settings.unload_fraction
-    if not left > settings.min_unload_msg_rate:
+    remaining = (high.msg_rate - low.msg_rate) * settings.unload_fraction
+    if not remaining > settings.min_unload_msg_rate:
         metric, figure = "byte_rate", short_term_byte_rate
-        left = (high.byte_rate - low.byte_rate) * settings.unload_fraction
-        if not left > settings.min_unload_byte_rate:
+        remaining = (high.byte_rate - low.byte_rate) * settings.unload_fraction
+        if not remaining > settings.min_unload_byte_rate:
             floor = settings.min_unload_byte_rate
-            return [], MoveRefusal(MoveRefusalReason.BELOW_FLOOR, pair.high, None, metric, left, floor)
+            return [], MoveRefusal(MoveRefusalReason.BELOW_FLOOR, pair.high, None, metric, remaining, floor)
     if len(owned) < 2:
         return [], MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, pair.high, None, "bundles", len(owned), 2)
-    room = left
+    room = remaining
     bound = pair.score - pair.difference + settings.avg_low_usage * 100
     because = BrokerReading(pair.high, "usage", pair.score / 100, bound / 100)
     weighed = heaviest_first(cluster, pair.high, figure, settings, state, now_ms)
     moves: list[Move] = []
     for bundle in weighed:
-        if 0 < bundle.load <= left and len(moves) < len(owned) - 1:
-            left -= bundle.load
+        if 0 < bundle.load <= remaining and len(moves) < len(owned) - 1:
+            remaining -= bundle.load
             moves.append(
                 Move(
                     bundle.bundle_id, pair.high, pair.low, bundle.load, metric, MoveReason.OVERLOADED, because

@@ -1,6 +1,6 @@
-"""Interface of a shedder, and the shared selection, order and choice of candidates.
+"""Interface of a shedder, and the selection, order and choice of candidates that shedders share.
 
-Every order is total: by load, then by name. In Pulsar equal ones follow the order of a hash map.
+Every order is total: by load, then by name. In Pulsar, equal bundles follow the order of a hash map.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Shedding:
 class Shedder(Protocol):
     """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
-    It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within
-    `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
+    It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within `grace_seconds`, and
+    none of a broker's own namespaces. A destination is never the source.
     """
 
     def __call__(
@@ -48,7 +48,7 @@ class Shedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeighedBundle:
-    """A bundle that may move, with the figure it is chosen by."""
+    """A bundle that may move, with the figure by which it is chosen."""
 
     load: float
     bundle_id: str
@@ -57,10 +57,8 @@ class WeighedBundle:
 def may_move(
     cluster: Cluster, bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> bool:
-    """Return True if a bundle may be proposed.
-
-    Its load is known, it is not a broker's own, its namespace is not excluded, and it has neither an act under way nor
-    moved within the grace period.
+    """Return True if a bundle may be proposed: its load is known, its namespace is neither a broker's own nor excluded, no action on it
+    is in progress, and it was not moved within the grace period.
     """
     if bundle.load is None or bundle.bundle_id in cluster.resting:
         return False
@@ -80,27 +78,29 @@ def heaviest_first(
     state: BalanceState,
     now_ms: int,
 ) -> list[WeighedBundle]:
-    """The bundles of a broker that may move, by load descending, then by name."""
+    """Return the bundles of a broker that may move, with their `figure`, by load descending, then by name."""
     weighed = [
         WeighedBundle(figure(bundle.load), bundle.bundle_id)
         for bundle in cluster.bundles_of(broker)
         if bundle.load is not None and may_move(cluster, bundle, settings, state, now_ms)
     ]
-    return sorted(weighed, key=lambda one: (-one.load, one.bundle_id))
+    return sorted(weighed, key=lambda bundle: (-bundle.load, bundle.bundle_id))
 
 
 def short_term_byte_rate(load: BundleLoad) -> float:
-    """Bytes per second over the last samples."""
+    """Return the bytes per second over the last samples."""
     return load.short_term.byte_rate
 
 
 def short_term_msg_rate(load: BundleLoad) -> float:
-    """Messages per second over the last samples."""
+    """Return the messages per second over the last samples."""
     return load.short_term.msg_rate
 
 
 def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[WeighedBundle]:
-    """From the front until `needed` is reached, at least one: the choice of `overload` and `threshold`."""
+    """Return the first bundles whose loads add up to `needed`, at least one if there is any. `overload` and `threshold` choose in this
+    way.
+    """
     taken = 0.0
     picked: list[WeighedBundle] = []
     for bundle in weighed:
@@ -120,9 +120,11 @@ def shed_byte_rate(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Moves of at least `needed` bytes per second off the broker, heaviest bundles first, or why there is none.
+    """Return moves of at least `needed` bytes per second off the broker, if it has as much, heaviest bundles first and without a
+    destination.
 
-    One bundle stays. Pulsar takes the last one too if the broker reports more than the sum of its bundles.
+    If there is none, return no moves and the refusal. One bundle stays; Pulsar takes the last one too if the broker reports more than the
+    sum of its bundles.
     """
     owned = cluster.bundles_of(broker)
     if len(owned) < 2:
@@ -140,7 +142,7 @@ def shed_byte_rate(
 
 
 def stale_reports(cluster: Cluster, settings: BalanceSettings, now_ms: int) -> dict[str, MoveRefusal]:
-    """The brokers whose report is older than `report_ttl_seconds`, each with the refusal that says so."""
+    """Return a refusal for each broker whose report is older than `report_ttl_seconds`."""
     most_ms = settings.report_ttl_seconds * 1_000
     ages = {name: now_ms - report.reported_at for name, report in cluster.reporting}
     return {
@@ -151,7 +153,7 @@ def stale_reports(cluster: Cluster, settings: BalanceSettings, now_ms: int) -> d
 
 
 def too_few_brokers(cluster: Cluster) -> MoveRefusal | None:
-    """Why nothing can be moved at all: with fewer than two brokers there is no destination."""
+    """Return the refusal for a cluster with fewer than two reporting brokers, which has no destination. None for other clusters."""
     reporting = len(cluster.reporting)
     if reporting >= 2:
         return None

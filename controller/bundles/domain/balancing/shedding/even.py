@@ -1,21 +1,22 @@
-"""Cleave's own shedder, and the default: bring brokers that stand out back to the mean, with few moves.
+"""Cleave's own shedder, and the default: brings brokers far from the mean usage back towards it, with few moves.
 
-There is a band around the mean usage. A broker is *hot* above it by more than `even_hot_band`, *cold* below it by
-more than `even_cold_band` (shares of the mean). With all brokers inside, the standard deviation is at most the mean
-times the root of hot x cold, and the settings keep that below `even_target_spread`. A broker outside for
-`even_hits` cycles in a row is brought to the goal, which is a little closer to the mean. A hot broker gives to the
-emptiest brokers, a cold one takes from the fullest. And:
+There is a band around the mean usage. A broker is *hot* above it by more than `even_hot_band`, *cold* below it by more than
+`even_cold_band` (shares of the mean). If all brokers are inside, the standard deviation is at most the mean times the square root of
+`even_hot_band` x `even_cold_band`, and the settings keep this product below the square of `even_target_spread`. A broker outside for
+`even_hits` cycles in a row is brought to the goal, which is a little closer to the mean. A hot broker gives to the emptiest brokers, a
+cold one takes from the fullest. Further rules:
 
-- Usage is the reading of the moment, never smoothed, so load that is gone moves nothing (PIP-217).
-- Noise is kept out by the hits, and by `even_min_usage_gap` where the whole cluster idles.
-- A broker that gave or took waits until its report is `even_settle_seconds` younger than that. The others go on.
-- No later move can undo a move: either both brokers stay on their side of the mean, or the fuller of the two
-  becomes emptier by a whole band, which a move back could not do as well.
-- Of the bundles that fit the heaviest goes first, so that few move.
+- Usage is the present reading, never smoothed, so load that has ended moves nothing (PIP-217).
+- The hits keep noise out, and so does `even_min_usage_gap` if the whole cluster is idle.
+- A broker that gave or received a bundle waits for a report at least `even_settle_seconds` newer than the move. The other brokers do not
+  wait.
+- No later move can undo a move. Either both brokers stay on their side of the mean, or the fuller of the two becomes emptier by a whole
+  band; the reverse move cannot meet this condition.
+- Of the bundles that fit, the heaviest goes first, so that few move.
 
-A bundle counts as its share of its broker's traffic, times the broker's usage. Between brokers of different size
-that is scaled by their limits. So usage that no bundle causes is counted as caused by the bundles. The effect is
-that a move relieves the broker of less than estimated.
+A bundle counts as its share of its broker's traffic, times the broker's usage. Between brokers of different size this usage is scaled by
+the brokers' limits. Usage that no bundle causes is counted as caused by the bundles, so a move relieves the broker of less than
+estimated.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from controller.bundles.domain.cluster import BrokerReport, Cluster
 
 
 def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Decide by the rule that this module describes."""
+    """Return moves that bring hot brokers down and cold brokers up to their goals, with destinations, and the refusals. The state counts
+    the cycles outside the band.
+
+    No broker is moved from or to without two fresh reports, without load, while it settles after its last move, or before it has been
+    outside its band for `even_hits` cycles.
+    """
     old = stale_reports(cluster, settings, now_ms)
     refusals = list(old.values())
     few = too_few_brokers(cluster)
@@ -56,14 +62,14 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
         refusals.append(
             MoveRefusal(MoveRefusalReason.WITHIN_TARGET, metric="spread", value=levels.spread, needed=target)
         )
-    moves, left = _level(levels, ready, hot, cold, settings)
-    return Shedding(tuple(moves), (*refusals, *left), state)
+    moves, further_refusals = _level(levels, ready, hot, cold, settings)
+    return Shedding(tuple(moves), (*refusals, *further_refusals), state)
 
 
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
 ) -> dict[str, MoveRefusal]:
-    """Brokers whose report may still describe the time before their last move."""
+    """Return a refusal for each broker whose report may still describe the time before its last move."""
     refusals = {}
     for name, report in reports.items():
         touched = max(state.unloaded_brokers.get(name, -1), state.filled_brokers.get(name, -1))
@@ -76,7 +82,7 @@ def _settling(
 
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
-    """One more hit for each broker whose new report is outside its band; those inside start again from 0."""
+    """Return the state with one more hit for each broker whose new report is outside its band; brokers inside have no hits."""
     counted = [name for name in levels.load if name not in waiting]
     hit = {name: int(levels.cluster.is_new(name)) for name in counted}
     hot = {name: state.hot_hits.get(name, 0) + hit[name] for name in counted if levels.is_hot(name)}
@@ -100,13 +106,17 @@ def _level(
     cold: frozenset[str],
     settings: BalanceSettings,
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first."""
+    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first, up to `max_moves_per_cycle` moves. Changes
+    `levels`.
+
+    A refusal is returned for each hot broker that could give nothing, and one if the limit of moves was reached.
+    """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
-    most = settings.max_moves_per_cycle or len(levels.cluster.bundles)
+    max_moves = settings.max_moves_per_cycle or len(levels.cluster.bundles)
     for source in sorted(hot, key=lambda name: (-levels.load[name], name)):
         gave = 0
-        while levels.load[source] > levels.hot_goal and len(moves) < most:
+        while levels.load[source] > levels.hot_goal and len(moves) < max_moves:
             needed = levels.load[source] - levels.hot_goal
             move = pick_for(levels, source, levels.emptiest(ready - {source}), needed, MoveReason.OVERLOADED)
             if isinstance(move, MoveRefusal):
@@ -115,28 +125,32 @@ def _level(
             moves.append(levels.perform(move))
             gave += 1
     for destination in sorted(cold, key=lambda name: (levels.load[name], name)):
-        moves += _fill(levels, destination, ready - {destination}, most - len(moves))
-    if len(moves) >= most:
+        moves += _fill(levels, destination, ready - {destination}, max_moves - len(moves))
+    if len(moves) >= max_moves:
         refusals.append(
-            MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(moves), needed=most)
+            MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(moves), needed=max_moves)
         )
     return moves, refusals
 
 
-def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], most: int) -> list[Move]:
-    """Moves from the fullest brokers until the destination has reached its goal or no bundle fits."""
+def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], max_moves: int) -> list[Move]:
+    """Move bundles from the fullest brokers to the destination until it has reached its goal, no bundle fits, or `max_moves` are made.
+    Changes `levels`.
+
+    Brokers at or below the mean give nothing.
+    """
     moves: list[Move] = []
-    left = {name for name in sources if levels.load[name] > levels.mean}
-    while left and levels.load[destination] < levels.cold_goal and len(moves) < most:
-        source = min(left, key=lambda name: (-levels.load[name], name))
+    givers = {name for name in sources if levels.load[name] > levels.mean}
+    while givers and levels.load[destination] < levels.cold_goal and len(moves) < max_moves:
+        source = min(givers, key=lambda name: (-levels.load[name], name))
         needed = (levels.cold_goal - levels.load[destination]) / levels.scale(source, destination)
         move = pick_for(
             levels, source, [destination], min(needed, levels.above_mean(source)), MoveReason.UNDERLOADED
         )
         if isinstance(move, MoveRefusal):
-            left.discard(source)
+            givers.discard(source)
             continue
         moves.append(levels.perform(move))
         if not levels.load[source] > levels.mean:
-            left.discard(source)
+            givers.discard(source)
     return moves

@@ -51,8 +51,8 @@ class EvenLevels:
         fullest = min(self.load, key=lambda name: (-self.load[name], name))
         self._resource = dominating_resource(reports[fullest].resources, settings.weights)
         limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}
-        known = all(limit > 0 for limit in limits.values())
-        self._capacity = limits if known else dict.fromkeys(limits, 1.0)
+        all_limited = all(limit > 0 for limit in limits.values())
+        self._capacity = limits if all_limited else dict.fromkeys(limits, 1.0)
         total = sum(self._capacity.values())
         # The usage that every broker would have if all were equally used, whatever their size.
         self.mean = sum(self.load[name] * self._capacity[name] for name in self.load) / total
@@ -61,12 +61,12 @@ class EvenLevels:
 
     @property
     def hot_goal(self) -> float:
-        """The usage a hot broker is brought down to."""
+        """Usage to which a hot broker is brought down."""
         return self.mean * (1 + self.settings.even_hot_goal)
 
     @property
     def cold_goal(self) -> float:
-        """The usage a cold broker is brought up to."""
+        """Usage to which a cold broker is brought up."""
         return self.mean * (1 - self.settings.even_cold_goal)
 
     @property
@@ -94,13 +94,13 @@ class EvenLevels:
         return self.load[name] < self.cold_bound
 
     def reading(self, name: str) -> BrokerReading:
-        """The broker's usage before the first move, and the end of the band on its side of the mean."""
+        """Return the broker's usage before the first move, and the end of the band on its side of the mean."""
         usage = self._before[name]
         bound = self.hot_bound if usage >= self.mean else self.cold_bound
         return BrokerReading(name, "usage", usage, bound)
 
     def above_mean(self, name: str) -> float:
-        """Usage above the mean; negative below it."""
+        """Return the usage above the mean; negative below it."""
         return self.load[name] - self.mean
 
     def scale(self, source: str, destination: str) -> float:
@@ -108,11 +108,13 @@ class EvenLevels:
         return self._capacity[source] / self._capacity[destination]
 
     def emptiest(self, names: Iterable[str]) -> list[str]:
-        """The few least loaded, by load, then by name."""
+        """Return the few least loaded of these brokers, by load, then by name."""
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
     def bundles_of(self, broker: str) -> list[SharedBundle]:
-        """Return the bundles that may leave the broker, by share, then by name; without bundles that this cycle moved here."""
+        """Return the bundles that may leave the broker and have traffic, lightest share first, then by name. The shares are computed at
+        the first call, so bundles that this cycle moves to the broker afterwards are missing.
+        """
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)
             weigher = _Weigher(self._resource, owned)
@@ -128,7 +130,9 @@ class EvenLevels:
         return may_move(self.cluster, bundle, self.settings, self._state, self._now_ms)
 
     def perform(self, move: Move) -> Move:
-        """Counts the move as made; returns it."""
+        """Record the move as made, in the usages, the bundles of both brokers, and the occupancy. Return the move, which must come from
+        `pick_for`.
+        """
         destination = str(move.destination)
         self._bundles[move.source].remove(SharedBundle(move.load, move.bundle_id))
         self.bundles_of(destination)  # to compute its shares from the load before anything was moved to it
@@ -148,7 +152,7 @@ class _Weigher:
         self._totals = totals((bundle.stats or _NOTHING for bundle in owned), self._figures)
 
     def share(self, bundle: Bundle) -> float:
-        """0 to 1; 0 where there is no traffic."""
+        """Return the bundle's share of its broker's traffic, 0 to 1; 0 if there is no traffic."""
         return share_of(bundle.stats or _NOTHING, self._totals, self._figures)
 
 

@@ -1,4 +1,4 @@
-"""Which bundle `even` moves between two brokers: the heaviest that fits, never one that a later move would return."""
+"""Chooses the bundle that `even` moves between two brokers: the heaviest that fits, never one that a later move would return."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last b
 def pick_for(
     levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
 ) -> Move | MoveRefusal:
-    """The best move off `source` that relieves it of about `needed`, to the first destination that may take it.
+    """Return the best move off `source` that relieves it of about `needed` usage, to the first destination that may take it, or the
+    refusal.
 
-    First comes the heaviest bundle within `needed` and the destination's room. While the broker in need is still
-    outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean,
-    then the lightest that makes the fuller of the two emptier by a band.
+    First comes the heaviest bundle within `needed` and the destination's room. While the broker to be relieved or filled (`reason` says
+    which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean, then
+    the lightest that makes the fuller of the two emptier by a band. The last bundle of a broker stays.
     """
     if levels.remaining[source] < 2:
         return MoveRefusal(
@@ -47,7 +48,9 @@ def _in_order(
     *,
     exceed: bool,
 ) -> Iterator[SharedBundle]:
-    """Candidates from best to worst. Lazy, because the first is nearly always taken."""
+    """Yield the candidates from best to worst. Lazy, because the first is nearly always taken. `exceed`: bundles heavier than `needed`
+    follow.
+    """
     scale = levels.scale(source, destination)
     wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)
     fitting = bisect_right(bundles, wanted, key=lambda bundle: bundle.share)
@@ -64,19 +67,19 @@ def _in_order(
 def _relieving(
     levels: EvenLevels, source: str, destination: str, bundles: Iterable[SharedBundle]
 ) -> Iterator[SharedBundle]:
-    """Bundles after whose move the fuller of the two is emptier than the source was before, by a whole band.
+    """Return the bundles after whose move both brokers are below the source's present usage by at least a whole band.
 
-    And the two are no further apart than before. Between brokers of different size the first does not imply that: a
-    small one could be emptied into a large one that hardly notices.
+    Also, the difference between the two must not grow. Between brokers of different size the first condition does not imply the second: a
+    small broker could be emptied into a large one whose usage hardly changes.
     """
     before, scale = levels.load[source], levels.scale(source, destination)
     apart = before - levels.load[destination]
     gain = max(levels.mean * levels.settings.even_hot_band, levels.settings.even_min_usage_gap)
-    most = before - gain * (1 - _ROUNDING)
+    max_usage = before - gain * (1 - _ROUNDING)
     return (
         bundle
         for bundle in bundles
-        if before - bundle.share <= most
-        and levels.load[destination] + bundle.share * scale <= most
+        if before - bundle.share <= max_usage
+        and levels.load[destination] + bundle.share * scale <= max_usage
         and bundle.share * (1 + scale) <= 2 * apart
     )

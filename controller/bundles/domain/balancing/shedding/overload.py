@@ -1,9 +1,9 @@
-"""Shed from brokers near their limit: Pulsar's `OverloadShedder`.
+"""Sheds from brokers near their limit: Pulsar's `OverloadShedder`.
 
-A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come five
-points below it, heaviest bundles first. It names no destination. So in a cluster that is evenly and heavily loaded,
-bundles circulate. Below the threshold nothing happens, however uneven the load is. Different from Pulsar: the last
-bundle stays, and equal bundles are ordered by name. (Pulsar 3.0 took the plain maximum.)
+A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come five points below it,
+heaviest bundles first. The shedder names no destination. So in a cluster that is evenly and heavily loaded, bundles circulate. Below the
+threshold nothing happens, however uneven the load is. Different from Pulsar: the last bundle stays, and equal bundles are ordered by
+name. (Pulsar 3.0 took the plain maximum.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MARGIN: Final = 0.05
 
 
 def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Decide by the rule that this module describes."""
+    """Return moves without a destination off each broker at or above `overloaded_usage`, and a refusal for each other broker. The state
+    does not change.
+    """
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)

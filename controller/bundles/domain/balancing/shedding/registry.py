@@ -17,10 +17,10 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class RegisteredShedder:
-    """A shedder, and what the rest of balancing must know of it.
+    """A shedder, and the properties that the rest of balancing uses.
 
-    `by_usage`: it goes by what brokers report of their resources, so that a broker whose usage is unknown cannot take
-    part. `by_averages`: by usage over time, which a move changes slowly.
+    `by_usage`: the shedder uses the resources that brokers report, so that a broker whose usage is unknown cannot take part.
+    `by_averages`: it uses usage averaged over time, which a move changes slowly.
     """
 
     shed: Shedder
@@ -39,9 +39,9 @@ SHEDDERS: Mapping[str, RegisteredShedder] = {
 
 
 def shedder(name: str) -> RegisteredShedder:
-    """The shedder of that name; raises InvalidInput listing the known ones."""
+    """Return the shedder of that name. Raises InvalidInput, which lists the names, for another one."""
     try:
         return SHEDDERS[name]
     except KeyError:
-        known = ", ".join(sorted(SHEDDERS))
-        raise InvalidInput(f"shedder {name!r} is unknown; choose one of {known}") from None
+        names = ", ".join(sorted(SHEDDERS))
+        raise InvalidInput(f"shedder {name!r} is unknown; choose one of {names}") from None

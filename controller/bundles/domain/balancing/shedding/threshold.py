@@ -1,16 +1,14 @@
-"""Shed from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
+"""Sheds from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
 
-Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to come
-five points below that line (not below the mean, as Pulsar's page says), unless that is less than
-`threshold_min_byte_rate`. If none does and `threshold_lower_boundary` is set, the busiest broker gives up half a
-margin once some broker is a margin below the mean.
+Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to come five points below that
+line (not below the mean, as Pulsar's page says), unless the amount is less than `threshold_min_byte_rate`. If no broker does and
+`threshold_lower_boundary` is set, the busiest broker gives up half a margin once some broker is a margin below the mean.
 
-Different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and
-`strict_pulsar` does so too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are
-ordered by name.
+Different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and `strict_pulsar` does so
+too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are ordered by name.
 
-As in Pulsar, and the reason why this is not the default: after a move the average still shows the past, so a broker
-that is no longer above the mean goes on shedding (PIP-217). And within the margin nothing happens at all.
+As in Pulsar, and the reason why this is not the default: after a move the average still shows the past, so a broker whose present usage
+is at the mean continues to shed (PIP-217). Within the margin nothing happens at all.
 """
 
 from __future__ import annotations
@@ -32,7 +30,9 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Decide by the rule that this module describes."""
+    """Return moves without a destination off brokers above the line, or the lower-boundary move, and the refusals. The state holds the
+    advanced averages.
+    """
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)

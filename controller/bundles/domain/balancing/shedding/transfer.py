@@ -1,21 +1,20 @@
-"""Move from the fullest brokers to the emptiest: Pulsar's `TransferShedder`, of its extensible manager.
+"""Moves bundles from the fullest brokers to the emptiest: Pulsar's `TransferShedder`, of its extensible manager.
 
-Load is a moving average of what a broker reports of itself (`broker_averages` in the state). The cycle acts once the
-population standard deviation has been above `transfer_target_std`, or a broker underloaded or overloaded, for more
-than `transfer_hits` cycles in a row. Then at most `transfer_max_sources` brokers give half the difference to the
-emptiest one. Of their `transfer_top_bundles` heaviest bundles the lightest goes first. A bundle that is too heavy goes
-in exchange for others.
+Load is a moving average of the usage that a broker reports (`broker_averages` in the state). The cycle acts once the population standard
+deviation has been above `transfer_target_std`, or a broker underloaded or overloaded, for more than `transfer_hits` cycles in a row. Then
+at most `transfer_max_sources` brokers give half the difference to the emptiest one. Of their `transfer_top_bundles` heaviest bundles the
+lightest goes first. A bundle that is too heavy goes in exchange for others.
 
 Different from Pulsar:
 
-- What is swapped back is subtracted from what was given. Pulsar does so only while debug logging is on;
-  `strict_pulsar` leaves it out too.
+- The load that is swapped back is subtracted from the load given. Pulsar subtracts it only while debug logging is on; `strict_pulsar`
+  does not subtract it.
 - Brokers whose report is too old are not chosen.
 - A bundle that is swapped back must be one that may move, and is never the destination's last.
 - A broker that reports no usage gives nothing. Pulsar divides 0 by 0, and the result limits nothing.
 
-As in Pulsar: within `transfer_delay_seconds` of a broker's shedding the whole cycle waits, the mean is not computed
-again, and nothing is taken from a broker with one reported bundle.
+As in Pulsar: within `transfer_delay_seconds` of a broker's shedding the whole cycle waits, the mean is not computed again, and nothing is
+taken from a broker with one reported bundle.
 """
 
 from __future__ import annotations
@@ -43,7 +42,11 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 
 
 def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Decide by the rule that this module describes."""
+    """Return the exchanges of the cycle as moves with destinations, and the refusals. The state counts the cycles for which the condition
+    held; moves reset the count.
+
+    Returns no moves while a report is missing or settling, the load is within the target, or the condition has not held long enough.
+    """
     refusals, loads = _loads(cluster, settings, state, now_ms)
     if loads is None:
         return Shedding((), refusals, state)
@@ -61,16 +64,18 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
             MoveRefusalReason.HIT_COUNT, metric="cycles", value=hits, needed=settings.transfer_hits + 1
         )
         return Shedding((), (*refusals, early), state)
-    moves, left = _exchange_all(levels, cluster, settings, state, now_ms)
+    moves, further_refusals = _exchange_all(levels, cluster, settings, state, now_ms)
     if moves:
         state = replace(state, condition_hits=0)
-    return Shedding(tuple(moves), (*refusals, *left), state)
+    return Shedding(tuple(moves), (*refusals, *further_refusals), state)
 
 
 def _loads(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[tuple[MoveRefusal, ...], dict[str, BrokerAverages] | None]:
-    """Refusals, and the averages of the brokers that count; None where the cycle must wait."""
+    """Return refusals, and the averages of the brokers with a fresh report. The averages are None if the cycle must wait or fewer than
+    two brokers remain.
+    """
     few = too_few_brokers(cluster)
     if few is not None:
         return (few,), None
@@ -104,7 +109,7 @@ class Levels:
 
     @classmethod
     def of(cls, loads: dict[str, BrokerAverages]) -> Levels:
-        """All brokers, lowest first, then by name."""
+        """Order all brokers by usage, then by name."""
         ordered = sorted(loads.items(), key=lambda item: (item[1].usage, item[0]))
         usages = [averages.usage for _, averages in ordered]
         return cls(ordered, sum(usages) / len(usages), sum(u * u for u in usages), high=len(ordered) - 1)
@@ -117,16 +122,18 @@ class Levels:
 
     @property
     def lowest(self) -> tuple[str, BrokerAverages]:
-        """The emptiest broker to which nothing was moved."""
+        """The emptiest broker that has received no bundle."""
         return self.ordered[self.low]
 
     @property
     def highest(self) -> tuple[str, BrokerAverages]:
-        """The fullest broker that was not yet looked at."""
+        """The fullest broker that was not yet tried as a source."""
         return self.ordered[self.high]
 
     def offload(self, highest: float, lowest: float, amount: float) -> None:
-        """Moves `amount` of usage from one broker to the other."""
+        """Move `amount` of usage from the highest broker to the lowest, in the deviation. Count the source, and advance to the next
+        lowest broker.
+        """
         self.square_sum -= highest**2 + lowest**2
         self.square_sum += max(0.0, highest - amount) ** 2 + (lowest + amount) ** 2
         self.sources += 1
@@ -134,7 +141,11 @@ class Levels:
 
 
 def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, BrokerReading] | None:
-    """Why brokers are to give, with the figure that is beyond its bound; None while none is."""
+    """Return the reason for moves, with the figure that is beyond its bound; the first that applies of a high deviation, a broker with
+    low usage or low byte rate, and a broker with high usage.
+
+    None if no figure is beyond its bound.
+    """
     target = settings.transfer_target_std
     if levels.std > target:
         return MoveReason.OVERLOADED, BrokerReading(None, "std of usage", levels.std, target)
@@ -193,7 +204,7 @@ def _swappable(
     state: BalanceState,
     now_ms: int,
 ) -> Iterator[Bundle]:
-    """Bundles the destination may give back."""
+    """Yield the bundles that the destination may return."""
     if not settings.transfer_enabled:
         return iter(())
     return iter(transferable(cluster, destination, source, occupancy, settings, state, now_ms))

@@ -1,4 +1,4 @@
-"""One source and one destination of `transfer`: which bundles go, and which come back in exchange."""
+"""One source and one destination of `transfer`: selects the bundles to move, and the bundles that return in exchange."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def transferable(
 
 
 def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -> tuple[Bundle, ...]:
-    """The heaviest of a broker's bundles that count, the lightest of them first.
+    """Return the `transfer_top_bundles` heaviest of the broker's bundles, the lightest of them first.
 
-    Bundles of Pulsar's own namespaces, of excluded namespaces and those without traffic do not count.
+    Bundles of Pulsar's own namespaces, of excluded namespaces and without traffic do not count, nor bundles with placement policies
+    unless `shed_bundles_with_policies` is set.
     """
 
     def counts(bundle: Bundle) -> bool:
@@ -60,7 +61,7 @@ def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -
 
 
 def byte_rate_of(bundle: Bundle) -> float:
-    """Bytes per second at the latest reading."""
+    """Return the bytes per second of the latest reading; 0 without a reading."""
     return bundle.stats.byte_rate if bundle.stats else 0.0
 
 
@@ -68,7 +69,7 @@ def byte_rate_of(bundle: Bundle) -> float:
 class Exchange:
     """The bundles moved between two brokers while moves are decided. Rates are bytes per second.
 
-    `spare`: how many of its own bundles the destination may give back.
+    `spare`: number of its own bundles that the destination may return.
     """
 
     source: str
@@ -90,7 +91,7 @@ class Exchange:
         return (self._given - self._gained) / had if had else 0.0
 
     def refusal(self, cluster: Cluster, usage: float) -> MoveRefusal | None:
-        """Why the source can give nothing at all."""
+        """Return the reason for which the source can give nothing: fewer than two reported bundles, or no usage. None otherwise."""
         reported = len(reported_bundles(cluster, self.source, self.settings))
         if reported < 2:
             return MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, self.source, None, "bundles", reported, 2)
@@ -101,9 +102,10 @@ class Exchange:
     def run(
         self, bundles: Sequence[Bundle], back: Iterator[Bundle], share: float, reported: int
     ) -> MoveRefusal | None:
-        """Moves up to `share` of the source's throughput; a refusal if that is nothing.
+        """Add moves of up to `share` of the source's throughput to `moves`. Return None, or a refusal if no bundle could be moved.
 
-        Of the `reported` bundles, those that may not move included, one stays.
+        A bundle that exceeds the share goes only in exchange for bundles from `back`. `reported` is the number of the source's reported
+        bundles, including those that may not move; one of them stays.
         """
         target = self.reports[self.source].stats.byte_rate * share
         remaining = reported
@@ -124,7 +126,7 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """Return the bundles that must come back so that a bundle of `rate` can go; None if no exchange makes it fit.
+        """Return the bundles that must return so that a bundle of `rate` can go; None if no exchange makes it fit.
 
         `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
         """
@@ -145,11 +147,11 @@ class Exchange:
 
     def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
         transfer = self.settings.transfer_enabled
-        for other in swapped:
-            rate = byte_rate_of(other)
+        for returning in swapped:
+            rate = byte_rate_of(returning)
             self.moves.append(
                 Move(
-                    other.bundle_id,
+                    returning.bundle_id,
                     self.destination,
                     self.source,
                     rate,

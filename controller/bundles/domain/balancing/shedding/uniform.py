@@ -1,14 +1,12 @@
-"""Level the highest and the lowest broker by traffic: Pulsar's `UniformLoadShedder`.
+"""Levels the highest and the lowest broker by traffic: Pulsar's `UniformLoadShedder`.
 
-It acts when the highest message rate is more than `uniform_msg_rate_difference` above the lowest, otherwise when
-the highest byte rate is more than `uniform_byte_rate_ratio` times the lowest. The highest broker then gives up
-`unload_fraction` of the difference. A setting of 0 turns a rule off. There is one source in a cycle, usage does not
-count, and below the floors nothing is moved.
+It acts when the highest message rate is more than `uniform_msg_rate_difference` above the lowest, otherwise when the highest byte rate is
+more than `uniform_byte_rate_ratio` times the lowest. The highest broker then gives up `unload_fraction` of the difference. A setting of 0
+turns a rule off. There is one source in a cycle, usage does not count, and below the floors nothing is moved.
 
-Different from Pulsar: nothing is 32-bit. In Pulsar the amount to move stops at 2^31 - 1, and where every broker
-carries more than that (2.1 GB/s) the lowest rate is that constant. The last bundle stays. Equal bundles are ordered
-by name. As in Pulsar, the amount to move is cut to a whole number. (In Pulsar 3.0 a bundle could exceed what was
-left of it by 1000, in either metric.)
+Different from Pulsar: no value is 32-bit. In Pulsar the amount to move stops at 2^31 - 1, and if every broker carries more than that (2.1
+GB/s) the lowest rate is that constant. The last bundle stays. Equal bundles are ordered by name. As in Pulsar, the amount to move is cut
+to a whole number. (In Pulsar 3.0 a bundle could exceed the remaining amount by 1000, in either metric.)
 """
 
 from __future__ import annotations
@@ -56,7 +54,9 @@ class _Spread:
 
 
 def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Decide by the rule that this module describes."""
+    """Return moves without a destination off the broker with the highest message rate or byte rate, or the refusals. The state does not
+    change.
+    """
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)
@@ -102,8 +102,8 @@ def _shed(
     else:
         figure = short_term_msg_rate if spread.metric == "msg_rate" else short_term_byte_rate
         weighed = heaviest_first(cluster, spread.source, figure, settings, state, now_ms)
-        most = settings.max_unload_bundles
-        picked = _fitting(weighed, needed, most if most >= 0 else len(owned))[: len(owned) - 1]
+        max_bundles = settings.max_unload_bundles
+        picked = _fitting(weighed, needed, max_bundles if max_bundles >= 0 else len(owned))[: len(owned) - 1]
         if not picked:
             lightest = weighed[-1].load if weighed else None
             refusal = MoveRefusal(
@@ -111,16 +111,18 @@ def _shed(
             )
     because = BrokerReading(spread.source, spread.metric, spread.highest, bound)
     moves = tuple(
-        Move(one.bundle_id, spread.source, None, one.load, spread.metric, MoveReason.OVERLOADED, because)
-        for one in picked
+        Move(
+            bundle.bundle_id, spread.source, None, bundle.load, spread.metric, MoveReason.OVERLOADED, because
+        )
+        for bundle in picked
     )
     return Shedding(moves, (refusal,) if refusal else (), state)
 
 
-def _fitting(weighed: list[WeighedBundle], needed: int, most: int) -> list[WeighedBundle]:
+def _fitting(weighed: list[WeighedBundle], needed: int, max_bundles: int) -> list[WeighedBundle]:
     picked: list[WeighedBundle] = []
     for bundle in weighed:
-        if len(picked) >= most:
+        if len(picked) >= max_bundles:
             break
         if 0 < bundle.load <= needed:
             picked.append(bundle)

@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BundleTopic:
-    """One topic with where it lies and what it carries. Each partition is a topic; idle ones have empty stats.
+    """One topic with its hash and load. Each partition is a topic; idle ones have empty stats.
 
     Raises InvalidInput unless the hash is on the ring and the rates are finite and >= 0.
     """
@@ -47,7 +47,7 @@ class BundleTopic:
 
     @classmethod
     def of(cls, name: str, stats: BundleStats | None = None) -> Self:
-        """The topic of that name (short forms are completed), at its own hash."""
+        """Create the topic of that name (short forms are completed), at its own hash."""
         complete = canonical_topic_name(name)
         return cls(complete, topic_hash(complete), stats or BundleStats())
 
@@ -63,16 +63,14 @@ class Midpoint(StrEnum):
 class SplitOptions:
     """The parameters of every algorithm. The defaults are Pulsar's where Pulsar has the parameter.
 
-    - `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the most one bundle should
-      carry.
-    - `difference_percent`: how far above them a bundle must be before flow_or_qps_equally_divide cuts.
+    - `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the intended maximum of one bundle.
+    - `difference_percent`: percentage by which a bundle must exceed them before flow_or_qps_equally_divide cuts.
     - `midpoint`: None for each algorithm's own.
     - `positions`: cut points of specified_positions_divide; `force` takes them with fewer than two topics too.
-    - `parts`: how many range_equally_divide and load_equally_divide make.
-    - `topics`: names for specified_topic_count_equally_divide (one) and isolate_outstanding (none: those found by
-      load).
+    - `parts`: number of parts of range_equally_divide and load_equally_divide.
+    - `topics`: names for specified_topic_count_equally_divide (one) and isolate_outstanding (none: those found by load).
     - `outstanding_percent`: the share of either limit from which a hash is outstanding.
-    - `bundle_budget`: bundles the namespace may still gain, None for any number.
+    - `bundle_budget`: number of bundles that the namespace may still gain, None for any number.
 
     Raises InvalidInput at construction for values out of these bounds.
     """
@@ -103,7 +101,7 @@ class SplitOptions:
             raise InvalidInput(f"split option bundle_budget = {self.bundle_budget}; give 0 or more, or None")
 
     def load_share(self, msg_rate: float, byte_rate: float) -> float:
-        """The larger of both rates as a share of its limit: 1.0 is a full bundle."""
+        """Return the larger of both rates as a share of its limit: 1.0 is a full bundle."""
         return max(msg_rate / self.max_msg_rate, byte_rate / self.max_byte_rate)
 
 
@@ -124,9 +122,11 @@ class SplitRequest:
             (topic for topic in self.topics if self.bundle.contains(topic.hash_value)),
             key=lambda topic: (topic.hash_value, topic.name),
         )
-        for one, other in pairwise(inside):
-            if (one.hash_value, one.name) == (other.hash_value, other.name):
-                raise InvalidInput(f"topic {one.name} is listed twice in bundle {self.bundle}; list it once")
+        for topic, next_topic in pairwise(inside):
+            if (topic.hash_value, topic.name) == (next_topic.hash_value, next_topic.name):
+                raise InvalidInput(
+                    f"topic {topic.name} is listed twice in bundle {self.bundle}; list it once"
+                )
         object.__setattr__(self, "topics", tuple(inside))
 
 
@@ -142,7 +142,7 @@ class PartLoad:
 
 @dataclass(frozen=True, slots=True)
 class CutPoints:
-    """The answer of an algorithm: points in any order, and what it had to leave undone."""
+    """The answer of an algorithm: points in any order, and the parts of the request that it could not do."""
 
     points: Sequence[int]
     left_undone: tuple[CutRefusal, ...] = ()
@@ -150,9 +150,9 @@ class CutPoints:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Rising cut points strictly inside the bundle, what each part would carry, and what was left undone.
+    """Rising cut points strictly inside the bundle, the load of each part, and the parts of the request that were not done.
 
-    Any broker from Pulsar 2.11 on carries it out by `specified_positions_divide`, whichever algorithm found it.
+    Any broker from Pulsar 2.11 on performs the plan by `specified_positions_divide`, whichever algorithm made it.
     """
 
     bundle: NamespaceBundle
@@ -163,7 +163,9 @@ class SplitPlan:
 
     @classmethod
     def of(cls, algorithm: str, request: SplitRequest, answer: CutPoints) -> Self:
-        """Sums up the parts. Raises InvariantViolated for points that are not inside, or for none."""
+        """Create the plan of an algorithm's answer, with the load of each part. Raises InvariantViolated for no points, or a point not
+        inside the bundle.
+        """
         bundle = request.bundle
         cuts = tuple(sorted(set(answer.points)))
         if not cuts or not bundle.lower < cuts[0] <= cuts[-1] < bundle.upper:

@@ -22,7 +22,11 @@ from controller.bundles.domain.splitting.algorithms.specified_topic_count_equall
 
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Cuts around each topic. Refused where none stands out, no named one is found, or none fits into the budget."""
+    """Return the cuts around each outstanding or named topic, with refusals for named topics that are missing, topics that no cut can
+    separate, and topics over the budget.
+
+    Refused if no topic is outstanding, no named one is in the bundle, or none fits into the budget.
+    """
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):
         return refusal
@@ -47,14 +51,14 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Place], tuple[CutRefusal, ...]]:
-    found = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
-    at = {place_of(topic.hash_value) for topics in found.values() for topic in topics}
+    by_name = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
+    places_named = {place_of(topic.hash_value) for topics in by_name.values() for topic in topics}
     missing = tuple(
         CutRefusal(name, CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
-        for name, topics in found.items()
+        for name, topics in by_name.items()
         if not topics
     )
-    return _heaviest_first(request, [place for place in everywhere if place.at in at]), missing
+    return _heaviest_first(request, [place for place in everywhere if place.at in places_named]), missing
 
 
 def _found(request: SplitRequest, everywhere: Sequence[Place]) -> list[Place]:
@@ -69,9 +73,9 @@ def _found(request: SplitRequest, everywhere: Sequence[Place]) -> list[Place]:
     )
 
 
-def _heaviest_first(request: SplitRequest, some: list[Place]) -> list[Place]:
+def _heaviest_first(request: SplitRequest, unsorted: list[Place]) -> list[Place]:
     return sorted(
-        some, key=lambda place: (-request.options.load_share(place.msg_rate, place.byte_rate), place.at)
+        unsorted, key=lambda place: (-request.options.load_share(place.msg_rate, place.byte_rate), place.at)
     )
 
 
@@ -91,8 +95,8 @@ def _within_budget(
         if budget is None or len(taken | cuts) <= budget:
             taken |= cuts
         else:
-            left, needed = budget - len(taken), len(cuts - taken)
+            remaining, needed = budget - len(taken), len(cuts - taken)
             unaffordable.append(
-                CutRefusal(place.label, CutRefusalReason.AT_MAX_BUNDLES, "bundles", left, needed)
+                CutRefusal(place.label, CutRefusalReason.AT_MAX_BUNDLES, "bundles", remaining, needed)
             )
     return taken, tuple(unaffordable)

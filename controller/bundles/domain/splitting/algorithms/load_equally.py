@@ -1,17 +1,15 @@
-"""`load_equally_divide`: k parts whose heaviest is as light as k - 1 cuts can make it. Not in Pulsar.
+"""`load_equally_divide`: k parts, of which the heaviest is as light as k - 1 cuts can make it. Not in Pulsar.
 
-PIP-169's early text wanted an even division. What was released fills parts up to a fixed limit and leaves the rest
-to the last part. Here the load of a part is the larger of its two rates, each as a share of its limit, so that a
-part full of bytes and one full of messages can be compared.
+PIP-169's early text wanted an even division. The released algorithm fills parts up to a fixed limit and leaves the rest to the last part.
+Here the load of a part is the larger of its two rates, each as a share of its limit, so that a part full of bytes and one full of
+messages can be compared.
 
-The load of a part never shrinks when a place is added. So the least possible maximum can be found exactly. For a
-given bound, filling parts from the low end uses the fewest parts. A bound that fails is raised to the lightest part
-that was above it. A bound that holds is lowered to the heaviest part it made. Both ends of the search are always
-loads of real parts, and they meet.
+The load of a part never shrinks when a place is added. So the least possible maximum can be found exactly. For a given bound, filling
+parts from the low end uses the fewest parts. A bound that fails is raised to the lightest part that was above it. A bound that holds is
+lowered to the heaviest part it made. Both ends of the search are always loads of real parts, and they meet.
 
-Under that maximum each part, from the low end on, takes what is nearest to an even share of what is left. Idle
-places do not count: a cut lies midway between two loaded places. No division can be lighter than the hottest single
-place.
+Under that maximum each part, from the low end on, takes the load nearest to an even share of the remaining load. Idle places do not
+count: a cut lies midway between two loaded places. No division can be lighter than the hottest single place.
 """
 
 from __future__ import annotations
@@ -30,7 +28,11 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """`options.parts` parts; fewer, with a refusal, where fewer places carry load or the budget is smaller."""
+    """Return the cuts into `options.parts` parts of even load; fewer parts, with a refusal, if fewer places carry load or the budget is
+    smaller.
+
+    Refused if fewer than two places carry load.
+    """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)
     if isinstance(loaded, CutRefusal):
@@ -49,18 +51,18 @@ def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> list[int]:
-    """Index of the first place of every part but the lowest; 2 <= parts <= number of places."""
-    most = _least_maximum(loaded, parts, options)
+    """Return the index of the first place of every part but the lowest; 2 <= parts <= number of places."""
+    max_share = _least_maximum(loaded, parts, options)
     starts: list[int] = []
     first = 0
-    for left in range(parts - 1, 0, -1):
-        first = _even_end(loaded, first, left, most, options)
+    for parts_after in range(parts - 1, 0, -1):
+        first = _even_end(loaded, first, parts_after, max_share, options)
         starts.append(first)
     return starts
 
 
 def _least_maximum(loaded: Sequence[Place], parts: int, options: SplitOptions) -> float:
-    """The smallest load that the heaviest of `parts` neighbouring runs can have."""
+    """Return the smallest load (see `load_share`) that the heaviest of `parts` neighbouring runs can have."""
     low = max(options.load_share(place.msg_rate, place.byte_rate) for place in loaded)
     _, high, _ = _filled(loaded, 0, float("inf"), options)
     while low < high:
@@ -77,45 +79,50 @@ def _least_maximum(loaded: Sequence[Place], parts: int, options: SplitOptions) -
 def _filled(
     loaded: Sequence[Place], first: int, bound: float, options: SplitOptions
 ) -> tuple[int, float, float]:
-    """Parts used when each is filled up to the bound, their heaviest load, and the lightest that was too heavy.
+    """Fill parts from place `first` on, each up to the bound. Return the number of parts, the heaviest load of a part, and the lightest
+    load that exceeded the bound.
 
-    Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same part always
-    has the same sum. The loop works on plain numbers, because nearly all the time is spent in it.
+    Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same part always has the same sum. The
+    loop works on plain numbers, because nearly all the time is spent in it.
     """
-    most_msgs, most_bytes = options.max_msg_rate, options.max_byte_rate
+    max_msgs, max_bytes = options.max_msg_rate, options.max_byte_rate
     used, heaviest, broken = 1, 0.0, float("inf")
     msg_rate = byte_rate = 0.0
     for place in loaded[first:]:
         msg_rate += place.msg_rate
         byte_rate += place.byte_rate
-        share = max(msg_rate / most_msgs, byte_rate / most_bytes)
+        share = max(msg_rate / max_msgs, byte_rate / max_bytes)
         if share > bound:
             broken = min(broken, share)
             used += 1
             msg_rate, byte_rate = place.msg_rate, place.byte_rate
-            share = max(msg_rate / most_msgs, byte_rate / most_bytes)
+            share = max(msg_rate / max_msgs, byte_rate / max_bytes)
         heaviest = max(heaviest, share)
     return used, heaviest, broken
 
 
-def _even_end(loaded: Sequence[Place], first: int, left: int, most: float, options: SplitOptions) -> int:
-    """Return the end of the part from `first`: nearest to an even share, such that `left` parts can take the rest."""
+def _even_end(
+    loaded: Sequence[Place], first: int, parts_after: int, max_share: float, options: SplitOptions
+) -> int:
+    """Return the end of the part from place `first`: nearest to an even share, at most `max_share`, such that `parts_after` parts can
+    take the rest.
+    """
     lowest = bisect_left(
         range(len(loaded)),
         True,  # the later this part ends, the easier the rest
         first + 1,
-        len(loaded) - left,
-        key=lambda end: _filled(loaded, end, most, options)[0] <= left,
+        len(loaded) - parts_after,
+        key=lambda end: _filled(loaded, end, max_share, options)[0] <= parts_after,
     )
     _, remaining, _ = _filled(loaded, first, float("inf"), options)
-    wanted = remaining / (left + 1)
+    wanted = remaining / (parts_after + 1)
     msg_rate = byte_rate = 0.0
     best, distance = lowest, float("inf")
-    for end in range(first + 1, len(loaded) - left + 1):
+    for end in range(first + 1, len(loaded) - parts_after + 1):
         msg_rate += loaded[end - 1].msg_rate
         byte_rate += loaded[end - 1].byte_rate
         share = options.load_share(msg_rate, byte_rate)
-        if share > most:
+        if share > max_share:
             break
         if end >= lowest and abs(share - wanted) < distance:
             best, distance = end, abs(share - wanted)

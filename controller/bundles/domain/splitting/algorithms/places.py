@@ -1,8 +1,8 @@
-"""Topics grouped by what a cut can separate, and the cut between two such places.
+"""Topics grouped by place (topics that no cut can separate), and the cut between two places.
 
-Topics of one hash can never be separated. Nor can those at 0xfffffffe and 0xffffffff, because no boundary can lie
-between them: the last boundary is 0xffffffff. Grouping by *place* first keeps every answer valid. Loads of topics
-at one place are added, and a cut is never given twice and never on an end.
+Topics of one hash can never be separated. Nor can those at 0xfffffffe and 0xffffffff, because no boundary can lie between them: the last
+boundary is 0xffffffff. Grouping by *place* first keeps every answer valid. Loads of topics at one place are added, and a cut is never
+given twice and never on an end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAST_PLACE = LAST_HASH - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A group of topics that no cut can separate: where it lies, and its summed rates per second, in and out."""
+    """A group of topics that no cut can separate: its hash, and its summed rates per second, in and out."""
 
     at: int
     topics: tuple[BundleTopic, ...]
@@ -56,7 +56,7 @@ def place_of(hash_value: int) -> int:
 
 
 def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
-    """The groups, rising. The sums do not depend on the order of the topics."""
+    """Return the places of the topics, rising. The sums do not depend on the order of the topics."""
     ordered = sorted(topics, key=lambda topic: (topic.hash_value, topic.name))
     groups = ((at, tuple(group)) for at, group in groupby(ordered, lambda topic: place_of(topic.hash_value)))
     return tuple(
@@ -71,17 +71,16 @@ def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
 
 
 def cut_between(low: int, high: int, midpoint: Midpoint) -> int:
-    """A cut that leaves place `low` below and `high` (> `low`) at or above it: low < cut <= high.
+    """Return a cut that leaves place `low` below and `high` (> `low`) at or above it: low < cut <= high.
 
-    By the lower rule, neighbouring hashes would give `low` itself, and the lower topic would change sides. The cut
-    is then `high`.
+    By the lower rule, neighbouring hashes would give `low` itself, and the lower topic would change sides. The cut is then `high`.
     """
     middle = low + (high - low) // 2 + (midpoint is Midpoint.UPPER)
     return max(middle, low + 1)
 
 
 def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusal | None:
-    """The refusal of a bundle with fewer than two topics, or with all its topics at one place."""
+    """Return the refusal for a bundle with fewer than two topics, or with all its topics at one place. None for other bundles."""
     subject = str(bundle)
     if len(topics) < 2:
         return CutRefusal(subject, CutRefusalReason.TOO_FEW_TOPICS, "topics", len(topics), 2)
@@ -91,7 +90,7 @@ def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusa
 
 
 def loaded_places(request: SplitRequest) -> tuple[Place, ...] | CutRefusal:
-    """The places with any load, at least two of them; else the refusal."""
+    """Return the places with any load, at least two of them; otherwise the refusal."""
     if refusal := too_few(request.bundle, request.topics):
         return refusal
     loaded = tuple(place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0)

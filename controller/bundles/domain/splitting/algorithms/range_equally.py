@@ -12,7 +12,7 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def range_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """`options.parts` widths; fewer, with a refusal, where the bundle is narrower or the budget smaller."""
+    """Return the cuts into `options.parts` equal widths; fewer parts, with a refusal, if the bundle is narrower or the budget smaller."""
     bundle, options = request.bundle, request.options
     budget = LAST_HASH if options.bundle_budget is None else options.bundle_budget
     parts = min(options.parts, bundle.upper - bundle.lower, budget + 1)

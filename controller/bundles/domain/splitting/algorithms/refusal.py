@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class CutRefusalReason(StrEnum):
-    """Why there is no cut. The comment says what `value` and `needed` hold."""
+    """Reason for which there is no cut. The comment says what `value` and `needed` hold."""
 
     # The bundle.
     NOT_SPLITTABLE = "not-splittable"  # upper - lower; the least that can be cut
@@ -60,10 +60,10 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class CutRefusal:
-    """One thing that was not done. `subject`: the bundle's text, a topic, or a position.
+    """A part of a request that was not done. `subject`: the bundle's text, a topic, or a position.
 
-    What `value` and `needed` hold: see `CutRefusalReason`. `metric` names their kind (`msg_rate`, `byte_rate`,
-    `topics`, `hashes`, `bundles`, `hash`).
+    `CutRefusalReason` says what `value` and `needed` hold. `metric` names their kind (`msg_rate`, `byte_rate`, `topics`, `hashes`,
+    `bundles`, `hash`).
     """
 
     subject: str

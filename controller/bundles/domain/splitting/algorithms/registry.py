@@ -1,7 +1,7 @@
-"""The split algorithms by the name that a policy or an operator gives, and the one way to ask any of them.
+"""The split algorithms by the name that a policy or an operator gives, and the common function that runs one.
 
-Names are Pulsar's, in its exact case. A broker knows those in `PULSAR_ALGORITHMS` by itself. For the others it is
-given the cut points as positions.
+Names are Pulsar's, in its exact case. A broker has the algorithms in `PULSAR_ALGORITHMS` itself. For the others it gets the cut points as
+positions.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
 
 
 def split_algorithm(name: str) -> SplitAlgorithm:
-    """The algorithm of that name; raises InvalidInput listing the known ones."""
+    """Return the algorithm of that name. Raises InvalidInput, which lists the names, for another one."""
     try:
         return SPLIT_ALGORITHMS[name]
     except KeyError:
-        known = ", ".join(SPLIT_ALGORITHMS)
-        raise InvalidInput(f"split algorithm {name!r} is unknown; choose one of {known}") from None
+        names = ", ".join(SPLIT_ALGORITHMS)
+        raise InvalidInput(f"split algorithm {name!r} is unknown; choose one of {names}") from None
 
 
 def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:

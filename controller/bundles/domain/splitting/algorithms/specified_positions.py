@@ -1,7 +1,7 @@
-"""`specified_positions_divide` (PIP-143): cut where the operator says.
+"""`specified_positions_divide` (PIP-143): cuts at positions that the operator gives.
 
-The answers are Pulsar's with two exceptions. A repeated position counts once; in Pulsar the whole split fails on it
-later. Positions outside the bundle are named; in Pulsar they are dropped silently.
+The answers are Pulsar's with two exceptions. A repeated position counts once; in Pulsar the whole split fails on it later. Positions
+outside the bundle are named; in Pulsar they are dropped silently.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from controller.domain.errors import InvalidInput
 
 
 def specified_positions(request: SplitRequest) -> CutPoints | CutRefusal:
-    """The positions strictly inside the bundle. Refused if there is none, or with fewer than two topics unless forced.
+    """Return the positions strictly inside the bundle, with a refusal for each other one. Refused if none is inside, or with fewer than
+    two topics unless forced.
 
     Raises InvalidInput, whatever the topics, if no position is given.
     """

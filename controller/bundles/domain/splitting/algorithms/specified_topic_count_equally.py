@@ -18,7 +18,7 @@ from controller.domain.pulsar_names import canonical_topic_name, partitioned_top
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """One cut. Refused with fewer than two of the topic's partitions in the bundle, or all of them at one place.
+    """Return one cut. Refused if fewer than two of the topic's partitions are in the bundle, or all of them are at one place.
 
     Raises InvalidInput unless `options.topics` names one topic.
     """
@@ -36,6 +36,6 @@ def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefus
 
 
 def topics_named(name: str, topics: Sequence[BundleTopic]) -> tuple[BundleTopic, ...]:
-    """The topic of that name, and its partitions if the name has no partition number."""
+    """Return the topic of that name, and its partitions if the name has no partition number. Empty if `topics` has none of these."""
     wanted = canonical_topic_name(name)
     return tuple(topic for topic in topics if wanted in (topic.name, partitioned_topic_of(topic.name)))

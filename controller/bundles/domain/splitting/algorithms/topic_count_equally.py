@@ -17,14 +17,14 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 
 
 def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """One cut between the two middle topics. Refused with fewer than two topics, or all of them at one place."""
+    """Return one cut between the two middle topics. Refused with fewer than two topics, or if all of them are at one place."""
     if refusal := too_few(request.bundle, request.topics):
         return refusal
     return CutPoints([middle_cut(request.topics, request.options.midpoint or Midpoint.LOWER)])
 
 
 def middle_cut(topics: Sequence[BundleTopic], midpoint: Midpoint) -> int:
-    """The cut that halves the number of topics, the lower of two equally good ones. They lie at two places or more."""
+    """Return the cut that halves the number of topics, the lower of two equally good ones. The topics must lie at two places or more."""
     below = 0
     gaps: list[tuple[int, int, int]] = []
     for low, high in pairwise(places(topics)):
