@@ -45,14 +45,6 @@ class Spread:
         on_each: Floats = np.maximum(reached[:, :, 1] - reached[:, :, 0], 0.0)
         return on_each
 
-    def below_hashes(self) -> Floats:
-        """Return the part of the load below each hash and below the end of the ring, of a steady distribution."""
-        points = np.arange(RING_SIZE + 1, dtype=np.float64)
-        if self.below is None:
-            return points / RING_SIZE
-        shares: Floats = np.maximum.accumulate(_reached(self.below[:1], points)[0])
-        return shares
-
     def sketch(self, hash_range: HashRange, step: int) -> tuple[float, ...]:
         """Return the key histogram of a range, in the bins of `key_sketch`: the part of the topic's load on each."""
         if self.below is None:
