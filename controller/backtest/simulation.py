@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import LoadSeries
-from controller.backtest.observation import Observation
+from controller.backtest.observing import observe
 from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
@@ -142,8 +142,8 @@ def simulate(
     series: LoadSeries, rule: Rule, conditions: Conditions | None = None, *, ask_always: bool = False
 ) -> Simulation:
     """Run the rule on the series. Raises the planners' errors for an action that does not fit the layout."""
-    run = _Run(series, rule, conditions or Conditions())
-    run.go(ask_always=ask_always)
+    run = _Run(series, rule, conditions or Conditions(), every_tick=ask_always or not rule.is_reactive)
+    run.go()
     return run.result()
 
 
@@ -188,7 +188,7 @@ class _Run:
     1`.
     """
 
-    def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions) -> None:
+    def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions, *, every_tick: bool) -> None:
         self.series, self.rule, self.conditions = series, rule, conditions
         self.steps_per_tick = _multiple(conditions.tick_seconds, series.step_seconds, "tick_seconds")
         self.ticks = series.steps // self.steps_per_tick
@@ -202,8 +202,16 @@ class _Run:
             now=series.start_ms,
         )
         self.spread = Spread.of(series)
-        self.observation = Observation(series, rule, _grain(conditions, series.step_seconds), self.spread)
+        self.observation = observe(
+            series,
+            rule,
+            _grain(conditions, series.step_seconds),
+            self.spread,
+            every_tick=every_tick,
+            has_consumers=conditions.consumers is not None,
+        )
         self.observation.relayout(self.layout, -1)
+        self.skips = self.observation.can_look_ahead and not every_tick
         self.consumers = _at_ticks(conditions.consumers, self.steps_per_tick, self.ticks)
         self.pending: list[_Pending] = []
         self.history = History()
@@ -213,15 +221,12 @@ class _Run:
         self.course = _Course()
         self._note_stretch(0)
 
-    def go(self, *, ask_always: bool) -> None:
+    def go(self) -> None:
         """Run from the first tick to the last."""
-        skips = self.rule.is_reactive and not ask_always and self.observation.can_look_ahead
-        if skips:
-            self.observation.skip_between_looks(has_consumers=self.consumers is not None)
         tick = 0
         while tick < self.ticks:
             changed = self._evaluate(tick)
-            tick = self._next_look(tick) if skips and not changed else tick + 1
+            tick = self._next_look(tick) if self.skips and not changed else tick + 1
 
     def instant(self, tick: int) -> int:
         """Return the end of the tick in milliseconds since the Unix epoch."""
@@ -237,8 +242,8 @@ class _Run:
         changed = self._commit_due(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
-        if evaluation.decisions and self.observation.is_lazy:
-            self.observation.settle()  # the sides decide whether there is an action, the rates decide on which segments
+        # The sides decide whether there is an action, the rates decide on which segments.
+        if evaluation.decisions and self.observation.settle():
             situation = replace(situation, loads=self.observation.records(tick))
             evaluation = self.rule.decide(situation)
         course = self.course
