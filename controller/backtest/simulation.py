@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import LoadSeries
-from controller.backtest.observation import Observation
+from controller.backtest.observing import observe
 from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
@@ -146,8 +146,8 @@ def simulate(
     InvalidInput for conditions that are no multiples of the series' step, the planners' errors for an action that
     does not fit the layout, and InvariantViolated for an action on a busy segment.
     """
-    run = _Run(series, rule, conditions or Conditions())
-    run.go(ask_always=ask_always)
+    run = _Run(series, rule, conditions or Conditions(), every_tick=ask_always or not rule.is_reactive)
+    run.go()
     return run.result()
 
 
@@ -194,7 +194,7 @@ class _Run:
     1`.
     """
 
-    def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions) -> None:
+    def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions, *, every_tick: bool) -> None:
         self.series, self.rule, self.conditions = series, rule, conditions
         self.steps_per_tick = _multiple(conditions.tick_seconds, series.step_seconds, "tick_seconds")
         self.ticks = series.steps // self.steps_per_tick
@@ -208,8 +208,16 @@ class _Run:
             now=series.start_ms,
         )
         self.spread = Spread.of(series)
-        self.observation = Observation(series, rule, _grain(conditions, series.step_seconds), self.spread)
+        self.observation = observe(
+            series,
+            rule,
+            _grain(conditions, series.step_seconds),
+            self.spread,
+            every_tick=every_tick,
+            has_consumers=conditions.consumers is not None,
+        )
         self.observation.relayout(self.layout, -1)
+        self.skips = self.observation.can_look_ahead and not every_tick
         self.consumers = _at_ticks(conditions.consumers, self.steps_per_tick, self.ticks)
         self.pending: list[_Pending] = []
         self.history = History()
@@ -219,17 +227,12 @@ class _Run:
         self.progress = _Progress()
         self._note_stretch(0)
 
-    def go(self, *, ask_always: bool) -> None:
-        """Run from the first tick to the last. `ask_always`: evaluate the rule at every tick, even if its answer
-        cannot differ.
-        """
-        skips = self.rule.is_reactive and not ask_always and self.observation.can_look_ahead
-        if skips:
-            self.observation.skip_between_looks(has_consumers=self.consumers is not None)
+    def go(self) -> None:
+        """Run from the first tick to the last."""
         tick = 0
         while tick < self.ticks:
             changed = self._evaluate(tick)
-            tick = self._next_look(tick) if skips and not changed else tick + 1
+            tick = self._next_look(tick) if self.skips and not changed else tick + 1
 
     def instant(self, tick: int) -> int:
         """Return the end of the tick in milliseconds since the Unix epoch."""
@@ -248,8 +251,8 @@ class _Run:
         has_changed = self._commit_due(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
-        if evaluation.decisions and self.observation.is_lazy:
-            self.observation.settle()  # the sides decide whether there is an action, the rates decide on which segments
+        # The sides decide whether there is an action, the rates decide on which segments.
+        if evaluation.decisions and self.observation.settle():
             situation = replace(situation, loads=self.observation.records(tick))
             evaluation = self.rule.decide(situation)
         progress = self.progress

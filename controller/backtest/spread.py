@@ -47,14 +47,6 @@ class Spread:
         shares: Floats = np.maximum(cumulative[:, :, 1] - cumulative[:, :, 0], 0.0)
         return shares
 
-    def below_hashes(self) -> Floats:
-        """Return the part of the load below each hash and below the end of the ring, of a steady distribution."""
-        points = np.arange(RING_SIZE + 1, dtype=np.float64)
-        if self.below is None:
-            return points / RING_SIZE
-        shares: Floats = np.maximum.accumulate(_cumulative_at(self.below[:1], points)[0])
-        return shares
-
     def sketch(self, hash_range: HashRange, step: int) -> tuple[float, ...]:
         """Return the key histogram of a range at this step, in the bins of `key_sketch`: the part of the topic's
         load on each bin. Empty if keys are distributed evenly.

@@ -66,19 +66,6 @@ def bucket_of(splits: Sequence[int], bucket_hash: int) -> int:
     return bisect_right(splits, bucket_hash)
 
 
-def forwardable_bucket(splits: Sequence[int], hashes: HashRange) -> int | None:
-    """Return the bucket that holds a replicated entry as a whole. None if the entry spans several buckets and must be
-    divided and batched again.
-
-    `hashes` are the smallest and the largest bucket hash in the entry, as its producer recorded them. They are not
-    the bounds of the bucket from which the entry came, because the boundaries of another cluster's layout may lie
-    anywhere. The caller must know that the entry's messages belong to one segment of the layout: an entry does not
-    record segment hashes.
-    """
-    first, last = bucket_of(splits, hashes.start), bucket_of(splits, hashes.end)
-    return first if first == last else None
-
-
 def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
     """Return the buckets as inclusive ranges, bucket 0 first; the ranges tile 0..65535."""
     return FULL_RANGE.cut_many(splits)

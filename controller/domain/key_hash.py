@@ -21,13 +21,6 @@ class KeyHash(NamedTuple):
     segment_hash: int
     bucket_hash: int
 
-    @property
-    def legacy_hash(self) -> int:
-        """The 31-bit form that old clients take modulo the partition count; only for layouts that consist of legacy
-        segments.
-        """
-        return (self.segment_hash << 16 | self.bucket_hash) & 0x7FFFFFFF
-
 
 def key_hash(key: str | bytes) -> KeyHash:
     """Return the hash of one message key; text is hashed by its UTF-8 bytes. Raises InvalidInput as `key_bytes` does."""

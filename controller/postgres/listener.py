@@ -14,10 +14,10 @@ Triggers send most notifications, for any change of the rows (`sql/schema`):
 | `cleave_topics` | `tenant/namespace` | `on_topics_of_namespace` | a topic became live or ceased to be, or has other properties |
 | `cleave_operations` | `topic:operation` | `on_operation_intended` | an operation was intended |
 | `cleave_consumers` | `topic` | `on_consumer_change` | a consumer registered or left |
-| | | `on_observed_rows`, `on_observed_update` | brokers list other consumers |
+| | | `on_consumer_change`, `on_observed_update` | brokers list other consumers |
 | `cleave_load` | empty | `on_load_change` | load records were written |
 | `cleave_policy` | `topic` | `on_topic_policy` | a topic's policy changed |
-| | | `on_mirror_paused` | a broker's own auto-scaler was turned on or off |
+| | | `on_topic_policy` | a broker's own auto-scaler was turned on or off |
 | | empty | `on_namespace_policy`, `on_cluster_policy` | the policy of a namespace or of the cluster changed |
 
 Statements send two more: `cleave_drains` (`topic`) by `store/topics/drains.py` when the drained segments of a subscription have

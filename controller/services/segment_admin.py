@@ -9,7 +9,6 @@ requests start the cooldowns. A segment in a live operation is refused. A `Plann
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper, naming
@@ -30,17 +29,6 @@ UNLOCKED_ATTEMPTS = 3
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the present layout and the policy's maximum number of buckets per segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """The reshape that would be applied to the layout of `epoch`. The segment ids may differ if the request
-    is submitted later.
-    """
-
-    topic: str
-    epoch: int
-    reshape: Reshape
 
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
@@ -80,18 +68,6 @@ def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
     hashes of the children after the first.
     """
     return lambda layout, max_buckets: reshape.plan_recut(layout, segment_ids, cut_points, max_buckets)
-
-
-def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner) -> Preview:
-    """Return the reshape that `submit` would intend. Writes nothing. Raises the errors of `submit`, except
-    for a busy segment and a lost race.
-    """
-    with store.single_statement() as tx:
-        view = reshape_intents.look(tx, topic)
-    view.demand_current()
-    layout, planned = _plan(store, view, planner)
-    _demand_capable(configured(planes, view.data_plane, view.name), layout, planned)
-    return Preview(view.name, view.layout.epoch, planned)
 
 
 def submit(

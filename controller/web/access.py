@@ -37,7 +37,6 @@ class Role(StrEnum):
     """Writes load, and has no other right."""
 
 
-CLIENT = Role.CLIENT
 _PEOPLE = frozenset({Role.READER, Role.OPERATOR, Role.ADMIN})
 _ROLES_WITH: Mapping[Right, frozenset[Role]] = MappingProxyType(
     {

@@ -25,7 +25,6 @@ BEGIN
     RAISE EXCEPTION 'The name of a % holds printable characters only: no space, no control or bidirectional character, no part . or ..', TG_TABLE_NAME
         USING ERRCODE = 'check_violation', CONSTRAINT = TG_TABLE_NAME || '_name_printable';
 END $$;
-COMMENT ON FUNCTION cleave.demand_name() IS 'Refuses the row, because its name has a character that names may not have.';
 
 CREATE TABLE cleave.topic (
     topic_id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -157,8 +156,6 @@ CREATE TABLE cleave.segment_parent (
     CONSTRAINT segment_parent_older CHECK (parent_id < child_id)
 );
 CREATE INDEX segment_parent_by_parent ON cleave.segment_parent (topic_id, parent_id);
-COMMENT ON CONSTRAINT segment_parent_child ON cleave.segment_parent IS 'The child of a link is a segment of the same topic.';
-COMMENT ON CONSTRAINT segment_parent_parent ON cleave.segment_parent IS 'The parent of a link is a segment of the same topic.';
 COMMENT ON CONSTRAINT segment_parent_older ON cleave.segment_parent IS 'A parent is older than its child: its id is smaller.';
 CREATE TRIGGER segment_parent_is_history BEFORE UPDATE OR DELETE ON cleave.segment_parent
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();

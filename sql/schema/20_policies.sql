@@ -75,19 +75,14 @@ CREATE TRIGGER policy_change_is_history BEFORE UPDATE OR DELETE ON cleave.policy
 -- `actor` of the changed row is not used: a manual update that sets only the policy leaves the previous actor in that column.
 CREATE FUNCTION cleave.note_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
+    changed jsonb := to_jsonb(coalesce(NEW, OLD));
     was jsonb := CASE WHEN TG_OP = 'INSERT' THEN '{}' ELSE coalesce(OLD.policy, '{}') END;
     now jsonb := CASE WHEN TG_OP = 'DELETE' THEN '{}' ELSE coalesce(NEW.policy, '{}') END;
     who text := coalesce(nullif(current_setting('cleave.actor', true), ''), session_user::text);
 BEGIN
-    IF was = now THEN
-        RETURN NULL;
-    ELSIF TG_ARGV[0] = 'topic' THEN
-        INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after) VALUES ('topic', NEW.name, NEW.topic_id, who, was, now);
-    ELSIF TG_ARGV[0] = 'cluster' THEN
-        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', who, was, now);
-    ELSE
-        INSERT INTO cleave.policy_change (level, name, actor, before, after)
-        VALUES ('namespace', coalesce(NEW.namespace, OLD.namespace), who, was, now);
+    IF was <> now THEN
+        INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after)
+        VALUES (TG_ARGV[0], coalesce(changed ->> 'name', changed ->> 'namespace'), (changed ->> 'topic_id')::bigint, who, was, now);
     END IF;
     RETURN NULL;
 END $$;

@@ -72,7 +72,6 @@ CREATE TABLE cleave.segment_drain (
     CONSTRAINT segment_drain_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT segment_drain_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
-COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS 'A segment is drained for a subscription that exists.';
 COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS 'A drained segment exists in the layout; read the layout again.';
 
 CREATE TABLE cleave.drain_backlog (
@@ -90,7 +89,6 @@ CREATE TABLE cleave.drain_backlog (
 COMMENT ON TABLE cleave.drain_backlog IS
     'Unacknowledged messages of a sealed segment, counted once a minute while the subscription drains it.';
 COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'Time at which the present number of messages was first counted.';
-COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog belongs to a subscription that exists.';
 COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS 'A backlog belongs to a segment that exists; read the layout again.';
 COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'A backlog is never negative.';
 
@@ -106,7 +104,6 @@ CREATE TABLE cleave.bucket_checkpoint (
     CONSTRAINT bucket_checkpoint_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
-COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
 COMMENT ON CONSTRAINT bucket_checkpoint_segment ON cleave.bucket_checkpoint IS
     'A checkpoint belongs to a segment that exists; read the layout again.';
 

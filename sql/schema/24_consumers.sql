@@ -42,7 +42,6 @@ CREATE TABLE cleave.departed_consumer (
 CREATE INDEX departed_consumer_by_age ON cleave.departed_consumer (departed_at);
 -- The index serves the limit on departed incarnations per subscription: a token holder can deregister incarnations that never existed.
 CREATE INDEX departed_consumer_of_subscription ON cleave.departed_consumer (topic_id, subscription, departed_at);
-COMMENT ON CONSTRAINT departed_consumer_subscription ON cleave.departed_consumer IS 'A consumer departs from a subscription that exists.';
 COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer IS 'A consumer left, expired or was replaced.';
 
 -- Register a consumer, for the client in applications and for the command line.
@@ -87,7 +86,6 @@ CREATE TABLE cleave.bucket_owner (
 COMMENT ON TABLE cleave.bucket_owner IS 'Owner of an entry bucket, since when, and the successor to which it is handed over.';
 COMMENT ON COLUMN cleave.bucket_owner.said IS 'Reason that the owner reported for not reading the bucket; NULL while it reads.';
 COMMENT ON COLUMN cleave.bucket_owner.said_since IS 'Time from which the reason in `said` holds; NULL without a reason.';
-COMMENT ON CONSTRAINT bucket_owner_subscription ON cleave.bucket_owner IS 'A bucket is owned for a subscription that exists.';
 COMMENT ON CONSTRAINT bucket_owner_segment ON cleave.bucket_owner IS 'A bucket belongs to a segment that exists; read the layout again.';
 COMMENT ON CONSTRAINT bucket_owner_range ON cleave.bucket_owner IS 'A bucket is a range of bucket hashes within 0..65535.';
 COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS 'A bucket with a successor has the time at which its release was requested.';

@@ -19,7 +19,6 @@ CREATE TABLE cleave.bucket_opening (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.bucket_opening IS
     'Position at which each bucket was last opened, and how many incarnations of consumers in turn opened the bucket there.';
-COMMENT ON CONSTRAINT bucket_opening_subscription ON cleave.bucket_opening IS 'A bucket is opened for a subscription that exists.';
 COMMENT ON CONSTRAINT bucket_opening_counts ON cleave.bucket_opening IS 'A recorded bucket was opened at least once.';
 
 CREATE TABLE cleave.message_delivery (
@@ -40,7 +39,6 @@ CREATE TABLE cleave.message_delivery (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.message_delivery IS
     'Messages whose handling failed, or began and has not ended. begun_by is the incarnation of the consumer that handles it.';
-COMMENT ON CONSTRAINT message_delivery_subscription ON cleave.message_delivery IS 'A message is delivered to a subscription that exists.';
 COMMENT ON CONSTRAINT message_delivery_counts ON cleave.message_delivery IS
     'A message was delivered at least once, and its deaths are between 0 and the number of its deliveries.';
 

@@ -29,7 +29,7 @@ COMMENT ON CONSTRAINT backtest_run_says_why ON cleave.backtest_run IS 'A failed 
 COMMENT ON CONSTRAINT backtest_run_inputs_named ON cleave.backtest_run IS 'The inputs of a backtest name policies, loads and prices.';
 
 CREATE TABLE cleave.backtest_result (
-    run_id     bigint  NOT NULL,
+    run_id     bigint  NOT NULL REFERENCES cleave.backtest_run,
     load       text    NOT NULL,
     policy     text    NOT NULL,
     seed       integer NOT NULL,
@@ -38,12 +38,10 @@ CREATE TABLE cleave.backtest_result (
     least_cost float8  NOT NULL,
     figures    jsonb   NOT NULL,
     PRIMARY KEY (run_id, load, policy, seed),
-    CONSTRAINT backtest_result_of_run FOREIGN KEY (run_id) REFERENCES cleave.backtest_run,
     CONSTRAINT backtest_result_costs CHECK (cost >= 0 AND least_cost >= 0 AND cost < 'infinity' AND least_cost < 'infinity')
 );
 COMMENT ON TABLE cleave.backtest_result IS
     'Cost of one policy on one load in segment-hours, the least cost that any policy can reach, and all counted figures.';
-COMMENT ON CONSTRAINT backtest_result_of_run ON cleave.backtest_result IS 'A result belongs to a run that exists.';
 COMMENT ON CONSTRAINT backtest_result_costs ON cleave.backtest_result IS 'A cost is a finite number of segment-hours that is not negative.';
 CREATE TRIGGER backtest_result_is_history BEFORE UPDATE ON cleave.backtest_result
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();

@@ -3,18 +3,16 @@
 
 CREATE TABLE cleave.policy_candidate (
     candidate_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    topic_id     bigint      NOT NULL,
+    topic_id     bigint      NOT NULL REFERENCES cleave.topic,
     override     jsonb       NOT NULL,
     proposed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     proposed_by  text        NOT NULL,
     reason       text        NOT NULL,
     state        text        NOT NULL DEFAULT 'shadow',
-    run_id       bigint,
+    run_id       bigint      REFERENCES cleave.backtest_run,
     ended_at     timestamptz,
     ended_by     text,
     outcome      text,
-    CONSTRAINT policy_candidate_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic,
-    CONSTRAINT policy_candidate_evidence FOREIGN KEY (run_id) REFERENCES cleave.backtest_run,
     CONSTRAINT policy_candidate_state_known CHECK (state IN ('shadow', 'promoted', 'refused', 'withdrawn')),
     CONSTRAINT policy_candidate_sets_something CHECK (jsonb_typeof(override) = 'object' AND override <> '{}'),
     CONSTRAINT policy_candidate_ended CHECK (
@@ -27,8 +25,6 @@ CREATE INDEX policy_candidate_by_evidence ON cleave.policy_candidate (run_id) WH
 COMMENT ON TABLE cleave.policy_candidate IS
     'One row per proposed policy: the parameters that it sets on top of the policy in force, who proposed it, and the outcome.';
 COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'Backtest that is evidence for or against the candidate; NULL: no backtest yet.';
-COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate belongs to a topic that exists.';
-COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS 'The evidence for a candidate is a backtest that exists.';
 COMMENT ON CONSTRAINT policy_candidate_state_known ON cleave.policy_candidate IS
     'A candidate is in shadow, promoted, refused or withdrawn.';
 COMMENT ON CONSTRAINT policy_candidate_sets_something ON cleave.policy_candidate IS
@@ -62,7 +58,7 @@ CREATE TRIGGER policy_candidate_before_update BEFORE UPDATE ON cleave.policy_can
 -- days.
 CREATE TABLE cleave.shadow_decision (
     shadow_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    candidate_id   bigint      NOT NULL,
+    candidate_id   bigint      NOT NULL REFERENCES cleave.policy_candidate,
     topic_id       bigint      NOT NULL,
     decided_at     timestamptz NOT NULL,
     epoch          bigint      NOT NULL,
@@ -75,8 +71,7 @@ CREATE TABLE cleave.shadow_decision (
     live_refusals  jsonb       NOT NULL,
     decision_id    bigint,
     outcome_digest text,
-    situation      text        NOT NULL,
-    CONSTRAINT shadow_decision_of_candidate FOREIGN KEY (candidate_id) REFERENCES cleave.policy_candidate
+    situation      text        NOT NULL
 );
 CREATE INDEX shadow_decision_newest ON cleave.shadow_decision (candidate_id, shadow_id);
 CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
@@ -84,6 +79,5 @@ COMMENT ON TABLE cleave.shadow_decision IS
     'Decisions and refusals of a candidate, with those of the live policy at the same evaluation; the former are never performed.';
 COMMENT ON COLUMN cleave.shadow_decision.decision_id IS 'Decision of the live policy at the same evaluation; NULL if it wrote none.';
 COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'Digest of the outcome; another row is written when the digest changes.';
-COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A shadow evaluation belongs to a candidate that exists.';
 CREATE TRIGGER shadow_decision_is_history BEFORE UPDATE ON cleave.shadow_decision
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();

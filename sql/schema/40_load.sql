@@ -42,6 +42,14 @@ CREATE TABLE cleave.load_run (
 CREATE INDEX load_run_watermark ON cleave.load_run (window_end DESC);
 CREATE INDEX load_run_by_applied ON cleave.load_run (applied_at);
 
+-- Return true if the rates, per second, are finite and not negative. All tables with load have these columns and use this rule.
+CREATE FUNCTION cleave.rates_are_valid(msg_rate_in double precision, byte_rate_in double precision,
+                                       msg_rate_out double precision, byte_rate_out double precision) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT least(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) >= 0
+       AND greatest(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) < 'infinity'::double precision;
+$$;
+
 CREATE TABLE cleave.segment_load (
     topic_id      bigint           NOT NULL,
     segment_id    bigint           NOT NULL,
@@ -56,28 +64,15 @@ CREATE TABLE cleave.segment_load (
     row_version   bigint           NOT NULL DEFAULT 1,
     PRIMARY KEY (topic_id, segment_id),
     CONSTRAINT segment_load_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment,
-    CONSTRAINT segment_load_rates_valid CHECK (
-        msg_rate_in >= 0 AND byte_rate_in >= 0 AND msg_rate_out >= 0 AND byte_rate_out >= 0
-        AND greatest(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) < 'infinity'::double precision)
+    CONSTRAINT segment_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out))
 );
 CREATE INDEX segment_load_by_source ON cleave.segment_load (source);
-COMMENT ON CONSTRAINT segment_load_segment ON cleave.segment_load IS 'A load record belongs to a segment that exists.';
 COMMENT ON CONSTRAINT segment_load_rates_valid ON cleave.segment_load IS 'Rates are finite and not negative.';
 
 -- Only material changes are written, so the table grows with the changes of load and not with the number of segments. Maintenance
 -- deletes rows that are older than the decision log keeps its rows.
 CREATE TABLE cleave.load_history (
-    topic_id      bigint           NOT NULL,
-    segment_id    bigint           NOT NULL,
-    msg_rate_in   double precision NOT NULL,
-    byte_rate_in  double precision NOT NULL,
-    msg_rate_out  double precision NOT NULL,
-    byte_rate_out double precision NOT NULL,
-    source        text             NOT NULL,
-    modified_at   timestamptz      NOT NULL,
-    cold_since    timestamptz,
-    silent_since  timestamptz,
-    recorded_at   timestamptz      NOT NULL DEFAULT clock_timestamp()
+    LIKE cleave.segment_load INCLUDING DEFAULTS, recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX load_history_of_segment ON cleave.load_history (topic_id, segment_id, recorded_at);
 CREATE INDEX load_history_by_age ON cleave.load_history USING brin (recorded_at);
@@ -144,7 +139,7 @@ $$;
 COMMENT ON FUNCTION cleave.add_sketch(real[], double precision, real[]) IS
     'Sum of two key histograms; a message of the older histogram counts `weight`.';
 
--- Adds counted messages to the key histogram of a segment. The weight of a message halves every half_life seconds.
+-- Adds counted messages to the key histogram of an ACTIVE segment. The weight of a message halves every half_life seconds.
 CREATE FUNCTION cleave.keep_sketch(of_topic bigint, of_segment bigint, counted real[], fresh_for double precision,
                                    half_life double precision)
 RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
@@ -158,5 +153,3 @@ RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
              FROM (SELECT cleave.add_sketch(k.bins, power(0.5, least(greatest(extract(epoch FROM excluded.sampled_at - k.sampled_at), 0)
                                                                      / half_life, 60)), excluded.bins) AS bins) added)
 $$;
-COMMENT ON FUNCTION cleave.keep_sketch(bigint, bigint, real[], double precision, double precision) IS
-    'Adds counted messages to the key histogram of an ACTIVE segment.';

@@ -3,27 +3,29 @@
 -- Thresholds in force, resolved parameter by parameter: topic, else namespace, else cluster, else default. Under strict_pulsar the load
 -- records of a topic follow the rule of Pulsar's reporter, so the aggregation reads that parameter too.
 CREATE VIEW cleave.threshold_in_force AS
-SELECT t.topic_id,
-       max(number) FILTER (WHERE parameter = 'split_msg_rate_in')   AS split_msg_rate_in,
-       max(number) FILTER (WHERE parameter = 'split_byte_rate_in')  AS split_byte_rate_in,
-       max(number) FILTER (WHERE parameter = 'split_msg_rate_out')  AS split_msg_rate_out,
-       max(number) FILTER (WHERE parameter = 'split_byte_rate_out') AS split_byte_rate_out,
-       max(number) FILTER (WHERE parameter = 'merge_msg_rate_in')   AS merge_msg_rate_in,
-       max(number) FILTER (WHERE parameter = 'merge_byte_rate_in')  AS merge_byte_rate_in,
-       max(number) FILTER (WHERE parameter = 'merge_msg_rate_out')  AS merge_msg_rate_out,
-       max(number) FILTER (WHERE parameter = 'merge_byte_rate_out') AS merge_byte_rate_out,
-       max(number) FILTER (WHERE parameter = 'load_change_threshold') AS load_change_threshold,
-       coalesce(bool_or(stored = 'true') FILTER (WHERE parameter = 'strict_pulsar'), false) AS strict_pulsar
+SELECT t.topic_id, k.*
   FROM cleave.topic t
   LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
  CROSS JOIN cleave.cluster_policy c
  CROSS JOIN LATERAL (
-       SELECT d.parameter, held.stored, coalesce(cleave.parameter_number(held.stored), cleave.parameter_number(d.value)) AS number
-         FROM cleave.policy_default d
-        CROSS JOIN LATERAL (SELECT cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy) AS stored) held
-        WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.parameter IN ('load_change_threshold', 'strict_pulsar')) k
- WHERE t.state <> 'deleted'
- GROUP BY t.topic_id;
+       SELECT max(number) FILTER (WHERE parameter = 'split_msg_rate_in')   AS split_msg_rate_in,
+              max(number) FILTER (WHERE parameter = 'split_byte_rate_in')  AS split_byte_rate_in,
+              max(number) FILTER (WHERE parameter = 'split_msg_rate_out')  AS split_msg_rate_out,
+              max(number) FILTER (WHERE parameter = 'split_byte_rate_out') AS split_byte_rate_out,
+              max(number) FILTER (WHERE parameter = 'merge_msg_rate_in')   AS merge_msg_rate_in,
+              max(number) FILTER (WHERE parameter = 'merge_byte_rate_in')  AS merge_byte_rate_in,
+              max(number) FILTER (WHERE parameter = 'merge_msg_rate_out')  AS merge_msg_rate_out,
+              max(number) FILTER (WHERE parameter = 'merge_byte_rate_out') AS merge_byte_rate_out,
+              max(number) FILTER (WHERE parameter = 'load_change_threshold') AS load_change_threshold,
+              max(number) FILTER (WHERE parameter = 'load_stale_after_seconds') AS load_stale_after_seconds,
+              coalesce(bool_or(stored = 'true') FILTER (WHERE parameter = 'strict_pulsar'), false) AS strict_pulsar
+         FROM (SELECT d.parameter, held.stored,
+                      coalesce(cleave.parameter_number(held.stored), cleave.parameter_number(d.value)) AS number
+                 FROM cleave.policy_default d
+                CROSS JOIN LATERAL (SELECT cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy) AS stored) held
+                WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'
+                   OR d.parameter IN ('load_change_threshold', 'load_stale_after_seconds', 'strict_pulsar')) parameters) k
+ WHERE t.state <> 'deleted';
 
 -- Length of a tick for each topic whose profile uses past load; the load memory has 45 ticks. A candidate with such a profile needs the
 -- same memory as a live policy. If both profiles use past load, the ticks follow the live policy.
@@ -53,11 +55,7 @@ CREATE TABLE staging.load_row (
 CREATE INDEX load_row_run ON staging.load_row (run_id);
 COMMENT ON COLUMN staging.load_row.seen_row_version IS 'Row version of the load record from which the row was computed; 0: there was none.';
 
-CREATE TABLE staging.source_row (
-    run_id      text        NOT NULL,
-    source      text        NOT NULL,
-    observed_at timestamptz NOT NULL
-);
+CREATE TABLE staging.source_row (run_id text NOT NULL, LIKE cleave.load_source);
 CREATE INDEX source_row_run ON staging.source_row (run_id);
 
 CREATE TABLE staging.tick_row (
@@ -166,7 +164,6 @@ BEGIN
     ON CONFLICT (topic_id, segment_id) DO NOTHING;
     DROP TABLE tick_given;
 END $$;
-COMMENT ON FUNCTION cleave.remember_loads(text, timestamptz) IS 'Appends the rates of a run to the load memories of their segments.';
 
 -- Merges the rows of one aggregation run. A run at or behind the watermark changes nothing. If a load record has changed since the run
 -- read it, the row is skipped and counted as outrun, because the next run computes it again.
@@ -176,8 +173,7 @@ RETURNS TABLE (written bigint, outrun bigint, applied boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     staged  bigint;
-    updated bigint;
-    added   bigint;
+    changed bigint;
 BEGIN
     LOCK TABLE cleave.load_run IN SHARE ROW EXCLUSIVE MODE;  -- the lock makes concurrent runs merge one after the other
     IF EXISTS (SELECT FROM cleave.load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
@@ -189,32 +185,29 @@ BEGIN
     END IF;
     PERFORM cleave.remember_loads(run, run_window_end);  -- first, because a change of the records wakes evaluations that read both
     SELECT count(*) INTO staged FROM staging.load_row s WHERE s.run_id = run;
-    UPDATE cleave.segment_load l
-       SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out,
-           byte_rate_out = s.byte_rate_out, source = s.source, modified_at = s.modified_at,
-           cold_since = s.cold_since, silent_since = s.silent_since, row_version = l.row_version + 1
-      FROM staging.load_row s
-     WHERE s.run_id = run AND l.topic_id = s.topic_id AND l.segment_id = s.segment_id AND l.row_version = s.seen_row_version;
-    GET DIAGNOSTICS updated = ROW_COUNT;
-    INSERT INTO cleave.segment_load AS l (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
-                                          source, modified_at, cold_since, silent_since)
-    SELECT s.topic_id, s.segment_id, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out,
-           s.source, s.modified_at, s.cold_since, s.silent_since
-      FROM staging.load_row s JOIN cleave.segment g USING (topic_id, segment_id)
-     WHERE s.run_id = run AND s.seen_row_version = 0 AND g.pruned_epoch IS NULL
-    ON CONFLICT (topic_id, segment_id) DO NOTHING;
-    GET DIAGNOSTICS added = ROW_COUNT;
+    MERGE INTO cleave.segment_load l
+    USING (SELECT s.*, g.pruned_epoch FROM staging.load_row s JOIN cleave.segment g USING (topic_id, segment_id) WHERE s.run_id = run) s
+       ON (l.topic_id, l.segment_id) = (s.topic_id, s.segment_id)
+     WHEN MATCHED AND l.row_version = s.seen_row_version THEN UPDATE
+      SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out,
+          byte_rate_out = s.byte_rate_out, source = s.source, modified_at = s.modified_at,
+          cold_since = s.cold_since, silent_since = s.silent_since, row_version = l.row_version + 1
+     WHEN NOT MATCHED AND s.seen_row_version = 0 AND s.pruned_epoch IS NULL THEN INSERT
+      VALUES (s.topic_id, s.segment_id, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out,
+              s.source, s.modified_at, s.cold_since, s.silent_since);
+    GET DIAGNOSTICS changed = ROW_COUNT;
     INSERT INTO cleave.load_source AS o (source, observed_at)
     SELECT s.source, max(s.observed_at) FROM staging.source_row s WHERE s.run_id = run GROUP BY s.source
     ON CONFLICT (source) DO UPDATE SET observed_at = greatest(o.observed_at, excluded.observed_at);
     INSERT INTO cleave.load_run (run_id, window_end, engine, samples, segments, written, outrun, quarantined)
-    VALUES (run, run_window_end, run_engine, run_samples, run_segments, updated + added, staged - updated - added, run_quarantined);
+    VALUES (run, run_window_end, run_engine, run_samples, run_segments, changed, staged - changed, run_quarantined);
     DELETE FROM staging.load_row s WHERE s.run_id = run;
     DELETE FROM staging.source_row s WHERE s.run_id = run;
-    RETURN QUERY SELECT updated + added, staged - updated - added, true;
+    RETURN QUERY SELECT changed, staged - changed, true;
 END $$;
 
--- Called after the rates of the run are merged. Skips counts whose number of bins does not fit the range of the segment.
+-- Adds the key counts of a run, whose rates are merged, to the key histograms of their segments. Skips counts whose number of bins does
+-- not fit the range of the segment.
 CREATE FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -237,5 +230,3 @@ BEGIN
     DELETE FROM staging.sketch_row r WHERE r.run_id = run;
     RETURN kept;
 END $$;
-COMMENT ON FUNCTION cleave.merge_sketches(text, double precision, double precision) IS
-    'Adds the key counts of a run to the key histograms of their segments.';

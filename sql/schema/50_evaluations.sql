@@ -57,6 +57,7 @@ END $$;
 CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
 
+-- Also called when the broker's own auto-scaler of a mirrored topic is turned on or off (70_mirrors.sql).
 CREATE FUNCTION cleave.on_topic_policy() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
@@ -84,13 +85,16 @@ BEGIN
 END $$;
 CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
 
-CREATE FUNCTION cleave.on_consumer_change() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE topics bigint[];
+CREATE FUNCTION cleave.note_consumer_change(topics bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    topics := ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1);
     PERFORM cleave.raise_input(topics);
     UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
     PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
+END $$;
+
+CREATE FUNCTION cleave.on_consumer_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.note_consumer_change(ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1));
     RETURN NULL;
 END $$;
 CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer
@@ -110,35 +114,21 @@ CREATE TRIGGER subscription_sharing AFTER UPDATE OF parents_block, drain_consume
 -- A change of the consumers that read a subscription changes the consumers that decisions count.
 CREATE FUNCTION cleave.on_readers_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
-    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = NEW.topic_id;
-    PERFORM pg_notify('cleave_consumers', NEW.topic_id::text);
+    PERFORM cleave.note_consumer_change(ARRAY[NEW.topic_id]);
     RETURN NULL;
 END $$;
 CREATE TRIGGER subscription_readers AFTER UPDATE OF consumers ON cleave.subscription
     FOR EACH ROW WHEN (OLD.consumers <> NEW.consumers) EXECUTE FUNCTION cleave.on_readers_changed();
 
--- Decisions do not read the names of consumers, so a change of names alone wakes no evaluation.
-CREATE FUNCTION cleave.on_observed_change(topics bigint[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM cleave.raise_input(topics);
-    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
-    PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
-END $$;
-
-CREATE FUNCTION cleave.on_observed_rows() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM cleave.on_observed_change(ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1));
-    RETURN NULL;
-END $$;
 CREATE TRIGGER observed_subscription_insert AFTER INSERT ON cleave.observed_subscription
-    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
 CREATE TRIGGER observed_subscription_delete AFTER DELETE ON cleave.observed_subscription
-    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
 
+-- Decisions do not read the names of consumers, so a change of names alone wakes no evaluation.
 CREATE FUNCTION cleave.on_observed_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM cleave.on_observed_change(ARRAY(
+    PERFORM cleave.note_consumer_change(ARRAY(
         SELECT DISTINCT n.topic_id FROM now n JOIN was w USING (topic_id, name)
          WHERE (n.consumers, n.subscription_type) IS DISTINCT FROM (w.consumers, w.subscription_type) ORDER BY 1));
     RETURN NULL;
@@ -148,10 +138,7 @@ CREATE TRIGGER observed_subscription_update AFTER UPDATE ON cleave.observed_subs
 
 CREATE FUNCTION cleave.on_load_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO cleave.load_history (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
-                                     source, modified_at, cold_since, silent_since)
-    SELECT topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at, cold_since, silent_since
-      FROM changed;
+    INSERT INTO cleave.load_history SELECT * FROM changed;
     PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM changed));
     IF EXISTS (SELECT FROM changed) THEN
         PERFORM pg_notify('cleave_load', '');
@@ -168,6 +155,9 @@ CREATE FUNCTION cleave.on_layout_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM added));
     PERFORM pg_notify('cleave_layout', topic_id || ':' || epoch) FROM added ORDER BY topic_id, epoch;
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    SELECT topic_id, 'change', kind, origin, count(*) FROM added GROUP BY topic_id, kind, origin ORDER BY topic_id, kind, origin
+        ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total;
     RETURN NULL;
 END $$;
 CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change

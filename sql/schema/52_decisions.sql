@@ -88,16 +88,6 @@ COMMENT ON TABLE cleave.topic_tally IS
 COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS 'A total is more than 0.';
 COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally counts changes, refusals or entry buckets.';
 
-CREATE FUNCTION cleave.on_change_counted() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
-    SELECT topic_id, 'change', kind, origin, count(*) FROM added GROUP BY topic_id, kind, origin ORDER BY topic_id, kind, origin
-        ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER layout_change_counted AFTER INSERT ON cleave.layout_change
-    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_change_counted();
-
 -- Each evaluation counts once per lane and reason, regardless of the number of refused segments.
 CREATE FUNCTION cleave.on_decision_counted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

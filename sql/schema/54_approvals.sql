@@ -5,13 +5,13 @@
 CREATE TABLE cleave.approval (
     approval_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     subject_id     bigint      NOT NULL,
-    topic_id       bigint,
+    topic_id       bigint      REFERENCES cleave.topic,
     proposed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at     timestamptz NOT NULL,
     answered_at    timestamptz,
     ended_at       timestamptz,
     epoch          bigint,
-    operation_id   bigint,
+    operation_id   bigint      REFERENCES cleave.operation,
     parts          integer,
     segments       integer,
     subject        text        NOT NULL,
@@ -25,8 +25,6 @@ CREATE TABLE cleave.approval (
     asked_in       text,
     kind           text,
     segment_ids    bigint[],
-    CONSTRAINT approval_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic,
-    CONSTRAINT approval_of_operation FOREIGN KEY (operation_id) REFERENCES cleave.operation,
     CONSTRAINT approval_subject_known CHECK (subject IN ('operation', 'bundle-proposal', 'promotion')),
     CONSTRAINT approval_operation_whole CHECK (
         num_nonnulls(kind, segment_ids, parts, segments, epoch) = CASE subject WHEN 'operation' THEN 5 ELSE 0 END
@@ -56,8 +54,6 @@ COMMENT ON COLUMN cleave.approval.subject_id IS
     'Id of the subject: the decision that chose the operation, the bundle proposal, or the candidate to promote.';
 COMMENT ON COLUMN cleave.approval.topic_id IS 'Topic of the subject; NULL for a subject of the cluster.';
 COMMENT ON COLUMN cleave.approval.action IS 'Short text of the action that needs the approval.';
-COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'An approval belongs to a topic that exists.';
-COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'An operation of the journal performs the approved action.';
 COMMENT ON CONSTRAINT approval_subject_known ON cleave.approval IS 'An approval is about an operation, a bundle proposal or a promotion.';
 COMMENT ON CONSTRAINT approval_operation_whole ON cleave.approval IS
     'The approval of an operation has the plan of the operation and a topic; the approval of another subject has no plan.';

@@ -19,7 +19,8 @@ COMMENT ON COLUMN cleave.set_aside.topic_id IS 'Topic of the subject; NULL: the 
 COMMENT ON COLUMN cleave.set_aside.times IS 'Number of batches that skipped the subject.';
 COMMENT ON CONSTRAINT set_aside_short ON cleave.set_aside IS 'A subject has at most 300 characters, a reason 1000.';
 
--- The loaders may not write tables of schema cleave, so they record skipped subjects through this function.
+-- The loaders may not write tables of schema cleave, so they record skipped subjects through this function, which also
+-- deletes rows that are a day old.
 CREATE FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM cleave.set_aside WHERE last_at < clock_timestamp() - interval '1 day';
@@ -29,5 +30,3 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     ON CONFLICT (batch, subject) DO UPDATE
        SET topic_id = excluded.topic_id, reason = excluded.reason, times = s.times + 1, last_at = excluded.last_at;
 $$;
-COMMENT ON FUNCTION cleave.note_set_aside(text, text[], bigint[], text[]) IS
-    'Records the subjects that a batch skipped, and deletes rows that are a day old.';

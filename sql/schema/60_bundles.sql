@@ -13,14 +13,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
                             WHERE b IS NULL OR b <= before);
 $$;
 
--- Return true if the rates, per second, are finite and not negative. All tables with load have these columns and use this rule.
-CREATE FUNCTION cleave.rates_are_valid(msg_rate_in double precision, byte_rate_in double precision,
-                                       msg_rate_out double precision, byte_rate_out double precision) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT least(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) >= 0
-       AND greatest(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) < 'infinity'::double precision;
-$$;
-
 CREATE TABLE cleave.namespace_bundles (
     cluster        text        NOT NULL,
     namespace      text        NOT NULL,
@@ -84,7 +76,6 @@ CREATE TABLE cleave.bundle_load (
 ) WITH (fillfactor = 80);
 CREATE INDEX bundle_load_by_broker ON cleave.bundle_load (cluster, broker);
 COMMENT ON COLUMN cleave.bundle_load.broker IS 'Broker that owns the bundle; NULL: no broker owns the bundle until the next lookup.';
-COMMENT ON CONSTRAINT bundle_load_namespace ON cleave.bundle_load IS 'A bundle belongs to a namespace that is known.';
 COMMENT ON CONSTRAINT bundle_load_range_valid ON cleave.bundle_load IS 'A bundle is a range of 32-bit hashes that is not empty.';
 COMMENT ON CONSTRAINT bundle_load_rates_valid ON cleave.bundle_load IS 'Rates of a bundle are finite and not negative.';
 COMMENT ON CONSTRAINT bundle_load_counts_valid ON cleave.bundle_load IS 'Counts of a bundle are not negative.';
@@ -109,7 +100,6 @@ CREATE TABLE cleave.namespace_load (
 );
 COMMENT ON TABLE cleave.namespace_load IS
     'Sums over the bundles of a namespace; peak_…: largest value of any bundle by that measure, in and out together.';
-COMMENT ON CONSTRAINT namespace_load_namespace ON cleave.namespace_load IS 'The load of a namespace belongs to a namespace that is known.';
 COMMENT ON CONSTRAINT namespace_load_rates_valid ON cleave.namespace_load IS 'Rates of a namespace are finite and not negative.';
 
 CREATE TABLE cleave.broker_load (
@@ -177,7 +167,6 @@ CREATE TABLE cleave.cluster_load (
     PRIMARY KEY (cluster, window_end)
 );
 COMMENT ON TABLE cleave.cluster_load IS 'Usage: the maximum of CPU, direct memory and bandwidth, each as a fraction of its limit.';
-COMMENT ON CONSTRAINT cluster_load_run_id_fkey ON cleave.cluster_load IS 'The figures of a cluster belong to a run that exists.';
 
 -- State that one cycle passes to the next (hit counts, averages, recently unloaded bundles): one canonical document per cluster.
 CREATE TABLE cleave.bundle_state (
@@ -231,7 +220,7 @@ CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decisio
 
 CREATE TABLE cleave.bundle_proposal (
     proposal_id   bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    cycle_id      bigint      NOT NULL,
+    cycle_id      bigint      NOT NULL REFERENCES cleave.bundle_decision ON DELETE CASCADE,
     ordinal       integer     NOT NULL,
     cluster       text        NOT NULL,
     namespace     text        NOT NULL,
@@ -256,7 +245,6 @@ CREATE TABLE cleave.bundle_proposal (
     -- An approved proposal is applied within an hour of its approval or not at all. Each attempt updates changed_at, so the time of
     -- the approval has its own column.
     approved_at   timestamptz,
-    CONSTRAINT bundle_proposal_of_cycle FOREIGN KEY (cycle_id) REFERENCES cleave.bundle_decision ON DELETE CASCADE,
     CONSTRAINT bundle_proposal_place_once UNIQUE (cycle_id, ordinal),
     CONSTRAINT bundle_proposal_kind_known CHECK (kind IN ('split', 'unload', 'merge')),
     CONSTRAINT bundle_proposal_state_known CHECK (state IN ('proposed', 'approved', 'applied', 'verified', 'failed', 'refused')),
@@ -271,7 +259,6 @@ CREATE INDEX bundle_proposal_open ON cleave.bundle_proposal (cluster, state, pro
     WHERE state IN ('proposed', 'approved', 'applied');
 COMMENT ON COLUMN cleave.bundle_proposal.cut_points IS 'Boundaries that a split adds, or that a merge removes.';
 COMMENT ON COLUMN cleave.bundle_proposal.approved_at IS 'Time at which a person, or the mode automatic, approved the proposal; NULL: not approved.';
-COMMENT ON CONSTRAINT bundle_proposal_of_cycle ON cleave.bundle_proposal IS 'A proposal belongs to a cycle that exists.';
 COMMENT ON CONSTRAINT bundle_proposal_place_once ON cleave.bundle_proposal IS 'The ordinals of the proposals of a cycle differ.';
 COMMENT ON CONSTRAINT bundle_proposal_kind_known ON cleave.bundle_proposal IS 'The kind of a proposal is split, unload or merge.';
 COMMENT ON CONSTRAINT bundle_proposal_state_known ON cleave.bundle_proposal IS

@@ -87,70 +87,50 @@ BEGIN
             WHERE (n.cluster, n.namespace) = (b.cluster, b.namespace)
               AND CASE WHEN s.run_id IS NULL THEN n.row_version = b.seen_namespace_version ELSE n.boundaries = s.boundaries END);
 
-    DELETE FROM cleave.bundle_load l USING staging.bundle_row s
-     WHERE s.run_id = run AND s.gone AND (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
-       AND l.row_version = s.seen_row_version;
-    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
-    UPDATE cleave.bundle_load l
-       SET upper_bound = s.upper_bound, broker = s.broker, msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in,
-           msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out, topic_count = s.topic_count,
-           producer_count = s.producer_count, consumer_count = s.consumer_count, cache_size_bytes = s.cache_size_bytes,
-           modified_at = s.modified_at, row_version = l.row_version + 1
-      FROM staging.bundle_row s
-     WHERE s.run_id = run AND NOT s.gone AND (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
-       AND l.row_version = s.seen_row_version;
-    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
-    INSERT INTO cleave.bundle_load (cluster, namespace, lower_bound, upper_bound, broker, msg_rate_in, byte_rate_in, msg_rate_out,
-                                    byte_rate_out, topic_count, producer_count, consumer_count, cache_size_bytes, modified_at)
-    SELECT s.cluster, s.namespace, s.lower_bound, s.upper_bound, s.broker, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out,
-           s.byte_rate_out, s.topic_count, s.producer_count, s.consumer_count, s.cache_size_bytes, s.modified_at
-      FROM staging.bundle_row s JOIN cleave.namespace_bundles n USING (cluster, namespace)
-     WHERE s.run_id = run AND NOT s.gone AND s.seen_row_version = 0
-    ON CONFLICT (cluster, namespace, lower_bound) DO NOTHING;
+    MERGE INTO cleave.bundle_load l
+    USING (SELECT * FROM staging.bundle_row WHERE run_id = run) s
+       ON (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
+     WHEN MATCHED AND l.row_version = s.seen_row_version AND s.gone THEN DELETE
+     WHEN MATCHED AND l.row_version = s.seen_row_version THEN UPDATE
+      SET upper_bound = s.upper_bound, broker = s.broker, msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in,
+          msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out, topic_count = s.topic_count,
+          producer_count = s.producer_count, consumer_count = s.consumer_count, cache_size_bytes = s.cache_size_bytes,
+          modified_at = s.modified_at, row_version = l.row_version + 1
+     WHEN NOT MATCHED AND s.seen_row_version = 0 AND NOT s.gone THEN INSERT
+      VALUES (s.cluster, s.namespace, s.lower_bound, s.upper_bound, s.broker, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out,
+              s.byte_rate_out, s.topic_count, s.producer_count, s.consumer_count, s.cache_size_bytes, s.modified_at);
     GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
 
-    UPDATE cleave.namespace_load l
-       SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
-           topic_count = s.topic_count, bundle_count = s.bundle_count, peak_msg_rate = s.peak_msg_rate,
-           peak_byte_rate = s.peak_byte_rate, peak_topic_count = s.peak_topic_count, modified_at = s.modified_at,
-           row_version = l.row_version + 1
-      FROM staging.namespace_row s
-     WHERE s.run_id = run AND (l.cluster, l.namespace) = (s.cluster, s.namespace) AND l.row_version = s.seen_row_version;
-    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
-    INSERT INTO cleave.namespace_load (cluster, namespace, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, topic_count,
-                                       bundle_count, peak_msg_rate, peak_byte_rate, peak_topic_count, modified_at)
-    SELECT s.cluster, s.namespace, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
-           s.bundle_count, s.peak_msg_rate, s.peak_byte_rate, s.peak_topic_count, s.modified_at
-      FROM staging.namespace_row s JOIN cleave.namespace_bundles n USING (cluster, namespace)
-     WHERE s.run_id = run AND s.seen_row_version = 0
-    ON CONFLICT (cluster, namespace) DO NOTHING;
+    MERGE INTO cleave.namespace_load l
+    USING (SELECT s.* FROM staging.namespace_row s JOIN cleave.namespace_bundles n USING (cluster, namespace) WHERE s.run_id = run) s
+       ON (l.cluster, l.namespace) = (s.cluster, s.namespace)
+     WHEN MATCHED AND l.row_version = s.seen_row_version THEN UPDATE
+      SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
+          topic_count = s.topic_count, bundle_count = s.bundle_count, peak_msg_rate = s.peak_msg_rate,
+          peak_byte_rate = s.peak_byte_rate, peak_topic_count = s.peak_topic_count, modified_at = s.modified_at,
+          row_version = l.row_version + 1
+     WHEN NOT MATCHED AND s.seen_row_version = 0 THEN INSERT
+      VALUES (s.cluster, s.namespace, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
+              s.bundle_count, s.peak_msg_rate, s.peak_byte_rate, s.peak_topic_count, s.modified_at);
     GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
 
-    DELETE FROM cleave.broker_load l USING staging.broker_row s
-     WHERE s.run_id = run AND s.gone AND (l.cluster, l.broker) = (s.cluster, s.broker) AND l.row_version = s.seen_row_version;
-    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
-    UPDATE cleave.broker_load l
-       SET cpu_usage = s.cpu_usage, cpu_limit = s.cpu_limit, memory_usage = s.memory_usage, memory_limit = s.memory_limit,
-           direct_memory_usage = s.direct_memory_usage, direct_memory_limit = s.direct_memory_limit,
-           bandwidth_in_usage = s.bandwidth_in_usage, bandwidth_in_limit = s.bandwidth_in_limit,
-           bandwidth_out_usage = s.bandwidth_out_usage, bandwidth_out_limit = s.bandwidth_out_limit,
-           msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
-           topic_count = s.topic_count, bundle_count = s.bundle_count, producer_count = s.producer_count,
-           consumer_count = s.consumer_count, report = s.report, version = s.version, observed_at = s.observed_at,
-           row_version = l.row_version + 1
-      FROM staging.broker_row s
-     WHERE s.run_id = run AND NOT s.gone AND (l.cluster, l.broker) = (s.cluster, s.broker) AND l.row_version = s.seen_row_version;
-    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
-    INSERT INTO cleave.broker_load (cluster, broker, cpu_usage, cpu_limit, memory_usage, memory_limit, direct_memory_usage,
-                                    direct_memory_limit, bandwidth_in_usage, bandwidth_in_limit, bandwidth_out_usage,
-                                    bandwidth_out_limit, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, topic_count,
-                                    bundle_count, producer_count, consumer_count, report, version, observed_at)
-    SELECT s.cluster, s.broker, s.cpu_usage, s.cpu_limit, s.memory_usage, s.memory_limit, s.direct_memory_usage,
-           s.direct_memory_limit, s.bandwidth_in_usage, s.bandwidth_in_limit, s.bandwidth_out_usage,
-           s.bandwidth_out_limit, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
-           s.bundle_count, s.producer_count, s.consumer_count, s.report, s.version, s.observed_at
-      FROM staging.broker_row s WHERE s.run_id = run AND NOT s.gone AND s.seen_row_version = 0
-    ON CONFLICT (cluster, broker) DO NOTHING;
+    MERGE INTO cleave.broker_load l
+    USING (SELECT * FROM staging.broker_row WHERE run_id = run) s ON (l.cluster, l.broker) = (s.cluster, s.broker)
+     WHEN MATCHED AND l.row_version = s.seen_row_version AND s.gone THEN DELETE
+     WHEN MATCHED AND l.row_version = s.seen_row_version THEN UPDATE
+      SET cpu_usage = s.cpu_usage, cpu_limit = s.cpu_limit, memory_usage = s.memory_usage, memory_limit = s.memory_limit,
+          direct_memory_usage = s.direct_memory_usage, direct_memory_limit = s.direct_memory_limit,
+          bandwidth_in_usage = s.bandwidth_in_usage, bandwidth_in_limit = s.bandwidth_in_limit,
+          bandwidth_out_usage = s.bandwidth_out_usage, bandwidth_out_limit = s.bandwidth_out_limit,
+          msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
+          topic_count = s.topic_count, bundle_count = s.bundle_count, producer_count = s.producer_count,
+          consumer_count = s.consumer_count, report = s.report, version = s.version, observed_at = s.observed_at,
+          row_version = l.row_version + 1
+     WHEN NOT MATCHED AND s.seen_row_version = 0 AND NOT s.gone THEN INSERT
+      VALUES (s.cluster, s.broker, s.cpu_usage, s.cpu_limit, s.memory_usage, s.memory_limit, s.direct_memory_usage,
+              s.direct_memory_limit, s.bandwidth_in_usage, s.bandwidth_in_limit, s.bandwidth_out_usage,
+              s.bandwidth_out_limit, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
+              s.bundle_count, s.producer_count, s.consumer_count, s.report, s.version, s.observed_at);
     GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
 
     INSERT INTO cleave.bundle_load_run (run_id, window_end, engine, topics, written, outrun, quarantined)
@@ -160,7 +140,8 @@ BEGIN
     RETURN QUERY SELECT total, staged - total, true;
 END $$;
 
--- Deletes old cycles with their proposals, except cycles with an open proposal, and old runs with their figures.
+-- Deletes cycles that are older than the given time and than 30 days with their proposals, except cycles with an open proposal, and
+-- old runs with their figures. Returns the number of deleted cycles.
 CREATE FUNCTION cleave.expire_bundle_history(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -176,17 +157,13 @@ BEGIN
      WHERE r.window_end < before AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
     RETURN cycles;
 END $$;
-COMMENT ON FUNCTION cleave.expire_bundle_history(timestamptz) IS
-    'Deletes bundle cycles that are older than the given time and than 30 days. Returns the number of deleted cycles.';
 
 -- The newest cycle of each cluster keeps its texts, because people read the reasons for the lack of actions there.
 CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamptz) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE cycles bigint;
-BEGIN
-    UPDATE cleave.bundle_decision d SET inputs = NULL, outcome = NULL, refusals = '[]'
-     WHERE d.recorded_at < older_than AND d.inputs IS NOT NULL
-       AND d.cycle_id < (SELECT max(n.cycle_id) FROM cleave.bundle_decision n WHERE n.cluster = d.cluster);
-    GET DIAGNOSTICS cycles = ROW_COUNT;
-    RETURN cycles;
-END $$;
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH forgotten AS (
+        UPDATE cleave.bundle_decision d SET inputs = NULL, outcome = NULL, refusals = '[]'
+         WHERE d.recorded_at < older_than AND d.inputs IS NOT NULL
+           AND d.cycle_id < (SELECT max(n.cycle_id) FROM cleave.bundle_decision n WHERE n.cluster = d.cluster) RETURNING 1)
+    SELECT count(*) FROM forgotten
+$$;

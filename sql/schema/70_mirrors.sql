@@ -16,11 +16,5 @@ COMMENT ON COLUMN cleave.mirror.checked_epoch IS 'Newest layout epoch at which e
 COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS 'The policy of the auto-scaler is a JSON object, or NULL.';
 
 -- The pause is an input of every decision about the topic.
-CREATE FUNCTION cleave.on_mirror_paused() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
-    PERFORM pg_notify('cleave_policy', NEW.topic_id::text);
-    RETURN NULL;
-END $$;
 CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror
-    FOR EACH ROW WHEN (OLD.paused_reason IS DISTINCT FROM NEW.paused_reason) EXECUTE FUNCTION cleave.on_mirror_paused();
+    FOR EACH ROW WHEN (OLD.paused_reason IS DISTINCT FROM NEW.paused_reason) EXECUTE FUNCTION cleave.on_topic_policy();

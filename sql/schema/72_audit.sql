@@ -26,17 +26,14 @@ COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request was a dry run.';
 COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The status of a request is an HTTP status from 100 to 599.';
 CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- The limit of 30 days keeps an intruder with the controller's login from deleting recent entries.
+-- Deletes audit rows that are older than the given time and than 30 days. The limit of 30 days keeps an intruder with the controller's
+-- login from deleting recent entries.
 CREATE FUNCTION cleave.expire_audit(older_than timestamptz) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE expired bigint;
-BEGIN
-    DELETE FROM cleave.audit a WHERE a.asked_at < least(older_than, clock_timestamp() - interval '30 days');
-    GET DIAGNOSTICS expired = ROW_COUNT;
-    RETURN expired;
-END $$;
-COMMENT ON FUNCTION cleave.expire_audit(timestamptz) IS
-    'Deletes audit rows that are older than the given time and than 30 days. Returns the number of deleted rows.';
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH expired AS (
+        DELETE FROM cleave.audit WHERE asked_at < least(older_than, clock_timestamp() - interval '30 days') RETURNING 1)
+    SELECT count(*) FROM expired
+$$;
 
 CREATE TABLE cleave.api_request (
     subject         text        NOT NULL,

@@ -16,7 +16,6 @@
 -- that the function computes, so that an application cannot overflow a counter, corrupt a log or make a row grow without limit. A row
 -- that only one program may write stores the login that wrote it first (`session_user`). The error of an argument out of bounds is
 -- invalid_parameter_value, of a row of another login insufficient_privilege, and of a limit configuration_limit_exceeded.
---
 
 CREATE SCHEMA embedded;
 
@@ -52,9 +51,7 @@ CREATE TABLE embedded.log (
 CREATE INDEX log_of_topic ON embedded.log (topic_path);
 COMMENT ON COLUMN embedded.log.origin IS
     'Token, epoch, parents and bucket boundaries of the operation that created the log, written once; NULL: no operation created it.';
-COMMENT ON CONSTRAINT log_name_once ON embedded.log IS 'A backing topic of this name exists already.';
 COMMENT ON CONSTRAINT log_first_offset_within ON embedded.log IS 'Only messages that were stored can be trimmed.';
-COMMENT ON CONSTRAINT log_origin_is_object ON embedded.log IS 'The origin of a log is a JSON object.';
 
 CREATE FUNCTION embedded.log_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -94,7 +91,6 @@ CREATE TABLE embedded.message (
 );
 COMMENT ON COLUMN embedded.message.metadata IS
     'Properties, event_time_ms and is_binary_key that the application sent; NULL: none of these.';
-COMMENT ON CONSTRAINT message_metadata_is_object ON embedded.message IS 'The metadata of a message is a JSON object.';
 COMMENT ON TABLE embedded.message IS 'Offsets of a log start at first_offset and have no gaps; published_at never falls as the offset rises.';
 COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A bucket hash is 0 to 65535, which are the hashes that readers request.';
 
@@ -118,7 +114,6 @@ COMMENT ON TABLE embedded.timeline IS
     'Timelines of logs: one incarnation of the database wrote the messages from first_offset up to that of the next row.';
 COMMENT ON COLUMN embedded.timeline.timeline IS 'Start of the timeline in microseconds since the Unix epoch; rises with the offsets of a log.';
 COMMENT ON COLUMN embedded.timeline.incarnation IS 'Incarnation of the database that wrote the messages (embedded.incarnation).';
-COMMENT ON CONSTRAINT timeline_not_negative ON embedded.timeline IS 'Offsets and timelines are at least 0.';
 
 -- The last batch that each producer stored in a log, so that a batch that is sent again after a lost answer is not stored twice.
 CREATE TABLE embedded.producer (

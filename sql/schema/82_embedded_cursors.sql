@@ -42,10 +42,8 @@ COMMENT ON COLUMN embedded.cursor.msg_counted IS
     'Messages that acknowledgements have reported since the last seek; never more than the log has taken.';
 COMMENT ON COLUMN embedded.cursor.byte_counted IS
     'Bytes that acknowledgements have reported since the last seek; never more than the log has taken.';
-COMMENT ON CONSTRAINT cursor_part_on_ring ON embedded.cursor IS 'A part of a cursor is a range of bucket hashes, 0 to 65535.';
 COMMENT ON CONSTRAINT cursor_frontier_ahead ON embedded.cursor IS
     'A cursor that is read as a queue is one part without an owner, and its frontier is not below its position.';
-COMMENT ON CONSTRAINT cursor_ownership_whole ON embedded.cursor IS 'An ownership is an origin and a generation.';
 
 -- A log can have the name of a log that a restored or promoted database has lost. A reader may still have an ownership from the lost
 -- history, and would read the log before its parents are drained. So a new cursor begins at the present origin and generation of its
@@ -237,9 +235,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT next_offset, byte_in, terminated_at INTO ended FROM embedded.log WHERE log_id = of_log_id;
-    IF upto > ended.next_offset OR of_timeline <> coalesce((
-           SELECT t.timeline FROM embedded.timeline t
-            WHERE t.log_id = of_log_id AND t.first_offset < upto ORDER BY t.first_offset DESC LIMIT 1), 0) THEN
+    IF upto > ended.next_offset OR of_timeline <> embedded.timeline_before(of_log_id, upto) THEN
         RETURN false;
     END IF;
     new_msgs := least(greatest(messages, 0), greatest(ended.next_offset - held.msg_counted, 0));

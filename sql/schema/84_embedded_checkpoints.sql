@@ -1,8 +1,8 @@
 -- Reading an embedded log at a position that the application stores.
 
--- Return the offset at which to continue after a stored position: the next offset, or the offset at which the history of the log departs
--- from that of the position, which is the first message of a later timeline, or the end of the log. `timeline` is that of the message
--- before `start`.
+-- Return the bounds of a log, and the offset at which to continue after a stored position: the next offset, or the offset at which the
+-- history of the log departs from that of the position, which is the first message of a later timeline, or the end of the log. `timeline`
+-- is that of the message before `start`.
 CREATE FUNCTION embedded.open_at(
     log_name text, of_offset bigint, of_timeline bigint,
     OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint
@@ -15,7 +15,6 @@ CREATE FUNCTION embedded.open_at(
                   l.next_offset) END) AS start) f
      WHERE l.name = log_name
 $$;
-COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS 'Bounds of a log, and the offset at which to continue after a stored position.';
 
 -- Return the next messages from an offset on: up to `most` messages and about `most_bytes` bytes. The last row has no payload; it holds
 -- the offset of the next read, the first offset of the log, and whether the log is terminated and read to its end. Returns no row if the

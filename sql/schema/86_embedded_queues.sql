@@ -23,7 +23,6 @@ CREATE TABLE embedded.queue_reader (
 CREATE INDEX queue_reader_of_cursor ON embedded.queue_reader (log_id, subscription, alive_until);
 COMMENT ON TABLE embedded.queue_reader IS 'One row per reader of a queue, and the time until which it counts as alive without another heartbeat.';
 COMMENT ON COLUMN embedded.queue_reader.login IS 'Login that opened the reader, and the only login that may use its mark.';
-COMMENT ON CONSTRAINT queue_reader_of_queue ON embedded.queue_reader IS 'A reader of a queue reads a cursor that exists.';
 
 CREATE TABLE embedded.unsettled (
     log_id       bigint  NOT NULL,
@@ -45,10 +44,8 @@ CREATE INDEX unsettled_waiting ON embedded.unsettled (log_id, subscription, visi
 CREATE INDEX unsettled_held ON embedded.unsettled (mark, batch) WHERE mark IS NOT NULL;
 COMMENT ON TABLE embedded.unsettled IS
     'Messages of a queue that were delivered and are not acknowledged: held by a reader, or waiting for the next delivery.';
-COMMENT ON CONSTRAINT unsettled_of_queue ON embedded.unsettled IS 'An unsettled message belongs to a cursor that exists.';
 COMMENT ON CONSTRAINT unsettled_held_or_waiting ON embedded.unsettled IS
     'An unsettled message has the reader and the batch of its delivery, or the time of its next delivery.';
-COMMENT ON CONSTRAINT unsettled_deliveries_not_negative ON embedded.unsettled IS 'A message was delivered 0 times or more.';
 
 CREATE FUNCTION embedded.end_queue() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

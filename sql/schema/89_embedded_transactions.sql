@@ -35,5 +35,3 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION embedded.end_long_transactions(double precision) IS
-    'End the sessions of applications that have held locks of logs or cursors for longer than longest_seconds. Returns these sessions.';

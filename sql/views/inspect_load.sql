@@ -12,35 +12,18 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
        l.source, k.split_msg_rate_in, k.split_byte_rate_in, k.split_msg_rate_out, k.split_byte_rate_out,
        k.merge_msg_rate_in, k.merge_byte_rate_in, k.merge_msg_rate_out, k.merge_byte_rate_out, k.load_stale_after_seconds
   FROM cleave.topic t
+  JOIN cleave.threshold_in_force k USING (topic_id)
   JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
   LEFT JOIN cleave.segment_load l ON l.topic_id = s.topic_id AND l.segment_id = s.segment_id
   LEFT JOIN cleave.load_source o ON o.source = l.source
-  LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
- CROSS JOIN cleave.cluster_policy c
  CROSS JOIN LATERAL (SELECT coalesce(l.silent_since, o.observed_at) AS observed_at) seen
- CROSS JOIN LATERAL (
-       SELECT max(value) FILTER (WHERE parameter = 'split_msg_rate_in') AS split_msg_rate_in,
-              max(value) FILTER (WHERE parameter = 'split_byte_rate_in') AS split_byte_rate_in,
-              max(value) FILTER (WHERE parameter = 'split_msg_rate_out') AS split_msg_rate_out,
-              max(value) FILTER (WHERE parameter = 'split_byte_rate_out') AS split_byte_rate_out,
-              max(value) FILTER (WHERE parameter = 'merge_msg_rate_in') AS merge_msg_rate_in,
-              max(value) FILTER (WHERE parameter = 'merge_byte_rate_in') AS merge_byte_rate_in,
-              max(value) FILTER (WHERE parameter = 'merge_msg_rate_out') AS merge_msg_rate_out,
-              max(value) FILTER (WHERE parameter = 'merge_byte_rate_out') AS merge_byte_rate_out,
-              max(value) FILTER (WHERE parameter = 'load_stale_after_seconds') AS load_stale_after_seconds
-         FROM (SELECT d.parameter,
-                      coalesce(cleave.parameter_number(cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy)),
-                               cleave.parameter_number(d.value)) AS value
-                 FROM cleave.policy_default d
-                WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.parameter = 'load_stale_after_seconds') parameters) k
   LEFT JOIN LATERAL (
        SELECT metric, least(rate, 1e200) / greatest(threshold, 1e-100) AS ratio  -- an overflow would make the view fail for all topics
          FROM (VALUES (1, 'msg_rate_in', l.msg_rate_in, k.split_msg_rate_in), (2, 'byte_rate_in', l.byte_rate_in, k.split_byte_rate_in),
                       (3, 'msg_rate_out', l.msg_rate_out, k.split_msg_rate_out), (4, 'byte_rate_out', l.byte_rate_out, k.split_byte_rate_out))
               AS m (ordinal, metric, rate, threshold)
         WHERE threshold > 0 AND rate IS NOT NULL
-        ORDER BY ratio DESC, ordinal LIMIT 1) hot ON true
- WHERE t.state <> 'deleted';
+        ORDER BY ratio DESC, ordinal LIMIT 1) hot ON true;
 COMMENT ON VIEW inspect.load_now IS
     'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
 

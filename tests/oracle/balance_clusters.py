@@ -21,7 +21,6 @@ from controller.bundles.domain.load.resources import (
     RESOURCES,
     BrokerResources,
     ResourceUsage,
-    weights_from_properties,
 )
 from controller.bundles.domain.load.stats import BundleStats
 
@@ -118,20 +117,19 @@ def _properties(rng: random.Random) -> dict[str, Any]:
         "loadBalancerAvgShedderHitCountHighThreshold": rng.choice([1, 2]),
         "loadBalancerAverageResourceUsageDifferenceThresholdPercentage": rng.choice([0, 10]),
     }
-    for weight in ("CPU", "DirectMemory", "BandwidthIn", "BandwidthOut", "BandwithIn", "BandwithOut"):
+    for weight in ("CPU", "DirectMemory", "BandwidthIn", "BandwidthOut"):
         if rng.random() < 0.3:
             properties[f"loadBalancer{weight}ResourceWeight"] = rng.choice([0.0, 0.5, 1.0])
     return properties
 
 
 def _settings(properties: dict[str, Any]) -> BalanceSettings:
-    weights = weights_from_properties(properties)
     short = {name.removeprefix("loadBalancer"): value for name, value in properties.items()}
     return BalanceSettings(
-        cpu_weight=weights.cpu,
-        direct_memory_weight=weights.direct_memory,
-        bandwidth_in_weight=weights.bandwidth_in,
-        bandwidth_out_weight=weights.bandwidth_out,
+        cpu_weight=short.get("CPUResourceWeight", 1.0),
+        direct_memory_weight=short.get("DirectMemoryResourceWeight", 1.0),
+        bandwidth_in_weight=short.get("BandwidthInResourceWeight", 1.0),
+        bandwidth_out_weight=short.get("BandwidthOutResourceWeight", 1.0),
         overloaded_usage=short["BrokerOverloadedThresholdPercentage"] / 100,
         threshold_margin=short["BrokerThresholdShedderPercentage"] / 100,
         history_weight=short["HistoryResourcePercentage"],

@@ -50,6 +50,8 @@ class Trouble(Enum):
     """Released, and clients ask twice: the first look-up has the destination, the others the old owner."""
     LIST_BEFORE = auto()
     """Done and answered, and the next list of bundles is the one from before: another broker's cache is behind."""
+    NOT_DONE = auto()
+    """Answered with success, not done."""
     AWAY = auto()
     """307 to a host that is no broker."""
 
@@ -189,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             cluster.lists[bundle.namespace].require(bundle)
             status, reason = (
-                self._split(bundle, document) if act == "split" else self._unload(bundle, trouble)
+                self._split(bundle, document, trouble) if act == "split" else self._unload(bundle, trouble)
             )
         except CleaveError as error:
             status, reason = 412, error.message
@@ -202,19 +204,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(status, {"reason": reason} if reason else None)
 
-    def _split(self, bundle: NamespaceBundle, cuts: list[int] | None) -> tuple[int, str]:
-        algorithm = parse_qs(urlsplit(self.path).query)["splitAlgorithmName"][0]
-        if algorithm not in (
-            "range_equally_divide",
-            "topic_count_equally_divide",
-            "specified_positions_divide",
-        ):
-            return 412, f"Unsupported namespace bundle split algorithm {algorithm}"
-        if self._cluster.is_extensible and cuts and len(cuts) > 1:
+    def _split(self, bundle: NamespaceBundle, cuts: list[int], trouble: Trouble | None) -> tuple[int, str]:
+        assert parse_qs(urlsplit(self.path).query)["splitAlgorithmName"] == ["specified_positions_divide"]
+        if self._cluster.is_extensible and len(cuts) > 1:
             return 412, "Split bundle failed due to invalid request"
-        if algorithm == "range_equally_divide":
-            cuts = [bundle.lower + (bundle.upper - bundle.lower) // 2]
-        if cuts:  # without a cut the broker answers 204 all the same
+        if trouble is not Trouble.NOT_DONE:
             self._cluster.split(bundle, cuts)
         return 204, ""
 

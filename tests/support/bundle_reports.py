@@ -10,8 +10,11 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from controller.bundles.store import loads as bundle_loads
+from controller.bundles.store import namespaces
 from controller.bundles.store.loads import CHANGE_SCHEMAS, SIGNALS, BundleRun
+from controller.bundles.store.namespaces import NamespaceRow
 from controller.store.load.records import MergeResult
+from tests.support.store_driver import StoreDriver
 
 NOW = datetime(2026, 5, 17, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -116,3 +119,14 @@ def merge(
     }
     end = NOW + timedelta(minutes=minutes)
     return bundle_loads.stage_and_merge(tx, BundleRun(run, end, "test", 7, ["bad.parquet"]), tables)
+
+
+def add_namespace(driver: StoreDriver, *boundaries: int) -> NamespaceRow:
+    """`NAMESPACE`, as the loader writes it down."""
+    driver.sql(
+        "INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries) VALUES (:cluster, :namespace, :boundaries)",
+        cluster=CLUSTER,
+        namespace=NAMESPACE,
+        boundaries=list(boundaries),
+    )
+    return driver.do(namespaces.get_namespace, CLUSTER, NAMESPACE)

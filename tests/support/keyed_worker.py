@@ -20,10 +20,10 @@ from controller.client.history import ConsumerHistory, Event, Message
 from controller.client.keyed_work import KeyedWork
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.client.work_history import WorkHistory
 from controller.dataplane.base import LogMessage
 from controller.dataplane.embedded import EmbeddedLogClient
 from controller.devstack.process import ChildProcess
+from tests.support.work_history import WorkHistory
 
 _ROOT = Path(__file__).resolve().parents[2]
 KILLER = b"killer"

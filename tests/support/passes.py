@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from sqlalchemy import Connection, Row, text
 
 from controller.domain.decision import Lane
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.policy import PolicyOverride
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
-from controller.store.decisions import decision_log, evaluations
+from controller.store.decisions import evaluations
 from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.reports import report_load
@@ -44,10 +46,16 @@ def register(bench: Bench, name: str) -> None:
     bench.execute(statement, id=bench.topic_id, name=name)
 
 
-def decisions(bench: Bench) -> list[decision_log.DecisionRow]:
+def decisions(bench: Bench) -> Sequence[Row[Any]]:
     """Return the decision log of `TOPIC`, newest first."""
     with bench.store.transaction() as tx:
-        return decision_log.list_decisions(tx, bench.topic_id)
+        return decisions_of(tx, bench.topic_id)
+
+
+def decisions_of(tx: Connection, topic_id: int) -> Sequence[Row[Any]]:
+    """Rows of the decision log about a topic, newest first."""
+    rows = text("SELECT * FROM cleave.decision WHERE topic_id = :topic_id ORDER BY decision_id DESC")
+    return tx.execute(rows, {"topic_id": topic_id}).all()
 
 
 def owed(bench: Bench) -> bool:

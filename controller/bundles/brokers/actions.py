@@ -47,7 +47,7 @@ class ActOutcome(StrEnum):
     DONE_ALREADY = "done-already"
     """The result existed before the request."""
     NOTHING_CHANGED = "nothing-changed"
-    """The broker answered with success and changed nothing: its algorithm found no cut."""
+    """The broker answered with success and changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class BundleActions:
             part = bundles.bundle_at(open_cuts[0])
             now = [cut for cut in open_cuts if part.contains(cut)][:at_once]
             try:
-                result = self._split(part, SPECIFIED_POSITIONS, now, unload)
+                result = self._split(part, now, unload)
             except InvalidInput:
                 if len(now) == 1:
                     raise
@@ -114,13 +114,6 @@ class BundleActions:
             if outcome is ActOutcome.NOTHING_CHANGED:
                 break
         return SplitResult(outcome, bundles, _children(bundles, bundle))
-
-    def split_by(self, bundle: NamespaceBundle, algorithm: str, *, unload: bool = False) -> SplitResult:
-        """Split a bundle by an algorithm of the broker, and wait until the namespace's boundaries show it. Raises the errors of
-        `split_at`.
-        """
-        _demand_present(self.reader.bundles(bundle.namespace), bundle)
-        return self._split(bundle, algorithm, (), unload)
 
     def unload(
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
@@ -177,12 +170,10 @@ class BundleActions:
                 parameters={"authoritative": "true"},
             )
 
-    def _split(
-        self, bundle: NamespaceBundle, algorithm: str, cuts: Sequence[int], unload: bool
-    ) -> SplitResult:
-        parameters = {"unload": str(unload).lower(), "splitAlgorithmName": algorithm}
+    def _split(self, bundle: NamespaceBundle, cuts: Sequence[int], unload: bool) -> SplitResult:
+        parameters = {"unload": str(unload).lower(), "splitAlgorithmName": SPECIFIED_POSITIONS}
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/split"
-        return self._settled_split(bundle, cuts, self._ask(path, parameters, list(cuts) or None))
+        return self._settled_split(bundle, cuts, self._ask(path, parameters, list(cuts)))
 
     def _ask(
         self, path: str, parameters: dict[str, str], document: list[int] | None
@@ -207,16 +198,14 @@ class BundleActions:
     def _settled_split(
         self, bundle: NamespaceBundle, cuts: Sequence[int], reply: Reply | DataPlaneTimeout
     ) -> SplitResult:
-        # The list may come from a broker whose cache is behind. A split at given positions that succeeded will show; one of the broker's
-        # own algorithms may have found nothing to split.
-        is_expected = isinstance(reply, DataPlaneTimeout) or (reply.is_success and bool(cuts))
+        # The list may come from a broker whose cache is behind. A split that succeeded will show.
+        is_expected = isinstance(reply, DataPlaneTimeout) or reply.is_success
         after = self._look(
             lambda: self.reader.bundles(bundle.namespace),
             until=lambda bundles: not is_expected or not _is_present(bundles, bundle),
         )
         if not _is_present(after, bundle):
-            refused = isinstance(reply, Reply) and not reply.is_success
-            if (refused and not cuts) or not {bundle.lower, bundle.upper, *cuts} <= set(after.boundaries):
+            if not {bundle.lower, bundle.upper, *cuts} <= set(after.boundaries):
                 raise _split_by_others(bundle, after)
             return SplitResult(ActOutcome.DONE, after, _children(after, bundle))
         if isinstance(reply, DataPlaneTimeout):

@@ -63,11 +63,8 @@ _GET = text(f"""
 _LIST = text(f"""
     SELECT {_COLUMNS} FROM cleave.namespace_bundles WHERE cluster = :cluster ORDER BY namespace
 """)  # noqa: S608
-_ADD = text(f"""
-    INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, actor)
-    VALUES (:cluster, :namespace, CAST(:boundaries AS bigint[]), :actor)
-    ON CONFLICT (cluster, namespace) DO NOTHING RETURNING {_COLUMNS}
-""")  # noqa: S608
+
+
 _UPDATE = text(f"""
     UPDATE cleave.namespace_bundles
        SET boundaries = coalesce(CAST(:boundaries AS bigint[]), boundaries), mode = coalesce(:mode, mode),
@@ -106,15 +103,6 @@ def split_policy_of(tx: Connection, cluster: str, namespace: str) -> SplitPolicy
 def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
     """Return all namespaces of the cluster, by name."""
     return [_read(row._mapping) for row in tx.execute(_LIST, {"cluster": cluster})]
-
-
-def add_namespace(
-    tx: Connection, cluster: str, namespace: str, boundaries: Sequence[int], *, actor: str
-) -> NamespaceRow:
-    """Add a namespace in dry run, or return the existing one unchanged. Raises InvalidInput."""
-    values = {"cluster": cluster, "namespace": namespace, "boundaries": list(boundaries), "actor": actor}
-    row = tx.execute(_ADD, values).one_or_none()
-    return get_namespace(tx, cluster, namespace) if row is None else _read(row._mapping)
 
 
 def set_mode(

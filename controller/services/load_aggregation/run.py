@@ -16,7 +16,6 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from controller import telemetry
 from controller.clock import to_datetime, to_ms
 from controller.domain.counter_rates import MAX_SOURCE_LENGTH
 from controller.domain.errors import Retryable
@@ -35,8 +34,6 @@ from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, LoadRun
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
-
-log = telemetry.get_logger(__name__)
 
 TICK_SLACK_MS = 60_000
 """Maximum milliseconds by which a source's clock, or a file's tick, may differ from the instants in the file.

@@ -65,15 +65,6 @@ class FindingKind(StrEnum):
     CURSOR_UNRECORDED = "cursor-unrecorded"
     """An application, or a delayed call, created the cursor. It is reported and kept."""
 
-    @property
-    def has_remedy(self) -> bool:
-        """True if the reconciler repairs the difference. The other kinds need a person."""
-        return self not in (
-            FindingKind.UNMANAGED_LOG,
-            FindingKind.CURSOR_UNRECORDED,
-            FindingKind.GATE_BREACHED,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -16,7 +16,6 @@ from sqlalchemy import Connection, text
 
 from controller.clock import to_datetime
 from controller.domain.decision import Evaluation, Lane
-from controller.domain.whole_numbers import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +34,6 @@ class EvaluationRecord:
     situation: str
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """A row of the decision log. Decisions and refusals are documents."""
-
-    decision_id: int
-    topic_id: int
-    decided_at: datetime
-    epoch: int
-    input_version: int
-    lanes: tuple[Lane, ...]
-    decided_by: str
-    code_version: str
-    decisions: Sequence[dict[str, Any]]
-    refusals: Sequence[dict[str, Any]]
-    valid_until: datetime | None
-    situation: str
-
-
 _COLUMNS = (
     "decision_id, topic_id, decided_at, epoch, input_version, lanes, decided_by, code_version,"
     " decisions, refusals, valid_until, situation"
@@ -67,10 +48,6 @@ _RECORD = text(f"""
                   CAST(:refusals AS jsonb[]), CAST(:valid_until AS timestamptz[]), CAST(:situation AS text[]))
            AS given ({_COLUMNS})
 """)  # noqa: S608  # column names of our own
-_LIST = text(f"""
-    SELECT {_COLUMNS} FROM cleave.decision
-     WHERE topic_id = :topic_id AND decision_id < :before ORDER BY decision_id DESC LIMIT :limit
-""")  # noqa: S608
 
 
 def reserve_ids(tx: Connection, count: int) -> list[int]:
@@ -84,14 +61,6 @@ def record(tx: Connection, rows: Sequence[EvaluationRecord]) -> None:
     if rows:
         documents = [_document(row) for row in rows]
         tx.execute(_RECORD, {name: [document[name] for document in documents] for name in documents[0]})
-
-
-def list_decisions(
-    tx: Connection, topic_id: int, *, limit: int = 100, before: int = MOST
-) -> list[DecisionRow]:
-    """Return up to `limit` decisions of a topic, newest first. For the next page, give the last id as `before`."""
-    rows = tx.execute(_LIST, {"topic_id": topic_id, "limit": limit, "before": before})
-    return [DecisionRow(**{**row._mapping, "lanes": tuple(map(Lane, row.lanes))}) for row in rows]
 
 
 def ensure_partitions(tx: Connection, days_ahead: int) -> list[str]:

@@ -81,9 +81,14 @@ _INVARIANTS = frozenset(
 """Constraints that no input can break, but only a defect of the program."""
 
 _COMMENTS = text("""
-    SELECT c.conname AS name, obj_description(c.oid, 'pg_constraint') AS sentence
-      FROM pg_constraint c JOIN pg_namespace n ON n.oid = c.connamespace
-     WHERE n.nspname IN ('cleave', 'staging') AND obj_description(c.oid, 'pg_constraint') IS NOT NULL
+    SELECT c.conname AS name, coalesce(
+           obj_description(c.oid, 'pg_constraint'),
+           format('This %s needs its %s to exist.', replace(r.relname, '_', ' '), replace(f.relname, '_', ' '))) AS sentence
+      FROM pg_constraint c
+      JOIN pg_namespace n ON n.oid = c.connamespace
+      JOIN pg_class r ON r.oid = c.conrelid
+      LEFT JOIN pg_class f ON f.oid = c.confrelid
+     WHERE n.nspname IN ('cleave', 'staging') AND (c.contype = 'f' OR obj_description(c.oid, 'pg_constraint') IS NOT NULL)
     UNION ALL
     SELECT i.relname, obj_description(i.oid, 'pg_class')
       FROM pg_class i JOIN pg_namespace n ON n.oid = i.relnamespace
@@ -92,7 +97,7 @@ _COMMENTS = text("""
 
 
 def load_comments(tx: Connection) -> dict[str, str]:
-    """Return the comments of constraints and unique indexes, by name."""
+    """Return the comments of constraints and unique indexes, by name. A foreign key without one is described by its tables."""
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 

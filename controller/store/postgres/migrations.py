@@ -120,11 +120,6 @@ def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
         store.dispose()
 
 
-def pending(url: str | URL, sql_directory: Path | None = None) -> list[str]:
-    """Return the names of the baseline and the migrations that `migrate` would apply, and raise the errors of `plan`."""
-    return [script.name for script in plan(url, sql_directory).scripts]
-
-
 def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
     """Return the pending names for an open connection. The role of an inspector suffices.
 

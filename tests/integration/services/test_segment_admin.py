@@ -31,29 +31,6 @@ class Modest(EmbeddedDataPlane):
     capabilities = Capabilities(midpoint_only=True, max_children=2)
 
 
-def test_a_preview_shows_the_plan_and_writes_nothing(bench: Bench) -> None:
-    bench.topic_with()
-
-    preview = segment_admin.preview(bench.store, bench.planes, TOPIC, splitting(0, at=[100, 5000]))
-
-    assert [str(child.hash_range) for child in preview.reshape.children] == [
-        "0000-0063",
-        "0064-1387",
-        "1388-ffff",
-    ]
-    assert bench.live_operations() == []
-
-
-def test_what_is_submitted_is_what_was_shown(bench: Bench) -> None:
-    bench.topic_with(segments=2)
-    preview = segment_admin.preview(bench.store, bench.planes, TOPIC, recutting([0, 1], [10_000]))
-
-    operation = bench.intend(recutting([0, 1], [10_000])).operation
-
-    assert tuple(child.plan for child in operation.children) == preview.reshape.children
-    assert operation.parent_ids == preview.reshape.parent_ids
-
-
 def test_manual_operations_stamp_the_cooldown(bench: Bench) -> None:
     bench.topic_with(segments=2)
     bench.reshape(merging(0, 1))
@@ -76,12 +53,8 @@ def test_what_the_data_plane_cannot_do_is_refused(bench: Bench, planner: Planner
     modest = Modest(bench.url)
     planes: dict[str, DataPlane] = {"embedded": modest}
 
-    for act in (
-        lambda: segment_admin.preview(bench.store, planes, TOPIC, planner),
-        lambda: segment_admin.submit(bench.store, planes, TOPIC, planner, bench.request()),
-    ):
-        with pytest.raises(Unsupported, match=message):
-            act()
+    with pytest.raises(Unsupported, match=message):
+        segment_admin.submit(bench.store, planes, TOPIC, planner, bench.request())
     segment_admin.submit(bench.store, planes, TOPIC, splitting(0), bench.request())
     modest.close()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain import entry_buckets
-from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
+from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE
 from tests.unit.domain.strategies import consumer_names, cut_points, segment_hashes
 
 split_lists: st.SearchStrategy[list[int]] = st.just([]) | cut_points(FULL_RANGE, max_size=20)
@@ -133,49 +133,3 @@ def test_every_bucket_has_exactly_one_owner_and_runs_are_equal(bucket_count: int
     assert sorted(bucket for run in owned.values() for bucket in run) == list(range(bucket_count))
     assert max(sizes) - min(sizes) <= 1
     assert set(owned) == names
-
-
-spans = st.tuples(segment_hashes, segment_hashes).map(lambda pair: HashRange(min(pair), max(pair)))
-
-
-@given(split_lists, spans)
-def test_an_entry_is_forwarded_as_it_is_where_one_bucket_holds_every_hash_between_its_ends(
-    splits: list[int], hashes: HashRange
-) -> None:
-    holding = [
-        index
-        for index, bucket in enumerate(entry_buckets.bucket_ranges(splits))
-        if bucket.contains(hashes.start) and bucket.contains(hashes.end)
-    ]
-    assert entry_buckets.forwardable_bucket(splits, hashes) == (holding[0] if holding else None)
-
-
-@given(split_lists, spans)
-def test_coarser_buckets_take_whatever_finer_ones_do(splits: list[int], hashes: HashRange) -> None:
-    if entry_buckets.forwardable_bucket(splits, hashes) is not None:
-        for left_out in range(len(splits)):
-            coarser = splits[:left_out] + splits[left_out + 1 :]
-            assert entry_buckets.forwardable_bucket(coarser, hashes) is not None
-    assert entry_buckets.forwardable_bucket([], hashes) == 0
-
-
-@given(split_lists)
-def test_an_entry_of_one_bucket_goes_to_the_same_bucket_of_an_equal_layout(splits: list[int]) -> None:
-    for index, bucket in enumerate(entry_buckets.bucket_ranges(splits)):
-        assert entry_buckets.forwardable_bucket(splits, bucket) == index
-
-
-@pytest.mark.parametrize(
-    ("splits", "start", "end", "expected"),
-    [
-        ((100, 60_000), 0, 99, 0),
-        ((100, 60_000), 100, 59_999, 1),
-        ((100, 60_000), 99, 100, None),
-        ((100, 60_000), 60_000, 65_535, 2),
-        ((100, 60_000), 0, 65_535, None),
-    ],
-)
-def test_uneven_boundaries_are_taken_as_they_are(
-    splits: tuple[int, ...], start: int, end: int, expected: int | None
-) -> None:
-    assert entry_buckets.forwardable_bucket(splits, HashRange(start, end)) == expected

@@ -7,11 +7,9 @@ a threshold to the last bit may be answered differently. Averages over time are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
-
-from controller.domain.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +49,6 @@ class ResourceWeights:
 
 RESOURCES: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out", "memory")
 """Every resource by name, in the order of declaration."""
-
-_PROPERTIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "cpu": ("loadBalancerCPUResourceWeight",),
-    "direct_memory": ("loadBalancerDirectMemoryResourceWeight",),
-    # The second spelling is older and deprecated. Pulsar still reads it.
-    "bandwidth_in": ("loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"),
-    "bandwidth_out": ("loadBalancerBandwidthOutResourceWeight", "loadBalancerBandwithOutResourceWeight"),
-    "memory": ("loadBalancerMemoryResourceWeight",),
-}
-
-
-def weights_from_properties(properties: Mapping[str, str | float]) -> ResourceWeights:
-    """Return the weights in the properties of a `broker.conf`; other properties are ignored.
-
-    Bandwidth has two spellings. A value other than the default under the new spelling has precedence, then one under the old spelling,
-    then the default. Raises InvalidInput for a weight that is no number or below 0.
-    """
-    usual = ResourceWeights()
-    return ResourceWeights(
-        **{
-            name: _weight(properties, spellings, getattr(usual, name))
-            for name, spellings in _PROPERTIES.items()
-        }
-    )
-
-
-def _weight(properties: Mapping[str, str | float], spellings: tuple[str, ...], usual: float) -> float:
-    weights = (_number(spelling, properties[spelling]) for spelling in spellings if spelling in properties)
-    return next((weight for weight in weights if weight != usual), usual)
-
-
-def _number(name: str, value: str | float) -> float:
-    try:
-        weight = float(value)
-    except ValueError:
-        weight = -1.0
-    if not 0 <= weight < float("inf"):
-        raise InvalidInput(f"{name} = {value!r} is no weight; give a number >= 0")
-    return weight
 
 
 def max_usage(resources: BrokerResources) -> float:

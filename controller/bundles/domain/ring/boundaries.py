@@ -143,15 +143,6 @@ class NamespaceBundles:
         after = replace(self, boundaries=tuple(sorted([*self.boundaries, *points])))
         return BundleSplit(after, bundle.parts(points))
 
-    def split_evenly(self, bundle: NamespaceBundle, parts: int = 2) -> BundleSplit:
-        """Return the list after cutting a bundle into equal widths of (upper - lower) // parts; the last part takes the remainder.
-
-        The widths differ from those of `equal`: the whole ring split in four is first cut at 0x3fffffff, created in four at 0x40000000.
-        Both rules are Pulsar's. Raises as `split_at` does, and InvalidRange unless 2 <= parts <= upper - lower.
-        """
-        self._require_splittable(bundle)
-        return self.split_at(bundle, equal_cuts(bundle, parts))
-
     def _require_splittable(self, bundle: NamespaceBundle) -> None:
         if not self.require(bundle).can_split:
             raise InvalidRange(f"bundle {bundle} is too narrow to split; leave it whole")

@@ -130,23 +130,11 @@ def test_a_bundle_that_was_split_before_the_call_is_not_asked_for(bench: Bench) 
 
     for act in (
         lambda: bench.acts.split_at(LOWER, [1000]),
-        lambda: bench.acts.split_by(LOWER, "range_equally_divide"),
         lambda: bench.acts.unload(LOWER),
     ):
         with pytest.raises(BundleNotFound, match="another client split it into 0x00000000_0x00000005"):
             act()
     assert bench.cluster.acts == []
-
-
-def test_412_of_a_bundle_that_is_there_is_the_brokers_reason(bench: Bench) -> None:
-    with pytest.raises(InvalidInput, match="Unsupported namespace bundle split algorithm nonsense"):
-        bench.acts.split_by(LOWER, "nonsense")
-
-
-def test_success_that_changed_nothing_is_told(bench: Bench) -> None:
-    result = bench.acts.split_by(LOWER, "topic_count_equally_divide")
-
-    assert (result.outcome, result.children) == (ActOutcome.NOTHING_CHANGED, (LOWER,))
 
 
 @pytest.mark.parametrize("cuts", [[], [0], [HALF], [HALF + 1]])
@@ -233,3 +221,11 @@ def test_an_unload_nobody_can_tell_of_is_a_time_out(bench: Bench) -> None:
 def test_a_namespace_that_is_none_is_not_found(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no namespace acme/none"):
         bench.acts.split_at(NamespaceBundle("acme/none", 0, HALF), [7])
+
+
+def test_success_that_changed_nothing_is_told(bench: Bench) -> None:
+    bench.cluster.trouble = Trouble.NOT_DONE
+
+    result = bench.acts.split_at(LOWER, [1000])
+
+    assert (result.outcome, result.children) == (ActOutcome.NOTHING_CHANGED, (LOWER,))

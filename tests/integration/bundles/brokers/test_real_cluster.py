@@ -14,7 +14,7 @@ from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
 from controller.dataplane.pulsar_load.brokers import BrokerList
-from controller.domain.errors import BundleNotFound, Conflict, InvalidInput
+from controller.domain.errors import BundleNotFound, Conflict
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until
 
@@ -123,19 +123,9 @@ def test_a_split_at_several_places_is_seen(real: Real) -> None:
         real.acts.split_at(bundle, [bundle.lower + 15])
 
 
-def test_success_that_changed_nothing_is_told(real: Real) -> None:
-    """A bundle without topics: 204, and the list is as it was."""
-    bundle = real.bundles.bundle_of(real.topics[1])
-    empty = real.acts.split_at(bundle, [bundle.lower + 5]).children[0]
-
-    assert real.acts.split_by(empty, "topic_count_equally_divide").outcome is ActOutcome.NOTHING_CHANGED
-
-
 def test_what_a_broker_refuses(real: Real) -> None:
     bundle = real.bundles.bundle_of(real.topics[2])
 
-    with pytest.raises(InvalidInput, match="Unsupported namespace bundle split algorithm"):
-        real.acts.split_by(bundle, "nonsense")
     with pytest.raises(Conflict, match="inactive destination"):
         real.acts.unload(bundle, destination="127.0.0.1:9")
     with pytest.raises(BundleNotFound):

@@ -23,7 +23,7 @@ from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, 
 from controller.services import approvals
 from controller.store.approvals import ApprovalRow
 from tests.support.approvals import answer_subject, pending
-from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
+from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW, add_namespace
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ class Cycles:
     def __init__(self, driver: StoreDriver) -> None:
         self.driver = driver
         self._count = 0
-        driver.do(bundle_namespaces.add_namespace, CLUSTER, NAMESPACE, [0, HALF, LAST], actor="ann")
+        add_namespace(driver, 0, HALF, LAST)
 
     def mode(self, mode: BalancingMode) -> None:
         row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)

@@ -103,7 +103,7 @@ def test_there_are_four_states(bench: Bench) -> None:
     [
         ("(:t, '{}', 'shadow')", InvalidInput, "sets at least one"),
         ("""(:t, '{"a": 1}', 'refused')""", InvalidInput, "has the time of its end"),
-        ("""(:t + 1, '{"a": 1}', 'shadow')""", NotFound, "a topic that exists"),
+        ("""(:t + 1, '{"a": 1}', 'shadow')""", NotFound, "This policy candidate needs its topic to exist"),
     ],
 )
 def test_rows_that_make_no_sense_are_refused(

@@ -17,7 +17,6 @@ from controller.store.postgres.migrations import (
     migrate,
     newest_applied,
     newest_known,
-    pending,
     plan,
     sql_directory,
 )
@@ -39,6 +38,11 @@ def empty(empty_database: str) -> Iterator[StoreDriver]:
 
 def _tables(driver: StoreDriver) -> set[str]:
     return {name for (name,) in driver.sql("SELECT schemaname || '.' || tablename FROM pg_tables")}
+
+
+def pending(url: str, sql: Path | None = None) -> list[str]:
+    """Names of the files that `migrate` would apply."""
+    return [script.name for script in plan(url, sql).scripts]
 
 
 def _add(sql: Path, name: str, statements: str) -> None:

@@ -31,10 +31,6 @@ class Occupancy:
         for bundle in cluster.bundles:
             self._settle(bundle, bundle.owner)
 
-    def owner_of(self, bundle_id: str) -> str | None:
-        """Return the owner of the bundle, after the moves so far."""
-        return self._owner.get(bundle_id)
-
     def long_term_msg_rate(self, broker: str) -> float:
         """Return the sum of the long-term rates (messages per second) of the broker's bundles, after the moves so far."""
         return self._long_term[broker]

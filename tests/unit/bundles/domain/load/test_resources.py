@@ -1,4 +1,4 @@
-"""Usage of resources: shares, the three maxima, and the weights with their two spellings."""
+"""Usage of resources: shares, and the three maxima."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from controller.bundles.domain.load.resources import (
     dominating_resource,
     max_usage,
     weighted_max_usage,
-    weights_from_properties,
 )
-from controller.domain.errors import InvalidInput
 
 
 def resources(
@@ -45,29 +43,3 @@ def test_weights_scale_before_the_maximum_is_taken() -> None:
 )
 def test_a_limit_that_is_exceeded_counts_as_it_is(percents: tuple[float, ...], usage: float) -> None:
     assert weighted_max_usage(resources(*percents), ResourceWeights()) == usage
-
-
-@pytest.mark.parametrize(
-    ("properties", "weight"),
-    [
-        ({}, 1.0),
-        ({"loadBalancerBandwithInResourceWeight": "0.5"}, 0.5),
-        ({"loadBalancerBandwidthInResourceWeight": "0.7"}, 0.7),
-        (
-            {"loadBalancerBandwithInResourceWeight": "0.5", "loadBalancerBandwidthInResourceWeight": "0.7"},
-            0.7,
-        ),
-        # The default under the new spelling says nothing.
-        ({"loadBalancerBandwithInResourceWeight": 0.5, "loadBalancerBandwidthInResourceWeight": 1.0}, 0.5),
-        ({"loadBalancerBandwithInResourceWeight": 1.0, "loadBalancerBandwidthInResourceWeight": "0"}, 0.0),
-    ],
-)
-def test_bandwidth_is_read_under_both_spellings(properties: dict[str, str | float], weight: float) -> None:
-    assert weights_from_properties(properties | {"loadManagerClassName": "x"}).bandwidth_in == weight
-    assert weights_from_properties(properties).bandwidth_out == 1.0
-
-
-@pytest.mark.parametrize("value", ["-1", "much", "inf", "nan"])
-def test_a_weight_that_is_none_is_refused_by_name(value: str) -> None:
-    with pytest.raises(InvalidInput, match=r"loadBalancerCPUResourceWeight = .* give a number >= 0"):
-        weights_from_properties({"loadBalancerCPUResourceWeight": value})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.ring.boundaries import MAX_BUNDLES, NamespaceBundles
+from controller.bundles.domain.ring.boundaries import MAX_BUNDLES, NamespaceBundles, equal_cuts
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
 from controller.domain.errors import BundleNotFound, InvalidInput, InvalidRange
@@ -151,17 +151,15 @@ def test_the_full_ring_split_in_four_is_not_the_ring_created_in_four() -> None:
     """Pulsar's tests assert both: a split divides upper - lower, creation divides 2^32."""
     whole = bundles(0, LAST_HASH)
 
-    assert whole.split_evenly(whole.bundles[0], 4).after.boundaries == (
-        0, 0x3FFFFFFF, 0x7FFFFFFE, 0xBFFFFFFD, LAST_HASH,
-    )  # fmt: skip
-    assert whole.split_evenly(whole.bundles[0]).after.boundaries == (0, 0x7FFFFFFF, LAST_HASH)
+    assert equal_cuts(whole.bundles[0], 4) == (0x3FFFFFFF, 0x7FFFFFFE, 0xBFFFFFFD)
+    assert equal_cuts(whole.bundles[0], 2) == (0x7FFFFFFF,)
 
 
 @pytest.mark.parametrize("parts", [0, 1, 4])
 def test_parts_out_of_bounds_are_refused(parts: int) -> None:
     some = bundles(0, 3, LAST_HASH)
     with pytest.raises(InvalidRange, match=f"cannot be split into {parts} parts; give 2 to 3"):
-        some.split_evenly(some.bundles[0], parts)
+        equal_cuts(some.bundles[0], parts)
 
 
 @pytest.mark.parametrize("edges", [(0, 7, 8, LAST_HASH), (0, 7, LAST_HASH - 1, LAST_HASH)])
@@ -169,9 +167,8 @@ def test_a_bundle_too_narrow_is_not_split(edges: tuple[int, ...]) -> None:
     some = bundles(*edges)
     narrow = min(some.bundles, key=lambda bundle: bundle.width)
 
-    for split in (lambda: some.split_evenly(narrow), lambda: some.split_at(narrow, [narrow.lower])):
-        with pytest.raises(InvalidRange, match="is too narrow to split; leave it whole"):
-            split()
+    with pytest.raises(InvalidRange, match="is too narrow to split; leave it whole"):
+        some.split_at(narrow, [narrow.lower])
 
 
 @given(boundaries(), st.data())
@@ -181,9 +178,9 @@ def test_any_split_tiles_the_ring_and_touches_one_bundle(some: NamespaceBundles,
     inside = st.integers(parent.lower + 1, parent.upper - 1)
     cuts = data.draw(st.sets(inside, min_size=1, max_size=5))
 
-    for split in (some.split_evenly(parent, parts), some.split_at(parent, cuts)):
+    for split in (some.split_at(parent, equal_cuts(parent, parts)), some.split_at(parent, cuts)):
         index = some.bundles.index(parent)
         after = split.after.bundles
         assert after == (*some.bundles[:index], *split.children, *some.bundles[index + 1 :])
         assert sum(bundle.width for bundle in after) == 2**32
-    assert len(some.split_evenly(parent, parts).children) == parts
+    assert len(equal_cuts(parent, parts)) == parts - 1

@@ -1,0 +1,84 @@
+"""Observations for rules that decide on moving averages, in place of load records (see `averages`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from controller.backtest.arrays import Mask, Wholes
+from controller.backtest.averages import FollowedAverages, SteadyAverages
+from controller.backtest.load_series import LoadSeries
+from controller.backtest.observation import Observation
+from controller.backtest.reports import Grain
+from controller.backtest.rule import Rule
+from controller.backtest.spread import Spread
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadStats
+
+
+class FollowedAverageObservation(Observation):
+    """The load moves over the ring, so the averages are computed report by report."""
+
+    def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
+        super().__init__(series, rule, grain, spread)
+        self.averages = FollowedAverages(rule.average_minutes, self.reports.milliseconds, self.metrics)
+
+    def _observe(self, reports: Wholes) -> None:
+        self.averages.observe(self._rates(reports))
+
+    def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        self.averages.move(new, old, len(layout.active))
+
+    def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
+        """Return the averages of each observed segment."""
+        return self.averages.shown(self.ids)
+
+
+class SteadyAverageObservation(Observation):
+    """The spread of the load is steady, so all averages are known in advance."""
+
+    can_look_ahead = True
+
+    def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
+        super().__init__(series, rule, grain, spread)
+        self.levels = np.array(list(zip_longest(*rule.average_levels, fillvalue=np.nan)), dtype=float).T
+        self.averages = SteadyAverages(
+            rule.average_minutes,
+            self.reports.milliseconds,
+            self.reports.measured,
+            np.asarray(rule.policy.thresholds.split.rates),
+            self.metrics,
+        )
+        self.made_at = np.empty(0, np.int64)
+
+    def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        made_at = np.full(len(layout.active), self.upto)
+        made_at[new] = self.made_at[old]
+        self.made_at = made_at
+        self.shares = self.spread.shares(self.ranges, slice(None))[0]
+        self.averages.move(new, old, len(layout.active), self.upto + 1)
+
+    def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
+        """Return the averages of each segment that was measured since its creation."""
+        shown = self.averages.shown(self.ids, self.upto, self.shares)
+        return {
+            i: shown[i] for i, is_new in zip(self.ids, self.made_at == self.upto, strict=True) if not is_new
+        }
+
+    def next_news(self, tick: int, limit: int) -> int:
+        """Return the first tick at which an average turns, or a segment gets its first."""
+        self.sides = self._sides(np.array([self.reports.last_of(tick)]))
+        return super().next_news(tick, limit)
+
+    def _changes(self, reports: Wholes) -> Mask:
+        turned = np.logical_or.reduce(self._sides(reports) != self.sides, axis=(0, 1, 2, 4))
+        result: Mask = turned | bool((self.made_at == self.upto).any())
+        return result
+
+    def _sides(self, reports: Wholes) -> Mask:
+        """Return `[average, level, report, segment]` twice: whether an average is above a level of the rule, and below."""
+        uses = self.averages.uses(reports, self.shares)[:, None]
+        levels = self.levels[:, :, None, None]
+        return np.stack([uses > levels, uses < levels])

@@ -1,0 +1,41 @@
+"""Chooses the mode in which a simulation observes the load (see `observation`)."""
+
+from __future__ import annotations
+
+from controller.backtest.average_observation import FollowedAverageObservation, SteadyAverageObservation
+from controller.backtest.load_series import LoadSeries
+from controller.backtest.observation import Observation
+from controller.backtest.record_observation import (
+    CrossingObservation,
+    RecordObservation,
+    RewriteObservation,
+    SideObservation,
+)
+from controller.backtest.reports import Grain
+from controller.backtest.rule import Rule
+from controller.backtest.spread import Spread
+from controller.domain.policy import AutoScalePolicy
+
+
+def observe(
+    series: LoadSeries, rule: Rule, grain: Grain, spread: Spread, *, every_tick: bool, has_consumers: bool
+) -> Observation:
+    """Return the observation for a rule that is evaluated at every tick, or when its answer can change."""
+    kind: type[Observation]
+    if rule.average_minutes:
+        kind = SteadyAverageObservation if spread.is_steady else FollowedAverageObservation
+    elif every_tick:
+        kind = RecordObservation
+    elif has_consumers or not _rests_on_sides(rule.policy):
+        kind = RewriteObservation
+    else:
+        kind = SideObservation if grain.reports_per_tick == 1 else CrossingObservation
+    return kind(series, rule, grain, spread)
+
+
+def _rests_on_sides(policy: AutoScalePolicy) -> bool:
+    """Return True if decisions depend on the sides of the thresholds only: two cold segments are never hot together, and
+    the time of the last write has no effect.
+    """
+    pairs = zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
+    return not policy.strict_pulsar and all(2 * merge <= split for merge, split in pairs)

@@ -1,0 +1,191 @@
+"""Observations for rules that decide on load records: those that the aggregation would store.
+
+`records` keeps the records. A new segment is measured at the report after its creation, and has no record until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
+from controller.backtest.averages import all_rates
+from controller.backtest.load_series import LoadSeries
+from controller.backtest.observation import Observation
+from controller.backtest.records import RecordArrays
+from controller.backtest.reports import Grain
+from controller.backtest.rule import Rule
+from controller.backtest.spread import Spread
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_memory import LoadMemory, Origin, origins_of
+
+_WIDER = 1 + 1e-9
+
+
+class RecordObservation(Observation):
+    """The rule is evaluated at every tick. `domain.load_memory` keeps the ticks that it remembers."""
+
+    def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
+        super().__init__(series, rule, grain, spread)
+        policy = rule.policy
+        self.arrays = RecordArrays(
+            policy.thresholds, policy.load_change_threshold, policy.strict_pulsar, self.metrics
+        )
+        self.memory, self.origins = LoadMemory(rule.memory_ticks), dict[int, Origin]()
+
+    def _observe(self, reports: Wholes) -> None:
+        rates = self._rates(reports)
+        self.arrays.observe(rates, self.reports.instants(reports))
+        if self.rule.memory_ticks:
+            ends = (reports + 1) % self.reports.per_tick == 0
+            self._remember(reports[ends], [rate[ends] for rate in rates])
+
+    def _remember(self, reports: Wholes, rates: Sequence[Floats]) -> None:
+        for row, report in enumerate(reports.tolist()):
+            values = [rate[row].tolist() for rate in rates]
+            measured = {
+                segment_id: LoadStats(*all_rates(self.metrics, own))
+                for segment_id, *own in zip(self.ids, *values, strict=True)
+            }
+            self.memory.remember(
+                self.reports.instant(report),
+                measured,
+                self.rule.policy.load_memory_seconds,
+                self.origins,
+            )
+
+    def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        self.arrays.move(new, old, len(layout.active))
+        if self.rule.memory_ticks:
+            staying = set(new)
+            self._pass_on(layout, [i for index, i in enumerate(self.ids) if index not in staying])
+
+    def _pass_on(self, layout: SegmentLayout, created: Sequence[int]) -> None:
+        """Keep the memories of the parents until their children are measured; remove memories that are no longer needed."""
+        origins = self.origins | origins_of(created, layout.segments)
+        waiting = {i for i in self.ids if i not in self.memory.known}
+        self.origins = {i: origin for i, origin in origins.items() if i in waiting}
+        parents = {parent for origin in self.origins.values() for parent in origin.parent_ids}
+        self.memory.keep({*self.ids, *parents})
+
+    def records(self, tick: int) -> dict[int, LoadRecord]:
+        """Return the record of every segment that has one."""
+        return self._records(np.flatnonzero(~is_nan(self.arrays.written[0])), self._heard_at(tick))
+
+    def _records(self, indexes: Wholes, heard_at: int) -> dict[int, LoadRecord]:
+        records = self.arrays.records(indexes, self.metrics, heard_at)
+        return dict(zip([self.ids[index] for index in indexes.tolist()], records, strict=True))
+
+    def _heard_at(self, tick: int) -> int:
+        """Return the instant of the last observation."""
+        return self._last_before(self.reports.last_of(tick) + 1)
+
+    def _last_before(self, report: int) -> int:
+        """Return the instant of the last observation before this report."""
+        index = int(np.searchsorted(self.reports.known_reports, report))
+        last = int(self.reports.known_reports[index - 1]) if index else -1
+        return self.reports.instant(last)
+
+    def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
+        """Return the last ticks of each segment, the newest last; empty if the rule reads none."""
+        return self.memory.recent_loads(self.ids)
+
+    def strikes(self) -> Mapping[int, int]:
+        """Return, for each segment that has any, the number of consecutive splits that left nearly all of the load in
+        it.
+        """
+        return self.memory.strikes(self.ids)
+
+
+class RewriteObservation(RecordObservation):
+    """The rule is evaluated at every rewritten record: consumers, merges of two warm segments or the time of the last
+    write matter.
+
+    Records count as observed until the next gap, since the rule is not evaluated in between.
+    """
+
+    can_look_ahead = True
+
+    def _heard_at(self, tick: int) -> int:
+        report = self.reports.last_of(tick)
+        if not self.reports.known[report]:
+            return super()._heard_at(tick)
+        return self._last_before(self.reports.next_resumption(report))
+
+    def _changes(self, reports: Wholes) -> Mask:
+        rates = self._rates(reports)
+        return any_along(self.arrays.rewrites(rates) | self.arrays.crossings(rates), 1)
+
+
+class CrossingObservation(RewriteObservation):
+    """The rule depends on the sides of the thresholds only, so it is evaluated when a rate crosses one."""
+
+    def next_news(self, tick: int, limit: int) -> int:
+        """Return the first tick at which a rate crosses a threshold, or a segment gets its first record."""
+        is_whole = self.share is not None and not is_nan(self.arrays.written[0]).any()
+        self.room = self.arrays.room(self.share[0]) if is_whole and self.share is not None else None
+        return super().next_news(tick, limit)
+
+    def _candidates(self, first: int, end: int) -> Mask:
+        """Return the observed reports; if `room`, the range of the topic's rates, is known, only those near its bounds or
+        beyond.
+        """
+        selected = super()._candidates(first, end)
+        if self.room is None:
+            return selected
+        beyond = np.zeros(end - first, dtype=np.bool_)
+        for metric, (lowest, highest) in zip(self.metrics, self.room, strict=True):
+            rates = self.reports.measured[first:end, metric]
+            beyond |= (rates <= lowest * _WIDER) | (rates >= highest / _WIDER)
+        return selected & beyond
+
+    def _changes(self, reports: Wholes) -> Mask:
+        unknown = is_nan(self.arrays.written[0])
+        return any_along(self.arrays.crossings(self._rates(reports)) | unknown, 1)
+
+
+class SideObservation(CrossingObservation):
+    """Between two evaluations no threshold was crossed, so earlier reports than the last cannot change the rule's answer.
+    The records that crossed none are updated when the rule takes an action (`settle`).
+    """
+
+    def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
+        super().__init__(series, rule, grain, spread)
+        self.heard_at = -1
+        self.shown: dict[int, LoadRecord] = {}
+        self.settled = np.empty(0, np.int64)
+
+    def _observe(self, reports: Wholes) -> None:
+        last = int(reports[-1])
+        rates = [rate[0] for rate in self._rates(reports[-1:])]
+        indexes = self.arrays.observe_sides(rates, self.reports.instant(last))
+        self.settled[indexes] = last
+        self.shown.update(self._records(indexes, self.heard_at))
+
+    def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
+        super()._move(layout, new, old)
+        settled = np.full(len(layout.active), self.upto)
+        settled[new] = self.settled[old]
+        self.settled = settled
+        self.shown = {i: self.shown[i] for i in self.ids if i in self.shown}
+
+    def records(self, tick: int) -> dict[int, LoadRecord]:
+        """Return the record of every segment that has one, as it was when the segment last crossed a threshold."""
+        heard_at = self._heard_at(tick)
+        if heard_at != self.heard_at:
+            self.heard_at = heard_at
+            self.shown = super().records(tick)
+        return dict(self.shown)
+
+    def settle(self) -> bool:
+        """Apply to the records the reports that `advance` deferred."""
+        first = int(self.settled.min()) + 1
+        reports = np.flatnonzero(self.reports.known[first : self.upto + 1]) + first
+        if len(reports):
+            done = np.searchsorted(reports, self.settled, side="right") - 1
+            changed = self.arrays.write_all(self._rates(reports), self.reports.instants(reports), done)
+            self.shown.update(self._records(np.flatnonzero(changed), self.heard_at))
+            self.settled[:] = self.upto
+        return True
