@@ -60,7 +60,7 @@ def measure(url: str, topics: int, segments: int, change_every: int) -> dict[str
             "seconds": changed_seconds,
             "evaluated": changed.evaluated,
             "ledger_rows": len(changed.outcomes),
-            "intents": len(changed.intents),
+            "intents": len(changed.operation_ids),
         },
         "idle_pass": {"seconds": idle_seconds, "evaluated": idle.evaluated},
     }

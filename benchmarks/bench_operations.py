@@ -38,7 +38,7 @@ from controller.services.autoscaler.batch import ACTING_TOPICS
 from controller.services.segment_admin import Planner
 from controller.settings import Settings
 from controller.store.decisions import decision_log, situations
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -121,7 +121,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
         capabilities = {"embedded": app.planes["embedded"].capabilities}
         inputs = situations.load_situations(tx, topic_ids, capabilities)
     rows = {
-        topic_id: LedgerRow(
+        topic_id: EvaluationRecord(
             decision_id=0,
             topic_id=topic_id,
             decided_at=situation.now,

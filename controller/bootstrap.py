@@ -392,9 +392,9 @@ def _work_loop(
             limit=settings.pass_batch_topics,
             shards=shards,
             topic_ids=topic_ids,
-            fence=lambda tx: leases.fence(tx, shards),
+            demand_right_to_act=lambda tx: leases.demand_held(tx, shards),
         )
-        return len(result.intents)
+        return len(result.operation_ids)
 
     def run_operations(shards: Shards) -> int:
         return run_due(runner, limit=OPERATIONS_TOGETHER, shards=shards)

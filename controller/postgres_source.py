@@ -52,8 +52,8 @@ class PostgresSource(Renewed):
             call_timeout_seconds=call_timeout_seconds,
             pool_size=2,
             application_name="cleave-client",
-            away=StoreUnavailable,
-            late=StoreUnavailable,
+            unavailable_error=StoreUnavailable,
+            timeout_error=StoreUnavailable,
         )
         self._begin_in_child()
 

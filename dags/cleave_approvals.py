@@ -34,7 +34,7 @@ def cleave_approvals() -> None:
     def act(question: Any) -> None:
         @cleave_task(priority=5)
         def write_down(question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-            return tasks.answer_question(**access(), question=question, given=given_by(answer))
+            return tasks.answer_question(**access(), question=question, answer=given_by(answer))
 
         answered_question = AskOperator(task_id="ask", question=question, pool=POOL)
         write_down(question, answered_question.output)

@@ -9,10 +9,10 @@ problem() {
 }
 
 for name in AIRFLOW_DB_PASSWORD CLEAVE_OWNER_PASSWORD CLEAVE_APP_PASSWORD CLEAVE_LOAD_PASSWORD CLEAVE_READER_PASSWORD \
-  CLEAVE_APPLICATION_PASSWORD; do
+  CLEAVE_APPLICATION_PASSWORD SPARK_CONNECT_TOKEN; do
   eval "value=\${$name}"
   case $value in
-    *[!A-Za-z0-9]*) problem "$name contains a character other than letters and digits, which would break a database URL; choose another" ;;
+    *[!A-Za-z0-9]*) problem "$name contains a character other than letters and digits, which would break a URL; choose another" ;;
   esac
 done
 for name in AIRFLOW_JWT_SECRET AIRFLOW_API_SECRET_KEY; do

@@ -100,7 +100,9 @@ class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
             ):
                 await asyncio.sleep(SLICE_SECONDS)
         finally:
-            await super().close(None if timeout_seconds is None else timing.goodbye_seconds, leave=leave)
+            await super().close(
+                None if timeout_seconds is None else timing.deregistration_seconds, leave=leave
+            )
 
 
 class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosesOnExit
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 
@@ -28,7 +28,7 @@ InnerConsumer = TypeVar("InnerConsumer", bound=Inner)
 
 
 @checks_arguments
-class Consumer(ClosedByWith, Generic[InnerConsumer]):
+class Consumer(ClosesOnExit, Generic[InnerConsumer]):
     """Returns messages one by one from the batches that the inner consumer reads."""
 
     def __init__(self, inner: InnerConsumer, topic: str, schema: Schema | None) -> None:

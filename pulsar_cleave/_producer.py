@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from controller.client.arguments import checked
-from controller.client.closing import StoredByWith
+from controller.client.closing import StoresOnExit
 from controller.client.producer import Producer as InnerProducer
 from controller.clock import to_ms
 from controller.dataplane.base import Metadata
@@ -23,7 +23,7 @@ MOST_PROPERTIES = 32 * 1024
 _RESERVED = "cleave."
 
 
-class Producer(OneProcess, StoredByWith):
+class Producer(OneProcess, StoresOnExit):
     """A producer of one topic. Created by `Client.producer`. For one thread.
 
     The end of a `with` block stores sent messages. A block that ends with an error drops them.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosesOnExit
 from controller.client.dead_letters import DeadLetter as InnerLetter
 from controller.client.dead_letters import DeadLetterReader
 from controller.client.keyed_work import KeyedWork as InnerWork
@@ -37,7 +37,7 @@ class Handler(WorkObserver):
 
 
 @checks_arguments
-class KeyedWork(ClosedByWith):
+class KeyedWork(ClosesOnExit):
     """Calls a handler for each message on several threads, the messages of each key one after the other.
     Created by `Client.keyed_work`.
 

@@ -16,6 +16,7 @@ from controller.backtest.optimum import lower_bound
 from controller.backtest.score import Prices
 from controller.backtest.simulation import Act, Simulation, Verdict
 from controller.domain.load import LoadStats
+from spark_jobs.backtest_ring import ring
 
 POINTS = 2_000
 """Maximum number of points of a line; each point is the largest value of its interval."""
@@ -25,8 +26,8 @@ SPANS = 400
 
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
-    """Return the data of one simulation's chart: lines of load and segments with up to POINTS points, up to ACTS actions, and the spans
-    of each refusal.
+    """Return the data of one simulation's chart: lines of load and segments with up to POINTS points, up to ACTS actions, the spans
+    of each refusal, and the ring over time.
     """
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)
@@ -40,6 +41,7 @@ def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
         "acts": [_act(run, act) for act in run.acts[:ACTS]],
         "more_acts": max(0, len(run.acts) - ACTS),
         "refusals": _refusals(run),
+        "ring": ring(run, load),
     }
 
 

@@ -123,7 +123,7 @@ def report(
     method: str = "GET",
     is_command: bool = True,
 ) -> Action[RequestT, ResponseT]:
-    """Return an action that changes nothing."""
+    """Return the declaration of an action that changes nothing; `read` performs it."""
     return Action(name, path, right, request, response, read, method, reads=True, is_command=is_command)
 
 
@@ -131,8 +131,11 @@ _TOPIC_ERRORS = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
 
 
 def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
-    """Perform the action. Errors about a topic get the topic's name, because the domain refuses segments and
-    ranges without knowing names.
+    """Perform the action and return its response. Errors about a topic get the topic's name, because the domain
+    refuses segments and ranges without knowing names.
+
+    If a request that becomes an operation fails with NotFound, and an earlier request with the same key has an
+    operation, the response of this operation is returned: the earlier attempt has deleted the topic.
     """
     try:
         return action.perform(context, request)
@@ -149,8 +152,8 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
 
 
 def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
-    """Perform an action part by part, until nothing of the request is left. Return the answer about all
-    parts.
+    """Perform an action part by part, until nothing of the request is left. `perform` performs a part of a request.
+    Return the answer about all parts.
     """
     part = response = perform(request)
     while (remaining_request := part.rest_of(request)) is not None:
@@ -162,8 +165,8 @@ def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
 
 @functools.cache
 def actions_of(subject: str) -> tuple[AnyAction, ...]:
-    """Return the actions whose names begin with the subject, in the order of their modules; none if it is not
-    a subject.
+    """Return the actions whose names begin with the subject, in the order of their modules; empty if it is not a
+    subject. Loads the modules at the first call.
     """
     return tuple(
         action for module in MODULES.get(subject, ()) for action in importlib.import_module(module).ACTIONS

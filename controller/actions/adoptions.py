@@ -116,11 +116,11 @@ class AdoptionResponse(OperationResponse):
         if not self.dry_run:
             return super().sentence()
         connected = [*self.producers, *self.consumers]
-        stop = f"; stop {', '.join(connected)} first, or give cut_off" if connected else ""
-        delete = f"; it would be refused, because {'; '.join(self.unserved)}" if self.unserved else ""
+        stop_text = f"; stop {', '.join(connected)} first, or give cut_off" if connected else ""
+        refusal_text = f"; it would be refused, because {'; '.join(self.unserved)}" if self.unserved else ""
         return (
             f"{', '.join(self.closes)} would end; {self.topic} would have {len(self.creates)} segments"
-            f"{stop}{delete}"
+            f"{stop_text}{refusal_text}"
         )
 
 
@@ -146,9 +146,12 @@ class AttachmentResponse(OperationResponse):
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
-    """Adopt the topic. A dry run lists the connected clients and the subscriptions that cannot be served,
-    instead of refusing because of them. Raises the errors of `topic_adoption.plan` and
-    `topic_adoption.adopt`.
+    """Write the intent to adopt the topic, and wait for the operation. Also returns the old topic's clients and
+    subscriptions as they were before the adoption.
+
+    A dry run lists the connected clients and the subscriptions that cannot be served, instead of refusing because
+    of them. Raises Unsupported for `stock` on a data plane without gates, and the errors of `topic_adoption.plan`
+    and `topic_adoption.adopt`.
     """
     planes = context.app.planes
     plan = topic_adoption.plan(
@@ -163,25 +166,27 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
         context.journal_request(request.reason),
         data_plane=request.data_plane,
         cut_off=request.cut_off or context.dry_run,
-        stock=request.stock,
+        stock_subscriptions=request.stock,
     )
-    old = plan.found
+    old_topic = plan.found
     return context.respond(
         AdoptionResponse,
         intent,
-        old=old.name,
-        closes=list(old.logs),
+        old=old_topic.name,
+        closes=list(old_topic.logs),
         subscriptions={
-            name: "QUEUE" if is_queue else "STREAM" for name, is_queue in old.subscriptions.items()
+            name: "QUEUE" if is_queue else "STREAM" for name, is_queue in old_topic.subscriptions.items()
         },
-        producers=list(old.producers),
-        consumers=list(old.consumers),
+        producers=list(old_topic.producers),
+        consumers=list(old_topic.consumers),
         unserved=list(plan.unserved.values()),
     )
 
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
-    """Attach the topic. Raises the errors of `topic_admin.attach_topic`."""
+    """Write the intent to attach the topic, and wait for the operation. A dry run also reads the active segments
+    from the broker. Raises the errors of `topic_admin.attach_topic`, and in a dry run those of the data plane.
+    """
     intent = topic_admin.attach_topic(
         context.store,
         context.app.planes,
@@ -194,6 +199,9 @@ def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
 
 
 def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentOnBroker]:
+    """Return the active segments of the broker's layout. Raises InvalidInput for a data plane that keeps no
+    layouts, and the errors of the data plane.
+    """
     keeper = context.app.planes[request.data_plane]
     if not isinstance(keeper, LayoutKeeper):
         raise InvalidInput(f"data plane {request.data_plane!r} keeps no layouts; choose pulsar_scalable")
@@ -208,7 +216,9 @@ def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentO
 
 
 def detach(context: Context, request: DetachTopic) -> OperationResponse:
-    """Detach the topic. Raises the errors of `topic_admin.detach_topic`."""
+    """Write the intent to detach the topic, and wait for the operation. Raises the errors of
+    `topic_admin.detach_topic`.
+    """
     intent = topic_admin.detach_topic(context.store, request.topic, context.journal_request(request.reason))
     return context.operation_response(intent)
 

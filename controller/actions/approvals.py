@@ -116,8 +116,9 @@ class AnsweredApprovals(Response):
 
 
 def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> AnsweredApprovals:
-    """Answer the approvals. Raises NotFound for an approval of another level, because rights apply to a
-    level, and the errors of `approvals.answer`.
+    """Approve or reject all of the approvals, or none of them. Return them after the answer. Raises NotFound for an
+    approval that does not exist or is not of the requested level, because rights apply to a level, and the errors
+    of `approvals.answer`.
     """
     for approval_id in request.approvals:
         row = approvals.find(context.store, approval_id)
@@ -136,6 +137,9 @@ def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> Answe
 
 
 def _is_of(level: str, requested_level: str | None) -> bool:
+    """Return True if an approval of `level` may be answered by a request for `requested_level`: the same level, the
+    cluster, or the topic's namespace. Without a requested level, only topics and namespaces may be answered.
+    """
     if requested_level is None:
         return level != CLUSTER
     return requested_level in (CLUSTER, level) or level.startswith(f"topic://{requested_level}/")

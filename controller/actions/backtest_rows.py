@@ -23,7 +23,9 @@ SUMMARY = (
     "rings_resealed",
     "silent",
 )
+"""Columns of a summary row that a table shows."""
 BY_LOAD = ("load", *SUMMARY)
+"""Columns of a row per load and policy that a table shows."""
 LOADS_SHOWN = 20
 """Maximum number of loads that the terminal shows one by one; of more loads it shows the sums."""
 _SUMS = (
@@ -41,7 +43,9 @@ _SUMS = (
 
 
 def result_rows(results: Iterable[BacktestResult]) -> list[Row]:
-    """Return each result with all its figures as a flat row; `regret` is None if the least cost is 0."""
+    """Return each result with all its figures as a flat row; `regret` is the cost divided by the least cost, None
+    if the least cost is 0. The name of an ideal policy ends in `(ideal)`.
+    """
     return [
         {
             "load": result.load,
@@ -58,15 +62,17 @@ def result_rows(results: Iterable[BacktestResult]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per policy, ordered by regret: sums over loads and seeds, and the geometric mean of the
-    regrets.
+    """Return one row per policy, ordered by regret: sums over loads and seeds, the geometric mean of the regrets,
+    and the longest silence. A policy without a regret is last.
     """
     names = list(dict.fromkeys(row["policy"] for row in rows))
     return sorted((_of_policy(name, [r for r in rows if r["policy"] == name]) for name in names), key=_order)
 
 
 def by_load(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per load and policy, over its seeds."""
+    """Return one row per load and policy, ordered by load, then as in `summary`: figures over the seeds of the
+    load.
+    """
     keys = list(dict.fromkeys((row["load"], row["policy"]) for row in rows))
     policy_rows = [
         {"load": load} | _of_policy(policy, [r for r in rows if (r["load"], r["policy"]) == (load, policy)])
@@ -76,7 +82,7 @@ def by_load(rows: Sequence[Row]) -> list[Row]:
 
 
 def cells(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows for a table: regrets with two decimals, durations in words."""
+    """Return the rows for a table: regrets and hours with two decimals, durations in words (`overload`, `silent`)."""
     return [
         {
             **row,

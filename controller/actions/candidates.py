@@ -30,6 +30,7 @@ reading, without Spark.
 WEIGHING_SECONDS = 240.0
 """Seconds that a server has for the backtest of a candidate."""
 EXIT_NOT_BETTER = 1
+"""Exit code of the command if the candidate is not better than the policy in force."""
 _PATH = "/topics/{topic}/candidate"
 
 
@@ -167,8 +168,8 @@ class WeighedCandidate(CandidateResponse):
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Propose the candidate. Raises InvalidInput for a parameter that is null, and the errors of
-    `policy_candidates.propose`.
+    """Put the candidate into shadow, or return the same candidate if it is there already. Raises InvalidInput for a
+    parameter that is null, and the errors of `policy_candidates.propose`.
     """
     for parameter, value in request.parameters.items():
         if value is None:
@@ -181,13 +182,13 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
         reason=context.journal_request(request.reason).reason,
     )
     fields = _fields(context, request.topic, proposal.candidate)
-    if context.dry_run and not proposal.was_there:
+    if context.dry_run and not proposal.was_proposed_before:
         fields["candidate_id"] = None
-    return ProposedCandidate(**fields, was_there=proposal.was_there)
+    return ProposedCandidate(**fields, was_there=proposal.was_proposed_before)
 
 
 def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
-    """Withdraw the candidate. Raises the errors of `policy_candidates.withdraw`."""
+    """Withdraw the candidate and return it. Raises the errors of `policy_candidates.withdraw`."""
     candidate = policy_candidates.withdraw(
         context.store,
         request.topic,
@@ -198,8 +199,10 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
-    """Promote or refuse the candidate. Raises InvalidInput for more days than a server compares, and the
-    errors of `policy_candidates.promote`.
+    """Backtest the candidate and the policy in force, then promote or refuse the candidate; with `ask`, request an
+    approval for a better one. The backtest is stored. A dry run compares the two only.
+
+    Raises InvalidInput for more than `MOST_DAYS` days on a server, and the errors of `policy_candidates.promote`.
     """
     if context.computation is not None and request.days > MOST_DAYS:
         raise InvalidInput(
@@ -214,24 +217,29 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
         "request_key": caller.request_key,
     }
     if context.dry_run:
-        weighed = policy_candidates.weigh(context.store, trials, request.topic, **arguments)
-        waits = request.ask and weighed.is_better
+        comparison = policy_candidates.weigh(context.store, trials, request.topic, **arguments)
+        waits = request.ask and comparison.is_better
         return _weighed(
-            context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed, waits)
+            context, policy_candidates.Promotion(request.topic, comparison.candidate, comparison, waits)
         )
-    promotion = policy_candidates.promote(context.store, trials, request.topic, **arguments, ask=request.ask)
+    promotion = policy_candidates.promote(
+        context.store, trials, request.topic, **arguments, with_approval=request.ask
+    )
     return _weighed(context, promotion)
 
 
 def _weighed(context: Context, promotion: policy_candidates.Promotion) -> WeighedCandidate:
-    weighed, candidate = promotion.weighed, promotion.candidate
+    """Return the response about a promotion. Without a comparison, the candidate had ended before the request."""
+    comparison, candidate = promotion.weighed, promotion.candidate
     return WeighedCandidate(
         **_fields(context, promotion.topic, candidate),
-        is_better=promotion.is_promoted if weighed is None else weighed.is_better,
+        is_better=promotion.is_promoted if comparison is None else comparison.is_better,
         waits=promotion.waits,
-        evidence=candidate.outcome or "" if weighed is None else weighed.sentence,
-        had_ended=weighed is None,
-        results=[] if weighed is None else backtest_rows.result_rows((weighed.live, weighed.proposed)),
+        evidence=candidate.outcome or "" if comparison is None else comparison.sentence,
+        had_ended=comparison is None,
+        results=[]
+        if comparison is None
+        else backtest_rows.result_rows((comparison.live, comparison.proposed)),
     )
 
 

@@ -77,7 +77,7 @@ class Context:
         return self.options.dry_run
 
     def journal_request(self, reason: str | None) -> Request:
-        """Return the caller's request for the journal."""
+        """Return the caller's request for the journal. Without a `reason`, the caller's default reason is recorded."""
         return Request(
             request_key=self.caller.request_key,
             origin=self.caller.origin,
@@ -87,28 +87,38 @@ class Context:
         )
 
     def operation_response(self, intent: Intent) -> OperationResponse:
-        """Return the response about the intended operation, after the wait that the options allow."""
+        """Return the response about the intended operation, after the wait that the options allow. Errors of the
+        operation are in the response, not raised.
+        """
         return self.respond(OperationResponse, intent)
 
-    def respond(self, kind: type[OperationResponseT], intent: Intent, **more: Any) -> OperationResponseT:
-        """Return a response of class `kind` about the intended operation, with the `more` fields, after the
-        wait that the options allow.
+    def respond(
+        self, kind: type[OperationResponseT], intent: Intent, **extra_fields: Any
+    ) -> OperationResponseT:
+        """Return a response of class `kind` about the intended operation, with the `extra_fields`, after the wait
+        that the options allow. In a dry run, do not wait, and return the operation without an id but with the
+        layout epoch on which it was planned.
         """
         if self.dry_run:
             epoch = self._epoch_of(intent.operation.topic_name)
             fields = operation_fields(intent.operation) | {"operation_id": None, "layout_epoch": epoch}
         else:
-            fields = operation_fields(self.ended(intent.operation))
-        return kind(**fields, **more, dry_run=self.dry_run, repeated=intent.repeated)
+            fields = operation_fields(self.wait_for(intent.operation))
+        return kind(**fields, **extra_fields, dry_run=self.dry_run, repeated=intent.repeated)
 
     def earlier_intent(self) -> Intent | None:
-        """Return the operation of an earlier request with the caller's key; None if there is none."""
+        """Return the operation of an earlier request with the caller's key; None if there is none. Reads the
+        application's own store, also in a dry run.
+        """
         with self.app.store.transaction() as tx:
-            first = operations.find_by_request_key(tx, self.caller.request_key)
-        return None if first is None else Intent(first, repeated=True)
+            operation = operations.find_by_request_key(tx, self.caller.request_key)
+        return None if operation is None else Intent(operation, repeated=True)
 
-    def ended(self, operation: Operation) -> Operation:
-        """Return the operation as it is after the wait, whether it has ended or not."""
+    def wait_for(self, operation: Operation) -> Operation:
+        """Wait for the operation, at most `wait_seconds` of the options, and return it as it is then, whether it
+        has ended or not. An error of the wait or of the operation is not raised. Without a running worker, this
+        process runs the operation.
+        """
         if self.options.wait_seconds <= 0:
             return operation
         try:
@@ -127,6 +137,6 @@ class Context:
 
 @contextmanager
 def open_context(app: Application, caller: Caller, options: Options) -> Iterator[Context]:
-    """Open the context of one action."""
+    """Open the context of one action. In a dry run, open a store that rolls back, and dispose it at the end."""
     with store_for(app, options.dry_run) as store:
         yield Context(app, store, caller, options)

@@ -57,21 +57,24 @@ class RedriveResponse(Response):
         return [self.model_dump(exclude={"dry_run"})]
 
     def rest_of(self, request: RedriveDeadLetters) -> RedriveDeadLetters | None:
-        """Return the request for the remaining messages, or None. Dead letters that are stored after the
-        first part began are not put back.
+        """Return the request for the remaining messages; None if none remain, or after a dry run. Dead letters that
+        are stored after the first part began are not put back.
         """
         if self.dry_run or not self.messages:
             return None
-        due = self.left if request.limit is None else min(self.left, request.limit - self.messages)
-        return request.model_copy(update={"limit": due}) if due > 0 else None
+        remaining = self.left if request.limit is None else min(self.left, request.limit - self.messages)
+        return request.model_copy(update={"limit": remaining}) if remaining > 0 else None
 
     def joined(self, earlier: Self) -> Self:
         return self.model_copy(update={"messages": earlier.messages + self.messages})
 
 
 def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
-    """Put dead letters back. Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never
-    had a dead letter.
+    """Put at most `PART_LIMIT` dead letters back, the oldest first, and acknowledge them in their log. A dry run
+    only counts. Return the numbers of messages put back and left.
+
+    Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, and the errors
+    of the data plane.
     """
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)
@@ -89,7 +92,10 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
 
 
 def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
-    """Store each message in the topic before it is acknowledged. Return the number of messages."""
+    """Append up to `count` dead letters to the topic, and acknowledge them in batches of `CHUNK` after they are
+    stored. Return the number of messages, which is smaller if no more letters arrive. Disconnects another reader of
+    the log.
+    """
     stored = 0
     with (
         closing(PostgresSource(app.settings.database_url.get_secret_value())) as source,
@@ -98,14 +104,14 @@ def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
         Producer(source, logs, log.topic, name="redrive") as producer,
     ):
         while stored < count:
-            letters = reader.read(min(CHUNK, count - stored))
-            if not letters:
+            batch = reader.read(min(CHUNK, count - stored))
+            if not batch:
                 break
-            for letter in letters:
+            for letter in batch:
                 producer.send(letter.payload, letter.key, letter.message.metadata)
             producer.flush()
-            reader.acknowledge(letters[-1])
-            stored += len(letters)
+            reader.acknowledge(batch[-1])
+            stored += len(batch)
     return stored
 
 

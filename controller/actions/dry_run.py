@@ -23,8 +23,8 @@ class DryRunStore(Store):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a transaction that is rolled back at its end. Raises the errors that its commit would have
-        raised.
+        """Open a transaction that is rolled back when the block ends. Deferred constraints are checked first, so
+        the errors that a commit would have raised are raised.
         """
         with super().transaction() as tx:
             attempt = tx.begin_nested()
@@ -34,14 +34,16 @@ class DryRunStore(Store):
 
     @contextmanager
     def single_statement(self) -> Iterator[Connection]:
-        """Open a transaction for a single statement; it is rolled back too."""
+        """Open a transaction for a single statement, which is rolled back as well."""
         with self.transaction() as tx:
             yield tx
 
 
 @contextmanager
 def store_for(app: Application, dry_run: bool) -> Iterator[Store]:
-    """Open the application's own store, or a store that rolls back for a dry run."""
+    """Yield the application's own store, or for a dry run a store with a connection of its own that rolls back, and
+    dispose it at the end.
+    """
     if not dry_run:
         yield app.store
         return

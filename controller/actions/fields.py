@@ -47,7 +47,9 @@ TOPIC_PATTERN = r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$"
 
 
 def as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
-    """Return the rule with its InvalidInput turned into the ValueError that pydantic expects."""
+    """Return a function that applies the rule and raises ValueError, which pydantic expects, instead of
+    InvalidInput.
+    """
 
     def checked(value: Any) -> Any:
         try:
@@ -59,7 +61,9 @@ def as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def from_text(rule: Callable[[str], object]) -> BeforeValidator:
-    """Apply the rule to text. The type checks other values."""
+    """Return a validator that applies the rule to text without surrounding white space. Other values are left to
+    the check of the field's type.
+    """
     checked = as_value_error(rule)
     return BeforeValidator(lambda value: checked(value.strip()) if isinstance(value, str) else value)
 
@@ -69,7 +73,9 @@ def _hash(value: object) -> object:
 
 
 def _keep(text: str) -> str | None:
-    """Return the text of a time to keep; None for an empty text, which a form sends."""
+    """Return the text of a time to keep unchanged; None for an empty text, which a form sends. Raises InvalidInput
+    for a time outside 1 minute to `LONGEST_KEEP`.
+    """
     if not text:
         return None
     if not timedelta(minutes=1) <= parse_duration(text) <= LONGEST_KEEP:
@@ -78,8 +84,8 @@ def _keep(text: str) -> str | None:
 
 
 def split_words(value: object) -> object:
-    """Return the words of a text, or of a list of texts, separated by commas, semicolons, spaces or line
-    breaks; None for an empty text.
+    """Return the words of a text, or of a list of texts, separated by commas, semicolons, spaces or line breaks;
+    None if there is no word. Any other value is returned unchanged, for the field's type to check.
     """
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         value = " ".join(value)
@@ -89,34 +95,40 @@ def split_words(value: object) -> object:
 
 
 def split_lines(value: object) -> object:
-    """Return the non-empty lines of a text; None if there are none."""
+    """Return the non-empty lines of a text, without surrounding white space; None if there are none. Any other
+    value is returned unchanged, for the field's type to check.
+    """
     if not isinstance(value, str):
         return value
     return [line.strip() for line in value.splitlines() if line.strip()] or None
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters of `parameter=value` texts. Values are JSON (true, 16, 0.25) or plain text.
-    Raises InvalidInput.
+    """Return the parameters of `parameter=value` texts. A value is read as JSON (true, 16, 0.25), otherwise taken
+    as plain text. Raises InvalidInput for a text without `=` or without a name.
     """
-    parameters: dict[str, Any] = _pairs([*pairs], _json)
+    parameters: dict[str, Any] = _read_pairs([*pairs], _json)
     return parameters
 
 
-def _pairs(value: Any, read: Callable[[str], object]) -> Any:
-    """Return the pairs of a list of `key=value` texts. The type checks other values."""
-    if not isinstance(value, list):
-        return value
-    pairs = {}
-    for text in value:
-        key, equals, text_of_value = str(text).partition("=")
-        if not key or not equals:
+def _read_pairs(texts: Any, convert: Callable[[str], object]) -> Any:
+    """Return a dict of `key=value` texts, each value converted by `convert`; of several texts with one key the last
+    counts. A value that is not a list is returned unchanged, for the field's type to check. Raises InvalidInput for
+    a text without `=` or without a key.
+    """
+    if not isinstance(texts, list):
+        return texts
+    values = {}
+    for text in texts:
+        key, separator, value_text = str(text).partition("=")
+        if not key or not separator:
             raise InvalidInput(f"{shown(text)} must have the form key=value, for example max_segments=16")
-        pairs[key] = read(text_of_value)
-    return pairs
+        values[key] = convert(value_text)
+    return values
 
 
 def _json(text: str) -> object:
+    """Return the JSON value of the text; the text itself if it is not JSON."""
     try:
         return json.loads(text, parse_float=_finite)
     except (ValueError, RecursionError):  # The value is plain text, or a value that no parameter can hold.
@@ -130,7 +142,7 @@ def _finite(text: str) -> float | str:
 
 
 def name_of(kind: str) -> AfterValidator:
-    """Return a validator that requires a name of this kind."""
+    """Return a validator that requires a name of this kind, as in `demand_name`."""
     return AfterValidator(as_value_error(partial(demand_name, kind)))
 
 
@@ -152,12 +164,12 @@ SubscriptionName = Annotated[
     Field(max_length=LONGEST_NAME, description="Name of the subscription.", examples=["billing"]),
     name_of("subscription"),
 ]
-Properties = Annotated[dict[str, str], BeforeValidator(as_value_error(lambda value: _pairs(value, str)))]
+Properties = Annotated[dict[str, str], BeforeValidator(as_value_error(lambda value: _read_pairs(value, str)))]
 """Names and texts, also as a list of `key=value`."""
 PolicyParameters = Annotated[
     dict[str, Any],
     Field(max_length=100),
-    BeforeValidator(as_value_error(lambda value: _pairs(value, _json))),
+    BeforeValidator(as_value_error(lambda value: _read_pairs(value, _json))),
 ]
 """Parameters of a policy with their values, also as a list of `parameter=value`; null removes a parameter."""
 Hash = Annotated[
@@ -198,8 +210,8 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
-    """Return the request with these values. Raises InvalidInput with one line that names each wrong field and
-    its error.
+    """Return the request with these values. Raises InvalidInput with one line that names each wrong field and its
+    error, and for a text that has no UTF-8 form.
     """
     for name, value in values.items():
         demand_utf8(value, name)  # Such text could be neither stored nor printed.

@@ -68,13 +68,13 @@ class Consequences(BaseModel):
     topics: int = Field(description="Topics of the level.", examples=[12])
 
     def sentence(self) -> str:
-        """Return the number of topics that are concerned, and the first names."""
-        number = len(self.changed_topics)
+        """Return the number of topics whose decisions would differ, and the first of their names."""
+        count = len(self.changed_topics)
         names = ", ".join(topic.topic for topic in self.changed_topics[:_NAMED_TOPICS])
-        named = f": {names}" if names else ""
+        names_text = f": {names}" if names else ""
         if self.evaluated < self.topics:
-            return f"of {self.evaluated} evaluated topics among {self.topics}, {number} would have other decisions at once{named}"
-        return f"{number} of {self.topics} topics would have other decisions at once{named}"
+            return f"of {self.evaluated} evaluated topics among {self.topics}, {count} would have other decisions at once{names_text}"
+        return f"{count} of {self.topics} topics would have other decisions at once{names_text}"
 
 
 class PolicyResponse(Response):
@@ -118,16 +118,24 @@ def _value(value: object) -> str:
 
 
 def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
-    """Set parameters at the level. Raises the errors of `policy_admin.change`."""
+    """Set parameters at the level, and return the level before and after. A dry run evaluates the topics of the
+    level instead of writing. Raises the errors of `policy_admin.change`.
+    """
     return _change(context, request.level, request.parameters, replace=request.replace)
 
 
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
-    """Remove the parameters of the level. Raises the errors of `policy_admin.change`."""
+    """Remove all parameters of the level, and return the level before and after. A dry run evaluates the topics of
+    the level instead of writing. Raises the errors of `policy_admin.change`.
+    """
     return _change(context, request.level, {}, replace=True)
 
 
 def _change(context: Context, level: str, parameters: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
+    """Change the parameters of the level and return the level before and after. `replace`: True to remove its other
+    parameters. A dry run writes nothing and locks nothing; it evaluates the topics of the level on a snapshot.
+    """
+
     def merged(before: Document) -> Document:
         return {**({} if replace else before), **parameters}
 
@@ -151,9 +159,9 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
 def _consequences(preview: policy_admin.Consequences) -> Consequences:
     changed_topics = [
         ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
-        for other in preview.others
+        for other in preview.changed_topics
     ]
-    return Consequences(changed_topics=changed_topics, evaluated=preview.asked, topics=preview.topics)
+    return Consequences(changed_topics=changed_topics, evaluated=preview.evaluated, topics=preview.topics)
 
 
 ACTIONS = (

@@ -20,7 +20,9 @@ _INSTANT_ENDINGS = ("_at", "_since", "_until")
 
 
 def read_instants(row: Row) -> dict[str, Any]:
-    """Return the row with instants: text in a column whose name denotes an instant is parsed."""
+    """Return the row with instants: text in a column whose name denotes an instant is parsed. Raises ValueError for
+    a text that is not in ISO 8601.
+    """
     return {
         name: datetime.fromisoformat(value)
         if isinstance(value, str) and (name.endswith(_INSTANT_ENDINGS) or name in _INSTANTS)
@@ -45,7 +47,7 @@ class Document(BaseModel):
         return None
 
     def joined(self, earlier: Self) -> Self:  # noqa: ARG002
-        """Return the answer about this part and the earlier parts."""
+        """Return the answer about this part and the earlier parts. An action without parts returns this answer."""
         return self
 
 
@@ -79,7 +81,9 @@ class Answer(Document, ABC):
         return 0
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Terminal if the action has failed, Retryable if it has not ended within `wait_seconds`."""
+        """Raise Terminal if the action has failed, Retryable if it has not ended within `wait_seconds`. By default
+        do nothing.
+        """
 
 
 class Response(Answer):
@@ -91,10 +95,10 @@ class Response(Answer):
         return self.sentence() if self.dry_run or not self.rows() else None
 
 
-def aborted(operation_id: int | None, kind: str, topic: str, why: str | None) -> Terminal:
+def aborted(operation_id: int | None, kind: str, topic: str, reason: str | None) -> Terminal:
     """Return the error about an aborted operation."""
     return Terminal(
-        f"operation {operation_id} ({kind} of {topic}) was aborted: {why or 'no reason is recorded'}"
+        f"operation {operation_id} ({kind} of {topic}) was aborted: {reason or 'no reason is recorded'}"
     )
 
 
@@ -140,7 +144,7 @@ class OperationDocument(BaseModel):
     def row(self) -> Row:
         """Return the operation as a row of a table."""
         columns = ("operation_id", "topic", "kind", "state", "epoch", "parents")
-        return {name: getattr(self, name) for name in columns} | {"children": created(self.creates)}
+        return {name: getattr(self, name) for name in columns} | {"children": segments_text(self.creates)}
 
 
 def operation_fields(operation: Operation) -> dict[str, Any]:
@@ -172,13 +176,13 @@ class OperationResponse(OperationDocument, Response):
 
     def sentence(self) -> str:
         if not self.dry_run:
-            sealed = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
-            return f"operation {self.operation_id}: {self.kind}{sealed} on {self.topic} is {self.state}"
-        at = "" if self.layout_epoch is None else f" at epoch {self.layout_epoch}"
-        seals = f"seal {', '.join(map(str, self.parents))} and " if self.parents else ""
-        effect = f"{seals}create {created(self.creates)}" if self.creates else "be accepted"
+            sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
+            return f"operation {self.operation_id}: {self.kind}{sealed_text} on {self.topic} is {self.state}"
+        epoch_text = "" if self.layout_epoch is None else f" at epoch {self.layout_epoch}"
+        seal_text = f"seal {', '.join(map(str, self.parents))} and " if self.parents else ""
+        effect = f"{seal_text}create {segments_text(self.creates)}" if self.creates else "be accepted"
         subscription = self.parameters.get("subscription")
-        return f"{self.topic}{at}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
+        return f"{self.topic}{epoch_text}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
 
     def rows(self) -> Sequence[Row]:
         if self.dry_run:
@@ -186,7 +190,9 @@ class OperationResponse(OperationDocument, Response):
         return [self.row()]
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Terminal if the operation was aborted, Retryable if it is still in progress."""
+        """Raise Terminal if the operation was aborted, Retryable if it is still in progress. Does nothing in a dry
+        run, or if the caller did not wait.
+        """
         if self.dry_run or wait_seconds <= 0:
             return
         if demand_ended(self, wait_seconds) is OperationState.ABORTED:
@@ -194,7 +200,9 @@ class OperationResponse(OperationDocument, Response):
 
 
 def demand_ended(operation: OperationDocument, wait_seconds: float) -> OperationState:
-    """Return the final state of the operation. Raises Retryable if the operation is still in progress."""
+    """Return the final state of the operation, done or aborted. Raises Retryable, which names `wait_seconds`, if
+    the operation is still in progress.
+    """
     state = OperationState(operation.state)
     if state.is_live:
         raise Retryable(
@@ -247,7 +255,9 @@ SEGMENT_COLUMNS = (
 
 
 def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
-    """Return the active segments by range, then the sealed segments by id."""
+    """Return the active segments by range, then the sealed segments by id. `sealed`: False to leave out the sealed
+    segments.
+    """
     sealed_segments = [segment for segment in layout.segments.values() if segment not in layout.active]
     segments = (
         [*layout.active, *sorted(sealed_segments, key=lambda segment: segment.segment_id)]
@@ -262,6 +272,6 @@ def segment_rows(layout: SegmentLayout) -> list[dict[str, Any]]:
     return [document.model_dump() for document in segment_documents(layout)]
 
 
-def created(segments: Iterable[CreatedSegment]) -> str:
-    """Return the segments as text for a cell of a table."""
+def segments_text(segments: Iterable[CreatedSegment]) -> str:
+    """Return the ids and ranges of the segments as text for a cell of a table."""
     return ", ".join(f"{segment.segment_id} [{segment.hash_range}]" for segment in segments)

@@ -20,8 +20,8 @@ def describe(
     documentation: str | None,
     parameters: Iterable[inspect.Parameter],
 ) -> Any:
-    """Give the function a name, a docstring and keyword parameters, with required parameters first. Return
-    the function.
+    """Set the function's name (spaces and hyphens become underscores), docstring and keyword parameters, with
+    required parameters first. Return the same function.
     """
     ordered = sorted(parameters, key=lambda parameter: parameter.default is not REQUIRED)
     function.__name__, function.__doc__ = name.replace(" ", "_").replace("-", "_"), documentation

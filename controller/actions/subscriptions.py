@@ -208,8 +208,9 @@ class CancelledSeeks(Response):
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
-    """Create the subscription. Raises the errors of `topic_admin.create_subscription`, and for standard consumers those of
-    `subscription_consumers.demand_stock`.
+    """Write the intent to create the subscription, and wait for the operation. A repeated request is not checked
+    again for standard consumers. Raises the errors of `topic_admin.create_subscription`, and for standard consumers
+    those of `subscription_consumers.demand_stock`.
     """
     if request.consumers is SubscriptionConsumers.STOCK and context.earlier_intent() is None:
         with context.store.transaction() as tx:
@@ -230,7 +231,9 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
-    """Delete the subscription. Raises the errors of `topic_admin.delete_subscription`."""
+    """Write the intent to delete the subscription, and wait for the operation. Raises the errors of
+    `topic_admin.delete_subscription`.
+    """
     journal_request = context.journal_request(request.reason)
     intent = topic_admin.delete_subscription(
         context.store, request.topic, request.subscription, journal_request
@@ -239,8 +242,9 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
-    """Set the sharing. Raises InvalidInput if there is nothing to set, and the errors of `subscriptions.set_sharing` and
-    `subscription_consumers.set_consumers`.
+    """Set the given fields of the sharing; a field that is null keeps its value. The consumers are set in a
+    transaction before the other fields. Raises InvalidInput if there is nothing to set, and the errors of
+    `subscriptions.set_sharing` and `subscription_consumers.set_consumers`.
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
@@ -260,8 +264,12 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
-    """Move the subscription. Raises InvalidInput for an invalid target, and the errors of
-    `topic_admin.seek_subscription`.
+    """Write the intent to move the subscription, and wait for the operation. Without `release_seconds`, consumers
+    have the grace period of the settings. A dry run also reads the first `MOST_CURSORS` cursors that would move
+    from the data plane.
+
+    Raises InvalidInput for an invalid target, the errors of `topic_admin.seek_subscription`, and in a dry run those
+    of `topic_admin.what_a_seek_moves`.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
@@ -276,7 +284,7 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     )
     cursors = None
     if context.dry_run:
-        moves = topic_admin.what_a_seek_moves(
+        moves = topic_admin.cursors_to_move(
             context.store, context.app.planes, request.topic, request.subscription, limit=MOST_CURSORS
         )
         cursors = [CursorDocument.model_validate(cursor) for cursor in moves]
@@ -284,7 +292,9 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
-    """Cancel seeks. Raises Conflict if no seek waits, and the errors of `topic_admin.give_up_seek`."""
+    """Cancel the subscription's seeks that wait, and wait for the end of their operations. Raises Conflict if no
+    seek waits, and the errors of `topic_admin.give_up_seek`.
+    """
     journal_request = context.journal_request(request.reason)
     operations = topic_admin.give_up_seek(
         context.store,
@@ -294,7 +304,7 @@ def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
         reason=journal_request.reason,
     )
     if not context.dry_run:
-        operations = [context.ended(operation) for operation in operations]
+        operations = [context.wait_for(operation) for operation in operations]
     documents = [OperationDocument(**operation_fields(operation)) for operation in operations]
     return CancelledSeeks(dry_run=context.dry_run, operations=documents)
 

@@ -136,7 +136,9 @@ class RecoveryResponse(Response):
         return [row | ({"reason": None} if row["reason"] == row["error"] else {}) for row in rows]
 
     def demand_done(self, wait_seconds: float) -> None:  # noqa: ARG002 - callers do not wait for a recovery
-        """Raise Terminal for a topic that is held, or that the recovery could not repair."""
+        """Raise Terminal, with the first reason, for a topic that is held or that the recovery could not repair.
+        Does nothing in a dry run.
+        """
         errors = [finding.error for finding in self.findings if finding.error is not None]
         reason = next(iter(errors), self.held_reason)
         if reason is not None and not self.dry_run:
@@ -144,7 +146,9 @@ class RecoveryResponse(Response):
 
 
 def create(context: Context, request: CreateTopic) -> OperationResponse:
-    """Create the topic. Raises the errors of `topic_admin.create_topic`."""
+    """Write the intent to create the topic, and wait for the operation. Raises the errors of
+    `topic_admin.create_topic`.
+    """
     intent = topic_admin.create_topic(
         context.store,
         context.app.planes,
@@ -159,7 +163,9 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
-    """Delete the topic. Raises TopicNotFound, TopicNotLive."""
+    """Write the intent to delete the topic, and wait for the operation. A dry run also returns the segments that
+    the topic would lose. Raises TopicNotFound, TopicNotLive.
+    """
     segments = None
     if context.dry_run:
         with context.store.transaction() as tx:
@@ -170,7 +176,9 @@ def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
 
 
 def recover(context: Context, request: RecoverTopic) -> RecoveryResponse:
-    """Recover the topic. Raises the errors of `reconciler.recover`."""
+    """Compare the topic's logs with the database, repair the differences, and return them; a dry run repairs
+    nothing. Raises the errors of `reconciler.recover`.
+    """
     recovery = reconciler.recover(
         context.store,
         context.app.planes,

@@ -20,28 +20,28 @@ from controller.store.journal.request_keys import Intent
 
 
 def worker_is_up(app: Application) -> bool:
-    """Return True if a worker holds a live lease."""
+    """Return True if any worker holds a live lease."""
     with app.store.transaction() as tx:
         return bool(leases.live_leases(tx, "worker/"))
 
 
-def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
-    """Return the operation once it has ended. Raises Retryable if it takes longer than `timeout_seconds`,
-    Terminal if it was aborted.
+def wait_until_done(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
+    """Return the operation once it is done. Without a running worker, this process runs the operation. Raises
+    Retryable if it takes longer than `timeout_seconds`, Terminal if it was aborted.
     """
     return demand_done(run_to_its_end(app, intent.operation.operation_id, timeout_seconds))
 
 
 def demand_done(operation: Operation) -> Operation:
-    """Return the operation, which has ended. Raises Terminal if it was aborted."""
+    """Return the operation unchanged. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
         raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
     return operation
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
-    """Return the operation once it is done or aborted. Raises Retryable if it takes longer than
-    `timeout_seconds`.
+    """Return the operation once it is done or aborted; the caller checks which. A running worker runs the
+    operation; without a worker, this process does. Raises Retryable if it takes longer than `timeout_seconds`.
     """
     from controller.services.operation_wait import wait_for
 
@@ -51,6 +51,9 @@ def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) 
 
 
 def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
+    """Run the operation in this thread, repeatedly while it is deferred or another runner has its claim, until it
+    has ended. Raises Retryable after `timeout_seconds`.
+    """
     from controller.services.operation_runner import run_operation
 
     context, deadline = app.runner(), time.monotonic() + timeout_seconds

@@ -11,7 +11,7 @@ Mask = NDArray[np.bool_]
 
 
 def any_along(mask: Mask, axis: int) -> Mask:
-    """Return True for each entry along whose axis any value is set."""
+    """Return `mask` without the axis: True where any value along the axis is set."""
     result: Mask = np.logical_or.reduce(mask, axis=axis)
     return result
 

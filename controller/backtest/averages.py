@@ -26,7 +26,8 @@ DIGITS = 9
 
 class FollowedAverages:
     """The averages of any topic, computed report by report: `values[average, metric, segment]`, NaN for a segment
-    without an observation.
+    without an observation. `minutes`: lengths of the averages. `report_ms`: milliseconds between two reports.
+    `metrics`: indexes of the metrics, in the order of the observed rates.
     """
 
     def __init__(self, minutes: Sequence[float], report_ms: int, metrics: Sequence[int]) -> None:
@@ -36,19 +37,25 @@ class FollowedAverages:
         self.values = np.empty((len(minutes), len(metrics), 0))
 
     def observe(self, rates: Sequence[Floats]) -> None:
-        """Add the observations `rates[metric][observation, segment]`."""
+        """Add the observations `rates[metric][observation, segment]`, in the order of time. An average that is
+        missing or 0 begins with the observed rate.
+        """
         for rate in np.stack(rates, axis=1):
             is_first = is_nan(self.values) | (self.values == 0)
             self.values = np.where(is_first, rate, self.values + self.weights * (rate - self.values))
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int) -> None:
-        """Continue with `count` segments, of which those at the indexes `new` were at `old`; the others begin."""
+        """Continue with `count` segments, of which those at the indexes `new` were at the indexes `old`; the
+        averages of the others begin with their next observation.
+        """
         values = np.full((*self.values.shape[:2], count), np.nan)
         values[:, :, new] = self.values[:, :, old]
         self.values = values
 
     def shown(self, ids: Sequence[int]) -> dict[int, tuple[LoadStats, ...]]:
-        """Return, for each observed segment, one entry per average, in the order of their minutes."""
+        """Return, by segment id, one entry per average, in the order of their minutes. `ids` are the ids of all
+        segments in the order of their indexes; a segment without an observation is left out.
+        """
         observed = (~is_nan(self.values[0, 0])).tolist()
         table = self.values.transpose(2, 0, 1).tolist()
         return {
@@ -59,8 +66,9 @@ class FollowedAverages:
 
 
 class SteadyAverages:
-    """The averages of a topic whose spread is steady. Reports are identified by their index; `measured[report, metric]`
-    is NaN without an observation.
+    """The averages of a topic whose spread is steady. Reports are identified by their index; `measured[report,
+    metric]` is NaN without an observation. `minutes`: lengths of the averages. `report_ms`: milliseconds between
+    two reports. `capacities`: capacity of a segment by metric. `metrics`: indexes of the metrics that are computed.
     """
 
     def __init__(
@@ -76,58 +84,68 @@ class SteadyAverages:
         self.observed = ~any_along(is_nan(measured), 1)
         self.load = np.nan_to_num(measured[:, list(metrics)])
         self.count = np.cumsum(self.observed)
-        self.kept = np.exp(-report_ms / (np.asarray(minutes, dtype=np.float64) * 60_000))
-        self.running = np.stack([self._running(kept) for kept in self.kept.tolist()])
+        self.decays = np.exp(-report_ms / (np.asarray(minutes, dtype=np.float64) * 60_000))
+        self.running = np.stack([self._running(decay) for decay in self.decays.tolist()])
         self.begins = np.empty((len(metrics), 0), dtype=np.int64)
         self.next_load = [self._next_load(row) for row in range(len(metrics))]
 
-    def _running(self, kept: float) -> Floats:
-        """Return `[report, metric]`: the average that began at 0 with the series."""
+    def _running(self, decay: float) -> Floats:
+        """Return `[report, metric]`: the average that began at 0 with the series. `decay` is the factor by which a
+        report reduces the weight of the earlier ones.
+        """
         averages = np.zeros_like(self.load)
         value = np.zeros(self.load.shape[1])
         for report in range(len(averages)):
             if self.observed[report]:
-                value = self.load[report] + kept * (value - self.load[report])
+                value = self.load[report] + decay * (value - self.load[report])
             averages[report] = value
         return averages
 
     def _next_load(self, row: int) -> Wholes:
-        """Return, for each report and for one past the last, the first report from there on with load."""
+        """Return, for each report and for one past the last, the first report from there on with a load above 0;
+        one past the last if there is none. `row` is an index into `metrics`.
+        """
         end = len(self.load)
         indexes = np.where(self.load[:, row] > 0, np.arange(end), end)
         return np.append(np.minimum.accumulate(indexes[::-1])[::-1], end)
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int, first_report: int) -> None:
-        """Continue with `count` segments, of which those at the indexes `new` were at `old`; the others begin."""
+        """Continue with `count` segments, of which those at the indexes `new` were at the indexes `old`; the
+        averages of the others begin at the first report from `first_report` on with a load above 0.
+        """
         end = len(self.load)
         begins = np.repeat([[after[min(first_report, end)]] for after in self.next_load], count, axis=1)
         begins[:, new] = self.begins[:, old]
         self.begins = begins
 
     def at(self, reports: Wholes, shares: Floats) -> Floats:
-        """Return `[average, metric, report, segment]` for segments with these shares of the load."""
+        """Return `[average, metric, report, segment]` for segments with these shares of the load; 0 before an
+        average begins.
+        """
         end = len(self.load)
-        begun = np.minimum(self.begins, end - 1)[:, None, :]
-        lasted: Floats = (self.count[reports][None, :, None] - self.count[begun]).astype(np.float64)
+        first_reports = np.minimum(self.begins, end - 1)[:, None, :]
+        report_counts: Floats = (self.count[reports][None, :, None] - self.count[first_reports]).astype(
+            np.float64
+        )
         has_begun = (self.begins[:, None, :] <= reports[None, :, None]) & (self.begins[:, None, :] < end)
         rows = np.arange(len(self.metrics))[:, None, None]
-        first = self.load[begun, rows]
-        averages = np.empty((len(self.kept), len(self.metrics), len(reports), shares.shape[-1]))
-        for index, kept in enumerate(self.kept.tolist()):
+        first = self.load[first_reports, rows]
+        averages = np.empty((len(self.decays), len(self.metrics), len(reports), shares.shape[-1]))
+        for index, decay in enumerate(self.decays.tolist()):
             running = self.running[index]
-            since = running[reports].T[:, :, None] + (first - running[begun, rows]) * kept ** np.maximum(
-                lasted, 0.0
-            )
+            since = running[reports].T[:, :, None] + (
+                first - running[first_reports, rows]
+            ) * decay ** np.maximum(report_counts, 0.0)
             averages[index] = np.where(has_begun, since, 0.0) * shares
         return averages
 
     def uses(self, reports: Wholes, shares: Floats) -> Floats:
-        """Return `[average, report, segment]` in capacities: the largest over the metrics."""
+        """Return `[average, report, segment]` in capacities, rounded to `DIGITS`: the largest over the metrics."""
         largest: Floats = (self.at(reports, shares) / self.capacities[None, :, None, None]).max(axis=1)
         return np.round(largest, DIGITS)
 
     def shown(self, ids: Sequence[int], report: int, shares: Floats) -> dict[int, tuple[LoadStats, ...]]:
-        """Return, for each segment, one entry per average, in the order of their minutes."""
+        """Return, by segment id, one entry per average at this report, in the order of their minutes."""
         table = self.at(np.array([report]), shares)[:, :, 0, :].transpose(2, 0, 1).tolist()
         return {
             segment_id: tuple(LoadStats(*all_rates(self.metrics, rates)) for rates in rows)

@@ -34,12 +34,12 @@ DAY_SECONDS = 86_400
 @dataclass(frozen=True, eq=False)
 class LoadSeries:
     """`rates[step, metric]` per second (the metrics of `METRICS`), from `start_ms` on (milliseconds since the Unix
-    epoch).
+    epoch). Each step has `step_seconds` seconds.
 
-    `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring, each of a whole number of
-    hashes; each row adds up to 1. There is one row for all steps, or one row per step. None: keys are distributed
-    evenly, as they are within a bin. All four metrics have the same distribution. Raises InvalidInput for arrays that
-    do not fit.
+    `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring, each of a whole number
+    of hashes; each row adds up to 1. There is one row for all steps, or one row per step. None: keys are
+    distributed evenly, as they are within a bin. All four metrics have the same distribution. Raises InvalidInput
+    for arrays that do not fit.
     """
 
     name: str
@@ -101,12 +101,14 @@ def of_messages(
     *,
     start_ms: int = 0,
     step_seconds: int = 60,
-    **rest: Any,
+    **options: Any,
 ) -> LoadSeries:
-    """Return a series of incoming messages only."""
+    """Return a series of incoming messages only; the other three rates are 0. `options` are further fields of
+    `LoadSeries`.
+    """
     rates = np.zeros((len(messages_per_second), len(METRICS)))
     rates[:, 0] = messages_per_second
-    return LoadSeries(name, start_ms, rates, step_seconds, **rest)
+    return LoadSeries(name, start_ms, rates, step_seconds, **options)
 
 
 def read_csv(
@@ -119,23 +121,24 @@ def read_csv(
     days: int = 7,
     step_seconds: int = 60,
 ) -> LoadSeries:
-    """Return a trace of `timestamp,value` lines, UTC, scaled to `mean_load` × `capacity` messages/s over the selected
-    days.
+    """Return a trace of `timestamp,value` lines, UTC, interpolated and scaled to a mean of `mean_load` × `capacity`
+    messages/s over the selected days. `capacity` is the capacity of a segment in messages/s. Several files are
+    added up.
 
-    Days are counted from the first reading. Raises InvalidInput if the files do not cover the days, or contain no
-    load.
+    Days are counted from the first reading that all files have. Raises InvalidInput for a file with fewer than two
+    readings, if the files do not cover the days, or if they contain no load.
     """
     readings = [_readings(path) for path in paths]
-    begin = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
-    grid = begin + np.arange(days * DAY_SECONDS // step_seconds) * float(step_seconds)
+    start = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
+    step_starts = start + np.arange(days * DAY_SECONDS // step_seconds) * float(step_seconds)
     end = min(float(instants[-1]) for instants, _ in readings)
-    if not len(grid) or grid[-1] > end + max(_spacing(instants) for instants, _ in readings):
+    if not len(step_starts) or step_starts[-1] > end + max(_spacing(instants) for instants, _ in readings):
         raise InvalidInput(f"{name} ends before day {first_day + days}; choose earlier or fewer days")
-    total = np.sum([np.interp(grid, instants, values) for instants, values in readings], axis=0)
-    if not total.mean() > 0:
+    loads = np.sum([np.interp(step_starts, instants, values) for instants, values in readings], axis=0)
+    if not loads.mean() > 0:
         raise InvalidInput(f"{name} contains no load on the selected days; choose other days")
-    scaled = total * (mean_load * capacity / total.mean())
-    return of_messages(name, scaled, start_ms=round(begin * 1000), step_seconds=step_seconds)
+    scaled = loads * (mean_load * capacity / loads.mean())
+    return of_messages(name, scaled, start_ms=round(start * 1000), step_seconds=step_seconds)
 
 
 def _readings(path: Path) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
 from controller.domain.load import FLOOR_FRACTION, METRICS, LoadRecord, LoadStats, LoadThresholds
 
 NOT_COLD = -1
+"""Value of `cold_since` for a segment that is not cold."""
 
 
 class RecordArrays:
@@ -31,7 +32,7 @@ class RecordArrays:
         self.adopt(np.empty((len(metrics), 0)), np.empty(0, np.int64), np.empty(0, np.int64))
 
     def adopt(self, written: Floats, modified_at: Wholes, cold_since: Wholes) -> None:
-        """Continue with these arrays."""
+        """Continue with these arrays, which are not copied."""
         self.written, self.modified_at, self.cold_since = written, modified_at, cold_since
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int) -> None:
@@ -42,20 +43,24 @@ class RecordArrays:
         modified_at[new], cold_since[new] = self.modified_at[old], self.cold_since[old]
         self.adopt(written, modified_at, cold_since)
 
-    def records(self, places: Wholes, metrics: Sequence[int], heard_at: int) -> list[LoadRecord]:
-        """Return the records of the segments at these indexes."""
-        columns = [[0.0] * len(places)] * len(METRICS)
+    def records(self, indexes: Wholes, metrics: Sequence[int], observed_at: int) -> list[LoadRecord]:
+        """Return the records of the segments at these indexes, each observed at `observed_at` (milliseconds since
+        the Unix epoch). `metrics` are the indexes of the metrics of the arrays; the other rates are 0. Each of the
+        segments has a record.
+        """
+        columns = [[0.0] * len(indexes)] * len(METRICS)
         for metric, written in zip(metrics, self.written, strict=True):
-            columns[metric] = written[places].tolist()
+            columns[metric] = written[indexes].tolist()
         return [
-            LoadRecord(LoadStats(a, b, c, d), modified_at, None if since == NOT_COLD else since, heard_at)
+            LoadRecord(LoadStats(a, b, c, d), modified_at, None if since == NOT_COLD else since, observed_at)
             for a, b, c, d, modified_at, since in zip(
-                *columns, self.modified_at[places].tolist(), self.cold_since[places].tolist(), strict=True
+                *columns, self.modified_at[indexes].tolist(), self.cold_since[indexes].tolist(), strict=True
             )
         ]
 
     def observe(self, rates: Sequence[Floats], instants: Wholes) -> None:
-        """Add `rates[metric][observation, segment]`, the observations in the order of time.
+        """Add `rates[metric][observation, segment]`, observed at `instants`, in the order of time. Changes the
+        records and `cold_since` as `next_record` does.
 
         Under `strict_pulsar` one observation is added at a time, because the last rates written then also determine
         `cold_since`.
@@ -70,26 +75,27 @@ class RecordArrays:
             return
         self.write_all(rates, instants, np.full(rates[0].shape[1], -1))
 
-    def write_all(self, rates: Sequence[Floats], instants: Wholes, done: Wholes) -> Mask:
-        """Rewrite every record that changed, over the observations after each segment's last one `done`. Return True for
-        each rewritten record.
+    def write_all(self, rates: Sequence[Floats], instants: Wholes, last_rows: Wholes) -> Mask:
+        """Rewrite every record that changed, over the observations after row `last_rows[segment]`, which is the
+        last that the record contains (-1: none). Return True for each rewritten record. `cold_since` does not
+        change.
         """
         row_of = np.arange(len(instants))[:, None]
-        done = done.copy()
-        written = np.zeros(len(done), dtype=np.bool_)
+        last_rows = last_rows.copy()
+        written = np.zeros(len(last_rows), dtype=np.bool_)
         while True:
-            news = self.rewrites(rates) & (row_of > done)
-            columns = any_along(news, 0)
+            is_rewritten = self.rewrites(rates) & (row_of > last_rows)
+            columns = any_along(is_rewritten, 0)
             if not columns.any():
                 return written
-            rows = news.argmax(axis=0)
+            rows = is_rewritten.argmax(axis=0)
             self._write(columns, rates, instants, rows)
-            done[columns] = rows[columns]
+            last_rows[columns] = rows[columns]
             written |= columns
 
     def observe_sides(self, rates: Sequence[Floats], instant: int) -> Wholes:
-        """Add one observation `rates[metric][segment]` for the segments in which it crosses a threshold or is the first.
-        Return the indexes of these segments. `write_all` later writes the other changes.
+        """Add one observation `rates[metric][segment]` to the records that have none, and to those in which it
+        crosses a threshold. Return the indexes of these segments. `write_all` later writes the other changes.
         """
         crossed = (self.crossings([rate[None, :] for rate in rates]) | is_nan(self.written[0]))[0]
         indexes = np.flatnonzero(crossed)
@@ -104,25 +110,32 @@ class RecordArrays:
         return indexes
 
     def room(self, shares: Floats) -> list[tuple[float, float]]:
-        """Return, for each metric, the lowest and the highest rate of the topic at which no segment with these shares
-        crosses a threshold; exact except for rounding.
+        """Return, for each metric, the lowest and the highest rate of the topic between which no segment with these
+        shares crosses a threshold; exact except for rounding. Each segment has a record.
         """
         bounds = []
         with np.errstate(divide="ignore", invalid="ignore"):
-            for written, above, below in zip(self.written, self.split, self.merge, strict=True):
-                hot, cold = written > above, written < below
-                lowest = np.where(hot, above, np.where(cold, -np.inf, below)) / shares
-                highest = np.where(hot, np.inf, np.where(cold, np.minimum(below, above), above)) / shares
+            for written, split_at, merge_at in zip(self.written, self.split, self.merge, strict=True):
+                hot, cold = written > split_at, written < merge_at
+                lowest = np.where(hot, split_at, np.where(cold, -np.inf, merge_at)) / shares
+                highest = (
+                    np.where(hot, np.inf, np.where(cold, np.minimum(merge_at, split_at), split_at)) / shares
+                )
                 bounds.append((float(np.fmax.reduce(lowest)), float(np.fmin.reduce(highest))))
         return bounds
 
     def _write(self, columns: Mask, rates: Sequence[Floats], instants: Wholes, rows: Wholes) -> None:
+        """Set the record of each segment in `columns` to its observation in `rows[segment]`."""
         indexes = np.flatnonzero(columns)
         for metric, rate in enumerate(rates):
             self.written[metric, indexes] = rate[rows[indexes], indexes]
         self.modified_at[indexes] = instants[rows[indexes]]
 
     def _observe_cold(self, rates: Sequence[Floats], instants: Wholes) -> None:
+        """Set `cold_since` after the observations: NOT_COLD for a segment that is not cold at the last one,
+        unchanged for a segment that was cold before and stayed so, otherwise the first observation since which it
+        is cold.
+        """
         cold = self._is_cold(rates)
         warm = ~cold
         since_start = ~any_along(warm, 0)
@@ -140,19 +153,21 @@ class RecordArrays:
     def crossings(self, rates: Sequence[Floats]) -> Mask:
         """Return `[observation, segment]`: True if a rate is on another side of a threshold than the written rate."""
         crossed: Mask = np.zeros(rates[0].shape, dtype=np.bool_)
-        for rate, written, above, below in zip(rates, self.written, self.split, self.merge, strict=True):
-            crossed |= (rate > above) != (written > above)
-            crossed |= (rate < below) != (written < below)
+        for rate, written, split_at, merge_at in zip(
+            rates, self.written, self.split, self.merge, strict=True
+        ):
+            crossed |= (rate > split_at) != (written > split_at)
+            crossed |= (rate < merge_at) != (written < merge_at)
         return crossed
 
     def rewrites(self, rates: Sequence[Floats]) -> Mask:
         """Return `[observation, segment]`: True if the observation would rewrite the record in its current state."""
-        news: Mask = is_nan(self.written[0]) | np.zeros(rates[0].shape, dtype=np.bool_)
+        is_rewritten: Mask = is_nan(self.written[0]) | np.zeros(rates[0].shape, dtype=np.bool_)
         if not self.strict:
-            news |= self.crossings(rates)
+            is_rewritten |= self.crossings(rates)
         with np.errstate(divide="ignore", invalid="ignore"):
             for rate, written, merge in zip(rates, self.written, self.merge, strict=True):
-                change = np.abs(rate - written)
-                material = np.where(written == 0, rate != 0, change / written > self.change)
-                news |= material if self.strict else material & (change > FLOOR_FRACTION * merge)
-        return news
+                difference = np.abs(rate - written)
+                material = np.where(written == 0, rate != 0, difference / written > self.change)
+                is_rewritten |= material if self.strict else material & (difference > FLOOR_FRACTION * merge)
+        return is_rewritten

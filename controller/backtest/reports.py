@@ -48,7 +48,7 @@ class Reports:
         return self.start_ms + (reports + 1) * self.milliseconds
 
     def last_of(self, tick: int) -> int:
-        """Return the last report of a tick."""
+        """Return the last report of a tick. For tick -1, before the first, return -1."""
         return (tick + 1) * self.per_tick - 1
 
     def next_resumption(self, report: int) -> int:
@@ -57,25 +57,27 @@ class Reports:
         return int(self.resumptions[index]) if index < len(self.resumptions) else len(self.known)
 
     def at_ticks(self, ticks: int, thresholds: LoadThresholds) -> tuple[Floats, Floats]:
-        """Return the topic's load at the end of each tick: in capacities, and in merge thresholds."""
-        last = np.arange(ticks) * self.per_tick + self.per_tick - 1
+        """Return the topic's load at the end of each of the first `ticks` ticks: in capacities, and in merge
+        thresholds (infinite if a threshold is 0). NaN without an observation.
+        """
+        last_reports = np.arange(ticks) * self.per_tick + self.per_tick - 1
         merge_rates = np.asarray(thresholds.merge.rates)
         with np.errstate(divide="ignore", invalid="ignore"):
-            warmth = self.measured[last] / merge_rates
+            warmth = self.measured[last_reports] / merge_rates
         never_cold = np.inf if np.any(merge_rates <= 0) else 0.0
-        load: Floats = (self.measured[last] / np.asarray(thresholds.split.rates)).max(axis=1)
+        load: Floats = (self.measured[last_reports] / np.asarray(thresholds.split.rates)).max(axis=1)
         return load, warmth.max(axis=1) + never_cold
 
 
 def _window_means(rates: Floats, window: int) -> Floats:
-    """Return, for each step, the mean of the known values over the window that ends with the step; NaN without a known
-    value.
+    """Return, for each step, the mean of the known values over the window of `window` steps that ends with the
+    step; NaN without a known value.
     """
     if window == 1:
         return rates
-    known = ~is_nan(rates)
-    sums = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), np.where(known, rates, 0.0)]), axis=0)
-    counts = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), known]), axis=0)
+    is_known = ~is_nan(rates)
+    sums = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), np.where(is_known, rates, 0.0)]), axis=0)
+    counts = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), is_known]), axis=0)
     begins = np.maximum(np.arange(len(rates)) + 1 - window, 0)
     with np.errstate(invalid="ignore"):
         means: Floats = np.maximum(sums[1:] - sums[begins], 0.0) / (counts[1:] - counts[begins])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.domain.approvals import waived
+from controller.domain.approvals import without_approvals
 from controller.domain.decision import Evaluation
 from controller.domain.evaluation_input import TICKS_OF_MEMORY, EvaluationInput
 from controller.domain.evaluator import decide
@@ -37,19 +37,21 @@ class Rule:
 
 
 def of_policy(policy: AutoScalePolicy, name: str = "") -> Rule:
-    """Return the project's own evaluator under a policy, named like its profile if no name is given. Actions that need
-    an approval count as approved at once, because no person can answer in the past.
+    """Return the project's own evaluator as a rule under a policy, named like its profile if no name is given.
+    Actions that need an approval count as approved immediately, because no person can answer in the past.
     """
     uses_memory = policy.profile != "pip483"
     return Rule(
         name or policy.profile,
         decide,
-        waived(policy),
+        without_approvals(policy),
         is_reactive=not uses_memory,
         memory_ticks=TICKS_OF_MEMORY if uses_memory else 0,
     )
 
 
 def pip483(name: str = "pip483", policy: AutoScalePolicy | None = None) -> Rule:
-    """Return the evaluator under a policy of this profile."""
+    """Return the evaluator as a rule under a policy of the profile `pip483`; None stands for the default policy of
+    this profile.
+    """
     return of_policy(policy or AutoScalePolicy(profile="pip483"), name)

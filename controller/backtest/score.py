@@ -73,7 +73,7 @@ class Score:
 
 
 def score(simulation: Simulation, prices: Prices | None = None) -> Score:
-    """Compute the figures of a simulation."""
+    """Return the figures of a simulation. `prices` None stands for the default prices."""
     prices = prices or Prices()
     step = simulation.series.step_seconds
     segments = simulation.segments
@@ -107,14 +107,20 @@ def _fewest(simulation: Simulation) -> Wholes:
 
 
 def _reversals(changed: Wholes, step_seconds: int) -> int:
+    """Return the number of changes that go in the other direction within `REVERSAL_SECONDS` after the change
+    before. `changed` is the change of the number of segments at each step.
+    """
     steps = np.flatnonzero(changed)
-    turned = np.sign(changed[steps[1:]]) != np.sign(changed[steps[:-1]])
-    soon = np.diff(steps) * step_seconds <= REVERSAL_SECONDS
-    return int(np.count_nonzero(turned & soon))
+    is_opposite = np.sign(changed[steps[1:]]) != np.sign(changed[steps[:-1]])
+    is_soon = np.diff(steps) * step_seconds <= REVERSAL_SECONDS
+    return int(np.count_nonzero(is_opposite & is_soon))
 
 
 def _is_useless(act: Act) -> bool:
+    """Return True for a split of which one child takes over more than 1 - `USELESS_PART` of the parent's load.
+    False without load, and for other actions.
+    """
     if act.kind is not ReshapeKind.SPLIT:
         return False
-    total = sum(act.child_loads)
-    return total > 0 and total - max(act.child_loads) < USELESS_PART * total
+    parent_load = sum(act.child_loads)
+    return parent_load > 0 and parent_load - max(act.child_loads) < USELESS_PART * parent_load

@@ -22,21 +22,21 @@ from controller.domain.decision import Lane, Refusal, sealed_by
 
 
 def longest_silence_seconds(simulation: Simulation) -> float:
-    """Return the longest silence over all segments and pairs of neighbours; a run of silent ticks counts from its first
-    to past its last.
+    """Return the longest silence over all segments and pairs of neighbours, in seconds of simulated time; 0 if
+    there is none. A run of silent ticks counts from its first to past its last.
     """
-    lasting: dict[tuple[int, ...], int] = {}
+    lengths: dict[tuple[int, ...], int] = {}
     longest = 0
     for span in _spans(simulation):
         silent = _silent(simulation, span)
-        before, lasting = lasting, {}
+        earlier_lengths, lengths = lengths, {}
         for key, ticks in silent.items():
-            run = before.get(key, 0)
+            length = earlier_lengths.get(key, 0)
             for is_silent in ticks.tolist():
-                run = run + 1 if is_silent else 0
-                longest = max(longest, run)
-            if run:
-                lasting[key] = run
+                length = length + 1 if is_silent else 0
+                longest = max(longest, length)
+            if length:
+                lengths[key] = length
     return float(longest * simulation.conditions.tick_seconds)
 
 
@@ -52,7 +52,9 @@ class _Span:
 
 
 def _spans(simulation: Simulation) -> Iterator[_Span]:
-    """Yield the spans in the order of time. A layout counts from the first tick that ends after it began."""
+    """Yield the spans in the order of time; together they contain every tick. A layout counts from the first tick
+    that ends after it began.
+    """
     per_tick = simulation.conditions.tick_seconds // simulation.series.step_seconds
     ticks = simulation.series.steps // per_tick
     stretches = [(stretch.begins // per_tick, stretch) for stretch in simulation.stretches]
@@ -64,20 +66,22 @@ def _spans(simulation: Simulation) -> Iterator[_Span]:
         begun[act.asked // per_tick].update(act.parent_ids)
         ended[act.begins // per_tick].update(act.parent_ids)
     bounds |= {*begun, *ended}
-    layout = answer = -1
-    busy: set[int] = set()
+    stretch_index = verdict_index = -1
+    busy_ids: set[int] = set()
     for first, end in pairwise(sorted(bound for bound in bounds if bound <= ticks)):
-        while layout + 1 < len(stretches) and stretches[layout + 1][0] <= first:
-            layout += 1
-        while answer + 1 < len(verdicts) and verdicts[answer + 1][0] <= first:
-            answer += 1
-        busy |= begun[first]
-        busy -= ended[first]
-        yield _Span(first, end, stretches[layout][1], verdicts[answer][1], frozenset(busy))
+        while stretch_index + 1 < len(stretches) and stretches[stretch_index + 1][0] <= first:
+            stretch_index += 1
+        while verdict_index + 1 < len(verdicts) and verdicts[verdict_index + 1][0] <= first:
+            verdict_index += 1
+        busy_ids |= begun[first]
+        busy_ids -= ended[first]
+        yield _Span(first, end, stretches[stretch_index][1], verdicts[verdict_index][1], frozenset(busy_ids))
 
 
 def _silent(simulation: Simulation, span: _Span) -> dict[tuple[int, ...], Mask]:
-    """Return, for each hot segment and each cold pair without an action or refusal, the ticks of which this is true."""
+    """Return, for each hot segment and each cold pair without an action or refusal, the ticks of the span at which
+    it is hot or cold, as a mask. The keys are the ids of the segment or the pair.
+    """
     ticks = slice(span.first, span.end)
     shares = simulation.shares(span.stretch, ticks)
     hot = simulation.tick_load[ticks, None] * shares > 1.0
@@ -104,39 +108,41 @@ class _Account:
         self.ids = ids
         indexes = {segment_id: index for index, segment_id in enumerate(ids)}
         evaluation = span.verdict.evaluation
-        self.touched = span.busy | {i for act in evaluation.decisions for i in sealed_by(act)}
-        self.alone = {refusal.segment_id for refusal in evaluation.refusals if _is_alone(refusal)}
-        self.of_topic = {refusal.lane for refusal in evaluation.refusals if refusal.segment_id is None}
-        self.named = {refusal.segment_id for refusal in evaluation.refusals} | {
+        self.acted_on = span.busy | {i for act in evaluation.decisions for i in sealed_by(act)}
+        self.single_ids = {refusal.segment_id for refusal in evaluation.refusals if _is_alone(refusal)}
+        self.topic_lanes = {refusal.lane for refusal in evaluation.refusals if refusal.segment_id is None}
+        self.named_ids = {refusal.segment_id for refusal in evaluation.refusals} | {
             refusal.other_id for refusal in evaluation.refusals
         }
         self.runs: list[tuple[int, int]] = []
-        self.spared: set[int] = set()
+        self.merge_indexes: set[int] = set()
         for refusal in evaluation.refusals:
             if refusal.segment_id in indexes and refusal.other_id in indexes:
                 ends = indexes[refusal.segment_id], indexes[refusal.other_id]
                 self.runs.append((min(ends), max(ends)))
                 if refusal.lane in {None, Lane.MERGE}:
-                    self.spared.update(range(min(ends), max(ends) + 1))
+                    self.merge_indexes.update(range(min(ends), max(ends) + 1))
 
     def on(self, index: int) -> bool:
-        """Return True if a hot segment has an action or a refusal."""
+        """Return True if an action or a refusal accounts for the hot segment at this index."""
         segment_id = self.ids[index]
         return (
-            segment_id in self.touched
-            or segment_id in self.named
+            segment_id in self.acted_on
+            or segment_id in self.named_ids
             or any(low <= index <= high for low, high in self.runs)
-            or not self.of_topic.isdisjoint({None, Lane.LOAD})
+            or not self.topic_lanes.isdisjoint({None, Lane.LOAD})
         )
 
     def on_both(self, index: int) -> bool:
-        """Return True if a side of a cold pair has an action or a refusal by itself, or both sides have one together."""
-        sides = self.ids[index : index + 2]
+        """Return True if an action or a refusal accounts for the cold pair at `index` and `index + 1`: for one side
+        by itself, or for both sides together.
+        """
+        pair_ids = self.ids[index : index + 2]
         return (
-            not self.touched.isdisjoint(sides)
-            or not self.alone.isdisjoint(sides)
-            or self.spared.issuperset((index, index + 1))
-            or not self.of_topic.isdisjoint({None, Lane.MERGE})
+            not self.acted_on.isdisjoint(pair_ids)
+            or not self.single_ids.isdisjoint(pair_ids)
+            or self.merge_indexes.issuperset((index, index + 1))
+            or not self.topic_lanes.isdisjoint({None, Lane.MERGE})
         )
 
 

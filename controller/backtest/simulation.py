@@ -1,12 +1,12 @@
 """One topic under one rule: a load series is run through the rule's own `decide`, over a real layout.
 
-Time has two units. The series has steps; every `tick_seconds` the rule is evaluated. It gets the load of the window
-that ends at the tick, kept as load records by the rule of the aggregation (`records`), so it knows nothing of the
-future. The planners of the domain plan its actions, which take effect `actuation_seconds` later, rounded up to whole
-steps. Until then the reshape is running and its parents still take the load. Reshapes never fail here.
+Time has two units. The series has steps; every `tick_seconds` the rule is evaluated. The rule gets the load of the
+window that ends at the tick, kept as load records by the rule of the aggregation (`records`), so it knows nothing
+of the future. The planners of the domain plan its actions, which take effect `actuation_seconds` later, rounded up
+to whole steps. Until then the reshape is running and its parents still take the load. Reshapes never fail here.
 
-A reactive rule is evaluated only where its answer can differ (`_next_look`); every other rule at each tick. An
-evaluation at each tick gives the same actions, which `ask_always` serves to check.
+A reactive rule is evaluated only where its answer can differ (`_next_look`); every other rule at each tick.
+`ask_always` evaluates at each tick, which gives the same actions and serves as a check.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ class Stretch:
 class Simulation:
     """The course of a simulation. The arrays have one entry per step; loads are in capacities of a segment.
 
-    `excess` is the sum over segments of the load above 1, `overloaded` the number of segments above 1. `tick_load` is
-    the topic's load as observed at each tick, `tick_warmth` the same in merge thresholds; NaN without an observation.
+    `excess` is the sum over segments of the load above 1, `overloaded` the number of segments above 1. `tick_load`
+    and `tick_warmth` have one entry per tick: the topic's load as observed, in capacities and in merge thresholds;
+    NaN without an observation. `looks` is the number of evaluations.
     """
 
     series: LoadSeries
@@ -132,7 +133,7 @@ class Simulation:
 
     @property
     def refusals(self) -> Counter[str]:
-        """Number of evaluations with each reason; a refusal that lasts for many ticks counts once."""
+        """Number of refusals by reason, over all evaluations that differ from the one before."""
         return Counter(
             refusal.reason.value for verdict in self.verdicts for refusal in verdict.evaluation.refusals
         )
@@ -141,7 +142,10 @@ class Simulation:
 def simulate(
     series: LoadSeries, rule: Rule, conditions: Conditions | None = None, *, ask_always: bool = False
 ) -> Simulation:
-    """Run the rule on the series. Raises the planners' errors for an action that does not fit the layout."""
+    """Run the rule on the series and return the course. `ask_always`: evaluate the rule at every tick. Raises
+    InvalidInput for conditions that are no multiples of the series' step, the planners' errors for an action that
+    does not fit the layout, and InvariantViolated for an action on a busy segment.
+    """
     run = _Run(series, rule, conditions or Conditions())
     run.go(ask_always=ask_always)
     return run.result()
@@ -158,8 +162,8 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _Course:
-    """The actions and evaluations so far."""
+class _Progress:
+    """The actions and evaluations so far. `looks` is the number of evaluations."""
 
     acts: list[Act] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -175,11 +179,13 @@ class Budget:
         self.tokens, self.counted_at = per_minute, 0
 
     def left(self, now: int) -> float:
-        """Return the budget at this instant, milliseconds since the Unix epoch; negative while it is overdrawn."""
+        """Return the budget at this instant, milliseconds since the Unix epoch: the number of clients that may
+        still be made to reconnect; negative while it is overdrawn.
+        """
         return min(self.per_minute, self.tokens + self.per_minute * (now - self.counted_at) / 60_000)
 
     def spend(self, now: int, reconnections: float) -> None:
-        """Subtract the reconnections of an action, even if the budget is smaller."""
+        """Subtract the reconnections of an action from the budget, even if the budget is smaller."""
         self.tokens, self.counted_at = self.left(now) - reconnections, now
 
 
@@ -210,11 +216,13 @@ class _Run:
         self.next_id = self.layout.next_segment_id
         self.next_operation = 1
         self.budget = Budget(rule.policy.reconnections_per_minute)
-        self.course = _Course()
+        self.progress = _Progress()
         self._note_stretch(0)
 
     def go(self, *, ask_always: bool) -> None:
-        """Run from the first tick to the last."""
+        """Run from the first tick to the last. `ask_always`: evaluate the rule at every tick, even if its answer
+        cannot differ.
+        """
         skips = self.rule.is_reactive and not ask_always and self.observation.can_look_ahead
         if skips:
             self.observation.skip_between_looks(has_consumers=self.consumers is not None)
@@ -232,28 +240,31 @@ class _Run:
         return (tick + 1) * self.steps_per_tick
 
     def _evaluate(self, tick: int) -> bool:
-        """Evaluate the rule once. Return True if the rule took an action, or if a running reshape was committed."""
+        """Evaluate the rule once at this tick: add the measurements, commit the reshapes that are due, and begin
+        the reshapes that the rule chooses. Return True if the rule took an action, or if a running reshape was
+        committed.
+        """
         self.observation.advance(tick)  # before the layout changes, because the reports are of the old layout
-        changed = self._commit_due(tick)
+        has_changed = self._commit_due(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
         if evaluation.decisions and self.observation.is_lazy:
             self.observation.settle()  # the sides decide whether there is an action, the rates decide on which segments
             situation = replace(situation, loads=self.observation.records(tick))
             evaluation = self.rule.decide(situation)
-        course = self.course
-        course.looks += 1
-        if not course.verdicts or course.verdicts[-1].evaluation != evaluation:
+        progress = self.progress
+        progress.looks += 1
+        if not progress.verdicts or progress.verdicts[-1].evaluation != evaluation:
             ids = self.observation.ids
-            course.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
+            progress.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
         for act in evaluation.decisions:
-            planned = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
-            self._begin(tick, planned, act.reason, situation.clients)
+            reshape = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
+            self._begin(tick, reshape, act.reason, situation.clients)
         if evaluation.decisions:
-            changed = True
+            has_changed = True
             if not self.delay_steps:
                 self._commit_due(tick)
-        return changed
+        return has_changed
 
     def _situation(self, tick: int) -> EvaluationInput:
         consumers, changed_at = self._consumers_at(tick)
@@ -292,8 +303,11 @@ class _Run:
         return replace(self.layout, next_segment_id=self.next_id)
 
     def _begin(self, tick: int, planned: Reshape, reason: str, clients: int) -> None:
-        busy = {i for pending in self.pending for i in pending.planned.parent_ids}
-        if not busy.isdisjoint(planned.parent_ids):
+        """Begin the planned reshape: reserve its ids, spend its reconnections and count it for the cooldowns.
+        Raises InvariantViolated if one of its parents is in a running reshape.
+        """
+        busy_ids = {i for pending in self.pending for i in pending.planned.parent_ids}
+        if not busy_ids.isdisjoint(planned.parent_ids):
             raise InvariantViolated(
                 f"{self.rule.name} chose segments {planned.parent_ids}, which are in a running reshape; "
                 "exclude busy segments in the rule"
@@ -327,13 +341,16 @@ class _Run:
         )
 
     def _commit_due(self, tick: int) -> bool:
+        """Apply the reshapes that take effect by the first step after the tick to the layout. Return True if there
+        were any.
+        """
         due = [pending for pending in self.pending if pending.begins <= self.step_after(tick)]
         if not due:
             return False
         for pending in due:
             self.pending.remove(pending)
             self.layout = self.layout.apply(pending.planned, self.instant(tick))
-            self.course.acts.append(pending.act)
+            self.progress.acts.append(pending.act)
             self._note_stretch(pending.begins)
         self.observation.relayout(self.layout, tick)  # before the parents are forgotten
         self._forget(tick)
@@ -342,23 +359,31 @@ class _Run:
     def _note_stretch(self, begins: int) -> None:
         active = self.layout.active
         stretch = Stretch(begins, tuple(s.segment_id for s in active), tuple(s.hash_range for s in active))
-        stretches = self.course.stretches
+        stretches = self.progress.stretches
         if stretches and stretches[-1].begins == begins:
             stretches.pop()
         stretches.append(stretch)
 
     def _forget(self, tick: int) -> None:
-        """Remove the segments that were sealed too long ago, all at once."""
-        horizon = self.instant(tick) - self.conditions.retention_seconds * 1000
+        """Remove from the layout, in one epoch, the segments that were sealed more than `retention_seconds` before
+        the tick.
+        """
+        oldest_seal_ms = self.instant(tick) - self.conditions.retention_seconds * 1000
         layout = self.layout
-        kept = [s for s in layout.segments.values() if s.sealed_at_ms is None or s.sealed_at_ms > horizon]
-        if len(kept) < len(layout.segments):
-            self.layout = SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, kept)
+        remaining_segments = [
+            s for s in layout.segments.values() if s.sealed_at_ms is None or s.sealed_at_ms > oldest_seal_ms
+        ]
+        if len(remaining_segments) < len(layout.segments):
+            self.layout = SegmentLayout.from_selection(
+                layout.epoch, layout.next_segment_id, remaining_segments
+            )
 
     def _next_look(self, tick: int) -> int:
-        """Return the first tick after this one at which the answer can differ; `ticks` if there is none."""
+        """Return the first tick after this one at which the answer can differ, because the evaluation ends, a
+        reshape takes effect, the consumers change or the load has changed; `ticks` if there is none.
+        """
         limit = self.ticks
-        verdict = self.course.verdicts[-1].evaluation
+        verdict = self.progress.verdicts[-1].evaluation
         if verdict.valid_until is not None:
             limit = min(limit, self._first_tick_at(verdict.valid_until))
         for pending in self.pending:
@@ -373,23 +398,23 @@ class _Run:
         return -(-(instant - self.series.start_ms) // self.tick_ms) - 1
 
     def result(self) -> Simulation:
-        """Return the simulation, with the figures of each step."""
+        """Return the simulation so far, with the figures of each step."""
         steps = self.series.steps
-        course = self.course
+        progress = self.progress
         segments = np.zeros(steps, dtype=np.int64)
         overloaded = np.zeros(steps, dtype=np.int64)
         max_load, excess = np.zeros(steps), np.zeros(steps)
-        total = self.series.load(self.rule.policy.thresholds.split.rates)
-        ends = [stretch.begins for stretch in course.stretches[1:]] + [steps]
-        for stretch, end in zip(course.stretches, ends, strict=True):
+        topic_load = self.series.load(self.rule.policy.thresholds.split.rates)
+        ends = [stretch.begins for stretch in progress.stretches[1:]] + [steps]
+        for stretch, end in zip(progress.stretches, ends, strict=True):
             span = slice(min(stretch.begins, steps), min(end, steps))
-            loads = total[span, None] * self.spread.shares(stretch.ranges, span)
+            loads = topic_load[span, None] * self.spread.shares(stretch.ranges, span)
             segments[span] = len(stretch.ids)
             if len(loads):
-                over = np.maximum(loads - 1.0, 0.0)
+                excess_by_segment = np.maximum(loads - 1.0, 0.0)
                 max_load[span] = loads.max(axis=1)
-                excess[span] = over.sum(axis=1)
-                overloaded[span] = (over > 0).sum(axis=1)
+                excess[span] = excess_by_segment.sum(axis=1)
+                overloaded[span] = (excess_by_segment > 0).sum(axis=1)
         return Simulation(
             self.series,
             self.spread,
@@ -399,11 +424,11 @@ class _Run:
             max_load,
             excess,
             overloaded,
-            tuple(course.acts),
+            tuple(progress.acts),
             *self.observation.reports.at_ticks(self.ticks, self.rule.policy.thresholds),
-            tuple(course.verdicts),
-            tuple(s for s in course.stretches if s.begins < steps),
-            course.looks,
+            tuple(progress.verdicts),
+            tuple(s for s in progress.stretches if s.begins < steps),
+            progress.looks,
         )
 
 
@@ -416,13 +441,17 @@ def _grain(conditions: Conditions, step_seconds: int) -> Grain:
     )
 
 
-def _multiple(seconds: int, of_seconds: int, name: str) -> int:
-    if seconds < of_seconds or seconds % of_seconds:
-        raise InvalidInput(f"{name} = {seconds}; give a multiple of {of_seconds} s")
-    return seconds // of_seconds
+def _multiple(seconds: int, unit_seconds: int, name: str) -> int:
+    """Return how often `unit_seconds` fits into `seconds`. Raises InvalidInput, which names the condition `name`,
+    unless it is a whole number of at least 1.
+    """
+    if seconds < unit_seconds or seconds % unit_seconds:
+        raise InvalidInput(f"{name} = {seconds}; give a multiple of {unit_seconds} s")
+    return seconds // unit_seconds
 
 
 def _at_ticks(consumers: Wholes | None, steps_per_tick: int, ticks: int) -> Wholes | None:
+    """Return the number of consumers at the end of each tick; None if the topic has no such subscription."""
     if consumers is None:
         return None
     return consumers[steps_per_tick - 1 :: steps_per_tick][:ticks]

@@ -36,38 +36,44 @@ class Spread:
         return self.below is None or len(self.below) == 1
 
     def shares(self, ranges: Sequence[HashRange], steps: slice | Wholes) -> Floats:
-        """Return `[step, range]`, or one row for all steps if the distribution is steady."""
+        """Return `[step, range]`, the part of the topic's load on each range at these steps; one row for all steps
+        if the distribution is steady.
+        """
         edges = np.array([(r.start, r.end + 1) for r in ranges], dtype=np.float64)
         if self.below is None:
-            even: Floats = ((edges[:, 1] - edges[:, 0]) / RING_SIZE)[None, :]
-            return even
-        reached = _reached(self.below if self.is_steady else self.below[steps], edges)
-        on_each: Floats = np.maximum(reached[:, :, 1] - reached[:, :, 0], 0.0)
-        return on_each
+            even_shares: Floats = ((edges[:, 1] - edges[:, 0]) / RING_SIZE)[None, :]
+            return even_shares
+        cumulative = _cumulative_at(self.below if self.is_steady else self.below[steps], edges)
+        shares: Floats = np.maximum(cumulative[:, :, 1] - cumulative[:, :, 0], 0.0)
+        return shares
 
     def below_hashes(self) -> Floats:
         """Return the part of the load below each hash and below the end of the ring, of a steady distribution."""
         points = np.arange(RING_SIZE + 1, dtype=np.float64)
         if self.below is None:
             return points / RING_SIZE
-        shares: Floats = np.maximum.accumulate(_reached(self.below[:1], points)[0])
+        shares: Floats = np.maximum.accumulate(_cumulative_at(self.below[:1], points)[0])
         return shares
 
     def sketch(self, hash_range: HashRange, step: int) -> tuple[float, ...]:
-        """Return the key histogram of a range, in the bins of `key_sketch`: the part of the topic's load on each."""
+        """Return the key histogram of a range at this step, in the bins of `key_sketch`: the part of the topic's
+        load on each bin. Empty if keys are distributed evenly.
+        """
         if self.below is None:
             return ()
         bins = bin_count(hash_range)
         edges = np.array([*bin_starts(hash_range, bins), hash_range.end + 1], dtype=np.float64)
         row = 0 if self.is_steady else step
-        reached = _reached(self.below[row : row + 1], edges)[0]
-        return tuple(np.maximum(np.diff(reached), 0.0).tolist())
+        cumulative = _cumulative_at(self.below[row : row + 1], edges)[0]
+        return tuple(np.maximum(np.diff(cumulative), 0.0).tolist())
 
 
-def _reached(below: Floats, points: Floats) -> Floats:
-    """Return `[row, point...]`: the part of the load below each point of the ring."""
+def _cumulative_at(below: Floats, points: Floats) -> Floats:
+    """Return `[row, point...]`: the part of the load below each point of the ring (0..65536), interpolated within
+    bins.
+    """
     position = points * ((below.shape[1] - 1) / RING_SIZE)
-    whole = np.minimum(position.astype(np.int64), below.shape[1] - 2)
-    part = position - whole
-    reached: Floats = below[:, whole] * (1.0 - part) + below[:, whole + 1] * part
-    return reached
+    bin_index = np.minimum(position.astype(np.int64), below.shape[1] - 2)
+    fraction = position - bin_index
+    cumulative: Floats = below[:, bin_index] * (1.0 - fraction) + below[:, bin_index + 1] * fraction
+    return cumulative

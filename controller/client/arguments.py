@@ -21,7 +21,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 
 Checked = TypeVar("Checked", bound=type)
-Act = TypeVar("Act", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 Accepts = Callable[[object], bool]
 _WORDS: Mapping[object, str] = {
     NoneType: "None",
@@ -42,7 +42,10 @@ class _Bound(NamedTuple):
     is_open: bool = False
 
     def advice(self, value: Any) -> str | None:
-        """Return the hint about valid values. None if the value is within the bound, or is not a number."""
+        """Return the hint about valid values if the value is outside the bound.
+
+        None if the value is within the bound, or is not a number.
+        """
         if not isinstance(value, int | float):
             return None
         if value < self.least or (self.is_open and value == self.least):
@@ -83,29 +86,29 @@ def checks_arguments(kind: Checked) -> Checked:
     return kind
 
 
-def checked(act: Act, *, has_self: bool = False, call: str | None = None) -> Act:
-    """Return `act` with a check: it raises InvalidInput for an argument of a wrong type, and for a number
+def checked(function: Function, *, has_self: bool = False, call: str | None = None) -> Function:
+    """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a number
     beyond its bound.
 
     If `has_self`, the first argument is not checked. `call` is the call as an application writes it, if it
-    differs from that of `act`.
+    differs from that of `function`.
     """
-    demand = _Arguments(act, has_self=has_self, call=call or _call_of(act)).demand
-    if is_awaited(act):
+    demand = _Arguments(function, has_self=has_self, call=call or _call_of(function)).demand
+    if is_awaited(function):
 
-        @wraps(act)
+        @wraps(function)
         async def awaited(*arguments: Any, **named: Any) -> Any:
             demand(arguments, named)
-            return await act(*arguments, **named)
+            return await function(*arguments, **named)
 
-        return cast(Act, awaited)
+        return cast(Function, awaited)
 
-    @wraps(act)
+    @wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
         demand(arguments, named)
-        return act(*arguments, **named)
+        return function(*arguments, **named)
 
-    return cast(Act, called)
+    return cast(Function, called)
 
 
 class _Arguments:
@@ -113,8 +116,8 @@ class _Arguments:
     module is loaded.
     """
 
-    def __init__(self, act: Callable[..., Any], *, has_self: bool, call: str) -> None:
-        self._act, self._has_self, self._call = act, has_self, call
+    def __init__(self, function: Callable[..., Any], *, has_self: bool, call: str) -> None:
+        self._function, self._has_self, self._call = function, has_self, call
         self._hints: Mapping[str, Any] = {}
         self._accepts: dict[str, Accepts] | None = None
         self._positional: list[str] = []
@@ -128,15 +131,16 @@ class _Arguments:
         names = (
             self._positional if self._variadic is None else chain(self._positional, repeat(self._variadic))
         )
-        given = zip(names, arguments[1:] if self._has_self else arguments, strict=False)
-        for name, value in chain(given, named.items()) if named else given:
+        named_values = zip(names, arguments[1:] if self._has_self else arguments, strict=False)
+        for name, value in chain(named_values, named.items()) if named else named_values:
             if name in accepts and not accepts[name](value):
                 raise InvalidInput(f"{self._call}: {self._reason(name, value)}")
 
     def _resolved(self) -> dict[str, Accepts]:
-        parameters = [*signature(self._act).parameters.values()][int(self._has_self) :]
+        """Resolve the annotations, keep the checks, and return the check of each argument by name."""
+        parameters = [*signature(self._function).parameters.values()][int(self._has_self) :]
         in_order = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        self._hints = get_type_hints(self._act)
+        self._hints = get_type_hints(self._function)
         self._positional = [parameter.name for parameter in parameters if parameter.kind in in_order]
         self._variadic = next(
             (parameter.name for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), None
@@ -162,11 +166,11 @@ def _within(name: str, accepts: Accepts) -> Accepts:
     return accepts if bound is None else lambda value: accepts(value) and bound.advice(value) is None
 
 
-def _call_of(act: Callable[..., Any]) -> str:
+def _call_of(function: Callable[..., Any]) -> str:
     """Return the call as an application writes it: `Client` for the constructor, `consumer.receive` for a
     method of any kind of consumer.
     """
-    *_, owner, name = ("", *act.__qualname__.split("."))
+    *_, owner, name = ("", *function.__qualname__.split("."))
     if name == "__init__":
         return owner
     words = re.findall("[A-Z][a-z]*", owner)
@@ -179,8 +183,10 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
     """
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         origin, item_hints = get_origin(option), get_args(option)
-        is_held = isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple
-        if not is_held or not isinstance(value, origin) or isinstance(value, str | bytes):
+        has_items = (
+            isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple
+        )
+        if not has_items or not isinstance(value, origin) or isinstance(value, str | bytes):
             continue
         is_mapping = issubclass(origin, Mapping)
         for key in value if is_mapping else ():
@@ -241,9 +247,11 @@ def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
     def accepts(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes):
             return False
-        parts: Sequence[Any] = [value.keys(), value.values()] if isinstance(value, Mapping) else [value]
+        item_groups: Sequence[Any] = [value.keys(), value.values()] if isinstance(value, Mapping) else [value]
         return all(
-            is_accepted(item) for is_accepted, part in zip(checks, parts, strict=False) for item in part
+            is_accepted(item)
+            for is_accepted, item_group in zip(checks, item_groups, strict=False)
+            for item in item_group
         )
 
     return accepts

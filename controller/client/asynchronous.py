@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.closing import closed
+from controller.client.closing import closed_error
 from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 
@@ -76,8 +76,10 @@ class AsyncClient(OneProcess, Generic[Client]):
         await self.close()
 
     async def call(self, act: Callable[[Client], Result]) -> Result:
-        """Call `act` with the synchronous client, in its thread, and return the result. Gives access to
-        everything else that the client can do.
+        """Call `act` with the synchronous client, in its thread, and return the result.
+
+        Gives access to everything else that the client can do. Raises InvalidInput before `async with` and
+        after `close`.
         """
         return await self._in_thread(lambda: act(self._opened()))
 
@@ -107,10 +109,10 @@ class AsyncClient(OneProcess, Generic[Client]):
         if self._client is not None:
             close(self._client)
 
-    async def _in_thread(self, act: Callable[[], Result]) -> Result:
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
         if self._closing is not None:
-            raise closed(type(self).__name__)
-        return await asyncio.wrap_future(self._thread.submit(act))
+            raise closed_error(type(self).__name__)
+        return await asyncio.wrap_future(self._thread.submit(function))
 
 
 @checks_arguments
@@ -129,7 +131,7 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         """Return the next item, waiting up to `timeout_seconds`, or without end if None. Return None if there
         is none.
 
-        Raises the errors of the synchronous `receive`.
+        Raises the errors of the synchronous `receive`, and InvalidInput after `close`.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
@@ -165,10 +167,10 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         self._opened().resume()
 
     def _take(self, seconds: float) -> None:
-        """Receive an item if none is waiting for a task. Runs in the thread.
+        """Receive an item if none is waiting for a task, waiting up to `seconds`.
 
-        Items taken for a cancelled task are returned first, unless they belong to another consumer by this
-        time.
+        Runs in the thread. Drops items of cancelled tasks that belong to another consumer by this time; the
+        others are returned first.
         """
         consumer = self._opened()
         for item in [item for item in self._received if not self._is_own(consumer, item)]:

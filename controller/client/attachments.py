@@ -21,7 +21,7 @@ from controller.client.poll_loop import WAITS_FOR_RECEIVE
 from controller.client.reader_slot import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
-    Opening,
+    ReaderSlot,
     next_try_at,
 )
 from controller.client.reader_threads import ReaderThreads
@@ -42,7 +42,7 @@ from controller.domain.errors import (
 )
 
 
-class Attachment(Opening[LogReader]):
+class Attachment(ReaderSlot[LogReader]):
     """One ownership of one bucket."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Attachment(Opening[LogReader]):
 
         `on_opened` is called in the opening thread when an opening has succeeded or failed. `on_free` is
         called in the thread of a query when the query has ended and the bucket is to be released. The other
-        parameters are those of `Opening`.
+        parameters are those of `ReaderSlot`.
         """
         super().__init__(owned.backing_topic, wakeup, delay_seconds, after, on_missing)
         self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
@@ -69,7 +69,7 @@ class Attachment(Opening[LogReader]):
         self.stored: Position | None = None
         """Position that the application's stored results had reached when the bucket was opened."""
         self._reason_and_since = ("being opened", boot_seconds())
-        self.is_going = False
+        self.is_release_notified = False
         """True once the application was notified of the release, which happens once."""
         self.is_full = False
         """True while so many messages are unacknowledged that no more are to be read."""
@@ -83,10 +83,14 @@ class Attachment(Opening[LogReader]):
 
     @property
     def reason(self) -> str:
-        """The reason why no message of the bucket is delivered at present."""
+        """The reason why no message of the bucket is delivered at present.
+
+        In this order: an error, a setback, the opening, a release, the reason of the processing component,
+        and the log without messages.
+        """
         if self.error is not None:
-            is_held = isinstance(self.error, LostRace | FencedOut)
-            return f"{'held by another reader' if is_held else 'out of reach'}: {self.error}"
+            has_other_reader = isinstance(self.error, LostRace | FencedOut)
+            return f"{'held by another reader' if has_other_reader else 'out of reach'}: {self.error}"
         if self.setback is not None and not self.owned.release:
             return self.setback
         if self.reader is None:
@@ -99,13 +103,13 @@ class Attachment(Opening[LogReader]):
             )
         if self.work is not None:
             return self.work
-        if self.rung.is_set():
+        if self.signal.is_set():
             return WAITS_FOR_RECEIVE
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
     def since(self, reason: str) -> float:
         """Return the time since which `reason` has held, in `boot_seconds`: the time of the first query for
-        it. For any thread.
+        it. Texts of one kind, such as errors of one log, count as one reason. For any thread.
         """
         kind = "at work" if reason == self.work else reason.partition(":")[0]
         last_kind, began_at = self._reason_and_since
@@ -117,18 +121,18 @@ class Attachment(Opening[LogReader]):
         return now
 
     def note_flow(self) -> None:
-        """Note that messages were read, which ends every reason that kept them back."""
+        """Note that messages were read: clear the setback, and restart the time of the reason."""
         self.setback = None
         self._reason_and_since = WAITS_FOR_RECEIVE, boot_seconds()
 
-    def open(self, act: Callable[[], LogReader]) -> None:
-        """Open the reader like `Opening.open`, then call `on_opened`."""
-        super().open(act)
+    def open(self, open_reader: Callable[[], LogReader]) -> None:
+        """Open the reader like `ReaderSlot.open`, then call `on_opened`."""
+        super().open(open_reader)
         self.since(self.reason)
         self._on_opened()
 
     def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
-        """Run a query like `Opening.ask`, then call `on_free` if the bucket is to be released."""
+        """Run a query like `ReaderSlot.ask`, then call `on_free` if the bucket is to be released."""
         super().ask(question, result)
         if self.owned.release:
             self._on_free()
@@ -141,7 +145,7 @@ class Attachment(Opening[LogReader]):
             subscription,
             owner=owner,
             live_owners=(),
-            on_arrival=self.ring,
+            on_arrival=self.notify,
             bucket=owned.bucket if owned.buckets > 1 else None,
             ownership=Ownership(self.origin, owned.generation),
         )
@@ -191,7 +195,7 @@ class Attachments:
         self._suspects = suspects
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._claim, self._on_opened, self._on_free = claim, on_opened, on_free
-        self._held: dict[tuple[int, int, int], Attachment] = {}
+        self._by_identity: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], _Loss] = {}
         self._threads = ReaderThreads(on_free)
@@ -200,35 +204,37 @@ class Attachments:
     @property
     def all(self) -> tuple[Attachment, ...]:
         """Every ownership, ordered by segment, bucket and generation. For any thread."""
-        return tuple(attachment for _, attachment in sorted([*self._held.items()], key=itemgetter(0)))
+        return tuple(attachment for _, attachment in sorted([*self._by_identity.items()], key=itemgetter(0)))
 
     @property
     def next_try_at(self) -> float:
         """The earliest time of the next attempt to open a log, in `time.monotonic` seconds. Infinity if no
         log waits.
         """
-        return next_try_at([*self._held.values()])
+        return next_try_at([*self._by_identity.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment, and close the attachments that are no longer owned, because another consumer
-        owns their buckets.
+        """Follow an assignment: close the attachments that are no longer owned, update the others, and create
+        attachments for added buckets, which `open_due` opens.
 
         Return the buckets to release that have no attachment. The caller reports them as released,
         repeatedly. A bucket that is still being closed is returned by a later call, once it is closed.
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
-        for identity in [identity for identity, attachment in self._held.items() if attachment.is_closed]:
-            del self._held[identity]  # released by `let_go_aside`
-        for identity in [identity for identity in self._held if identity not in owned]:
-            self._stop(self._held[identity])
+        for identity in [
+            identity for identity, attachment in self._by_identity.items() if attachment.is_closed
+        ]:
+            del self._by_identity[identity]  # released by `close_all_in_background`
+        for identity in [identity for identity in self._by_identity if identity not in owned]:
+            self._stop(self._by_identity[identity])
         released = []
         self._released &= owned.keys()
         for identity, bucket in owned.items():
-            attachment = self._held.get(identity)
+            attachment = self._by_identity.get(identity)
             if attachment is not None:
                 if bucket.sealed and not attachment.owned.sealed:
-                    attachment.rung.set()  # the segment may have reached its end
+                    attachment.signal.set()  # the segment may have reached its end
                 attachment.owned = bucket
                 continue
             after = self._threads.leaving(identity[:2])
@@ -238,7 +244,7 @@ class Attachments:
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.backoff.next_seconds()
-                self._held[identity] = Attachment(
+                self._by_identity[identity] = Attachment(
                     bucket,
                     origin,
                     self._wakeup,
@@ -248,27 +254,28 @@ class Attachments:
                     after,
                     partial(self._report, bucket.segment_id),
                 )
-                self._held[identity].setback = None if loss is None else loss.setback
+                self._by_identity[identity].setback = None if loss is None else loss.setback
         return released
 
     def open_due(self) -> None:
-        """Open the readers that are due, in background threads."""
-        for attachment in self._held.values():
-            act = partial(attachment.take, self._logs, self._subscription, self._owner, self._claim)
-            self._threads.open(attachment, act)
+        """Begin to open the readers that are due, in background threads."""
+        for attachment in self._by_identity.values():
+            open_reader = partial(attachment.take, self._logs, self._subscription, self._owner, self._claim)
+            self._threads.open(attachment, open_reader)
 
     def ask(self, attachment: Attachment, question: Callable[[], Any]) -> None:
-        """Run `question` in a background thread; `Opening.take_answer` returns the result."""
+        """Run `question` in a background thread; `ReaderSlot.take_result` returns the result."""
         self._threads.ask(attachment, question)
 
-    def with_something_new(self) -> Iterator[tuple[Attachment, LogReader]]:
-        """Yield the attachments that may have new messages, in rotation. The caller stops iterating when it
-        has a message.
+    def with_new_messages(self) -> Iterator[tuple[Attachment, LogReader]]:
+        """Yield the attachments that may have new messages, or a result of a query, with their open readers,
+        in rotation. Attachments that are full, to be released, or wait for a retry are left out. The caller
+        stops iterating when it has a message.
         """
-        identities = sorted(self._held)
+        identities = sorted(self._by_identity)
         for _ in identities:
             self._turn += 1
-            attachment = self._held.get(identities[self._turn % len(identities)])
+            attachment = self._by_identity.get(identities[self._turn % len(identities)])
             if (
                 attachment is None
                 or attachment.owned.release
@@ -283,45 +290,48 @@ class Attachments:
 
     def to_release(self) -> list[Attachment]:
         """Return the attachments that are to be released and have no unacknowledged messages. Each is
-               returned once, because notifying the application of a release may call this method again.
+        returned once, because notifying the application of a release may call this method again.
 
-               An attachment
-        with an opening or a query in progress is not returned: the opening ends with a reader, and
-               the query may move the cursor, and neither may happen after the next owner has begun.
+        An attachment with an opening or a query in progress is not returned: the opening ends with a reader,
+        and the query may move the cursor, and neither may happen after the next owner has begun.
         """
         ready = [
             attachment
-            for attachment in self._held.values()
+            for attachment in self._by_identity.values()
             if attachment.owned.release
             and attachment.is_idle
-            and attachment.is_at_rest
-            and not attachment.is_going
+            and attachment.is_unused
+            and not attachment.is_release_notified
         ]
         for attachment in ready:
-            attachment.is_going = True
+            attachment.is_release_notified = True
         return ready
 
-    def ring_all(self) -> None:
+    def signal_all(self) -> None:
         """Make each attachment read once, even without a notification of its log."""
-        for attachment in self._held.values():
-            attachment.rung.set()
+        for attachment in self._by_identity.values():
+            attachment.signal.set()
 
     def holds(self, attachment: object) -> bool:
         """Return True if this very ownership still exists."""
-        return isinstance(attachment, Attachment) and self._held.get(attachment.owned.identity) is attachment
+        return (
+            isinstance(attachment, Attachment)
+            and self._by_identity.get(attachment.owned.identity) is attachment
+        )
 
     def release(self, attachment: Attachment) -> None:
-        """Release the ownership for good; it is not opened again. `adopt` returns the bucket when the release
-        is complete.
+        """Close the attachment for good in a background thread; the ownership is not opened again.
+
+        `adopt` returns the bucket when the release is complete.
         """
         self._released.add(attachment.owned.identity)
         self._stop(attachment)
 
     def lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
-        """Close the attachment. While the bucket is owned it is reopened, after a growing delay until a
-        message is acknowledged.
+        """Close the attachment in a background thread. While the bucket is owned, `adopt` opens it again,
+        after a growing delay until a message is acknowledged.
 
-        `error` is the cause of the loss.
+        `error` is the cause of the loss; the text of a LogShortened becomes the setback of the bucket.
         """
         loss = self._losses.setdefault(attachment.owned.identity[:2], _Loss())
         loss.setback = error.message if isinstance(error, LogShortened) else attachment.setback
@@ -332,20 +342,22 @@ class Attachments:
         self._losses.pop(attachment.owned.identity[:2], None)
 
     def lose_all(self) -> None:
-        """Close all attachments, because other consumers may own their buckets."""
-        for attachment in [*self._held.values()]:
+        """Remove all attachments, and close them in background threads, because other consumers may own their
+        buckets.
+        """
+        for attachment in [*self._by_identity.values()]:
             self._stop(attachment)
 
-    def let_go_aside(self) -> None:
-        """Close all attachments while the consumer's thread is busy, because other consumers may own their
-        buckets. For any thread.
+    def close_all_in_background(self) -> None:
+        """Close all attachments in background threads while the consumer's thread is busy, because other
+        consumers may own their buckets. `adopt` removes them later. For any thread.
         """
-        for attachment in [*self._held.values()]:
+        for attachment in [*self._by_identity.values()]:
             self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def _stop(self, attachment: Attachment) -> None:
         if self.holds(attachment):
-            del self._held[attachment.owned.identity]
+            del self._by_identity[attachment.owned.identity]
         self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def demand_reached(self) -> None:
@@ -354,7 +366,7 @@ class Attachments:
         A cursor that another reader holds, or that does not exist yet, raises nothing: the consumer waits for
         it. The session detects if another process has replaced this consumer.
         """
-        for attachment in self._held.values():
+        for attachment in self._by_identity.values():
             is_waited_for = isinstance(attachment.error, NotFound | FencedOut)
             if (
                 isinstance(attachment.error, DataPlaneUnavailable | StoreUnavailable | Terminal)
@@ -376,10 +388,10 @@ class Attachments:
             self._suspects.report(segment_id)
 
 
-def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:
-    """Call `act` for each attachment. An error does not keep the others from their call; the last error is
+def settle_each(attachments: Sequence[Attachment], settle: Callable[[Attachment], None]) -> None:
+    """Call `settle` for each attachment. An error does not keep the others from their call; the last error is
     raised at the end.
     """
     with ExitStack() as stack:
         for attachment in reversed(attachments):
-            stack.callback(act, attachment)
+            stack.callback(settle, attachment)

@@ -34,7 +34,11 @@ class BackgroundCalls:
         self._is_begun = self._is_closed = self._is_over = False
 
     def submit(self, call: Call) -> bool:
-        """Queue the call, and return True. Return False after `close`. An exception of the call is logged."""
+        """Queue the call, and return True.
+
+        Return False, and drop the call, after `close`. The first call starts the threads. An exception of the
+        call is logged.
+        """
         with self._lock:
             if self._is_closed:
                 return False
@@ -46,8 +50,10 @@ class BackgroundCalls:
             return True
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """Accept no further calls. Submitted calls have `wait_seconds` to end; calls that have not begun by
-        then are dropped. Idempotent.
+        """Accept no further calls.
+
+        Submitted calls have `wait_seconds` to end, for which this method waits; calls that have not begun by
+        then are dropped, and a call in progress continues. Idempotent.
         """
         until = time.monotonic() + wait_seconds
         with self._lock:

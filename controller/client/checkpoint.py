@@ -70,7 +70,10 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
-        """Return the checkpoint of bytes that `to_bytes` returned. Raises InvalidInput for others, and for those of a newer version."""
+        """Return the checkpoint of bytes that `to_bytes` returned.
+
+        Raises InvalidInput for others, for damaged ones, and for those of a newer version.
+        """
         try:
             document = json.loads(kept, object_pairs_hook=_without_repeats)
             version = whole(document["cleave_checkpoint"], "version")
@@ -120,9 +123,9 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     positions: dict[int, Position | None] = {}
     for value in values:
         for segment_id, position in value.positions.items():
-            place = value.generations.get(segment_id, 0), position or ()
-            if segment_id not in done and place >= latest.get(segment_id, place):
-                latest[segment_id], positions[segment_id] = place, position
+            owner_and_position = value.generations.get(segment_id, 0), position or ()
+            if segment_id not in done and owner_and_position >= latest.get(segment_id, owner_and_position):
+                latest[segment_id], positions[segment_id] = owner_and_position, position
     generations = {i: generation for i, (generation, _) in latest.items() if generation}
     return Checkpoint(newest.topic_id, newest.topic, newest.epoch, positions, done, generations)
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
-from controller.client.closing import ClosedByWith, close_and_deregister
+from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
 from controller.client.retry import retry_for
@@ -86,7 +86,7 @@ class SegmentStatus:
 
 
 @checks_arguments
-class CheckpointConsumer(OneProcess, ClosedByWith):
+class CheckpointConsumer(OneProcess, ClosesOnExit):
     """Consumer of all segments of a topic. For one thread; any thread may call `pause` and `resume`."""
 
     def __init__(
@@ -141,8 +141,9 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         )
 
     def restore(self, checkpoint: Checkpoint | bytes) -> None:
-        """Continue from `checkpoint`, like a new consumer. Raises as the constructor does; the position is
-        then unchanged.
+        """Continue from `checkpoint`, like a new consumer: request the layout, and close the readers.
+
+        Raises the errors of the constructor; the position is then unchanged.
         """
         self._begin(Checkpoint.from_bytes(checkpoint) if isinstance(checkpoint, bytes) else checkpoint)
 
@@ -168,7 +169,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         )
 
     def pause(self) -> None:
-        """Deliver no messages until `resume`."""
+        """Deliver no messages until `resume`; `receive` then waits and returns None. For any thread."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -185,14 +186,14 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
         close_and_deregister(
-            f"consumer of {self._watch.found.topic}",
+            f"consumer of {self._watch.current.topic}",
             timing,
             self._readers.close,
             lambda _seconds: self._watch.close(),
         )
 
     def _described(self) -> str:
-        return f"CheckpointConsumer of {self._watch.found.topic}"
+        return f"CheckpointConsumer of {self._watch.current.topic}"
 
     # Starting position.
 
@@ -211,7 +212,10 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
     def _places(
         self, start: Checkpoint | Start | datetime
     ) -> tuple[SegmentList, dict[int, Position | None], set[int]]:
-        """Return the current layout, and the position of `start` in each segment."""
+        """Request the current list of segments, and return it with the position of `start` in each segment
+        and the done segments. If a segment disappears meanwhile, request the list again, up to `MOST_LOOKS`
+        times.
+        """
         for attempt in range(MOST_LOOKS):
             segments = retry_for(self._watch.ask, seconds=self._patience_seconds)
             try:
@@ -226,8 +230,9 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
     def _located(
         self, start: Start | datetime, layout: SegmentList
     ) -> tuple[dict[int, Position | None], set[int]]:
-        """Return the position of `start` in each segment of the layout, and the segments that count
-        as done.
+        """Return the position of `start` in each segment of the layout, and the segments that count as done:
+        the sealed ones if the start is LATEST. Looks up positions in parallel, and retries each for
+        `patience_seconds`.
         """
         done = {i for i, segment in layout.segments.items() if start is Start.LATEST and segment.is_sealed}
         instant_ms = (
@@ -247,8 +252,10 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
     # Following the layout.
 
     def _adopt(self, layout: SegmentList) -> None:
-        """Follow this layout. Read added segments from their beginning; forget segments that left the layout
-        and are done.
+        """Follow this layout, and read the segments that need not wait.
+
+        Read added segments from their beginning; forget segments that left the layout and are done. Segments
+        that left it before their end are still read.
         """
         for segment_id in layout.segments.keys() - self._positions.keys() - self._done:
             self._positions[segment_id] = None
@@ -263,7 +270,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         for segment_id, segment in layout.segments.items():
             links[segment_id] |= {
                 *segment.parent_ids,
-                *(i for i, old in departed.items() if _follows(segment, old)),
+                *(i for i, departed_segment in departed.items() if _follows(segment, departed_segment)),
             }
         self._parents = links
         self._layout = layout
@@ -285,13 +292,13 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         """Return the ancestors that are not read to their ends. An unknown ancestor was pruned long ago, and
         counts as done.
         """
-        seen: set[int] = set()
-        unseen = set(self._parents.get(segment_id, ()))
-        while unseen:
-            ancestor = unseen.pop()
-            seen.add(ancestor)
-            unseen |= self._parents.get(ancestor, frozenset()) - seen
-        return sorted(seen & self._positions.keys())
+        checked: set[int] = set()
+        unchecked = set(self._parents.get(segment_id, ()))
+        while unchecked:
+            ancestor = unchecked.pop()
+            checked.add(ancestor)
+            unchecked |= self._parents.get(ancestor, frozenset()) - checked
+        return sorted(checked & self._positions.keys())
 
     # Reading.
 
@@ -309,17 +316,20 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         return batch
 
     def _poll(self) -> CheckpointBatch | None:
-        """Run one poll: follow the layout, open the readers that are due, and read from the next segment that
-        has messages.
+        """Run one poll: follow the layout, open the readers that are due, and return the batch of the next
+        segment that has messages; None if there are none.
+
+        If a segment ends, its children are polled at once. Raises DataGone, and the error of the last request
+        for the list.
         """
-        self._readers.ring_all_if_due()
-        if self._watch.take() and self._watch.found.epoch >= self._layout.epoch:
-            self._adopt(self._watch.found)
+        self._readers.signal_all_if_due()
+        if self._watch.take() and self._watch.current.epoch >= self._layout.epoch:
+            self._adopt(self._watch.current)
         while True:
             self._readers.open_due()
             self._raise_if_deleted()
             done = len(self._done)
-            for segment_reader, reader in self._readers.with_something_new():
+            for segment_reader, reader in self._readers.with_new_messages():
                 batch = self._read(segment_reader, reader)
                 if batch is not None:
                     return batch
@@ -327,8 +337,9 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
                 return None  # otherwise children may begin
 
     def _raise_if_deleted(self) -> None:
-        """Raise DataGone for deleted messages. A missing log may belong to a pruned segment, so the layout is
-        read again.
+        """Raise DataGone for deleted messages, or for a missing log whose segment has left the layout.
+
+        If the segment is still in the known layout, request the layout again.
         """
         for segment_reader in self._readers.all:
             if isinstance(segment_reader.error, SegmentNotFound):
@@ -343,7 +354,10 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
     def _read(
         self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
     ) -> CheckpointBatch | None:
-        """Return the next batch of the segment, and mark the segment as done if it is read to its end."""
+        """Return the next batch of the segment, and advance its position.
+
+        Mark the segment as done if it is read to its end. Return None if there are no messages.
+        """
         # Only a segment that the layout shows as sealed is done: that layout also contains its children.
         is_sealed = self._segments[segment_reader.segment_id].is_sealed or self._has_left(
             segment_reader.segment_id
@@ -389,36 +403,39 @@ def _follows(segment: ListedSegment, departed: ListedSegment) -> bool:
     return segment.segment_id > departed.segment_id and segment.hash_range.overlaps(departed.hash_range)
 
 
-def restored(kept: Checkpoint, layout: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
-    """Return the positions of the checkpoint in the current segments, and the done segments. Segments without
-    a position are read from their beginning.
+def restored(checkpoint: Checkpoint, layout: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
+    """Return the positions of the checkpoint in the current segments, and the done segments. Segments that
+    were created after the checkpoint are read from their beginning.
 
     Raises Conflict for a checkpoint of another topic, or of an epoch later than the topic's; DataGone if a
-    segment is gone that was not read to its end.
+    segment is gone that was not read to its end; InvalidInput for a checkpoint that lacks a segment of its
+    epoch.
     """
-    if kept.topic_id != layout.topic_id:
+    if checkpoint.topic_id != layout.topic_id:
         raise Conflict(
-            f"the checkpoint is of {kept.topic} (topic {kept.topic_id}), and {layout.topic} is topic {layout.topic_id}; start again without the checkpoint"
+            f"the checkpoint is of {checkpoint.topic} (topic {checkpoint.topic_id}), and {layout.topic} is topic {layout.topic_id}; start again without the checkpoint"
         )
-    if kept.epoch > layout.epoch:
+    if checkpoint.epoch > layout.epoch:
         raise Conflict(
-            f"the checkpoint is of epoch {kept.epoch}, and {layout.topic} is at epoch {layout.epoch}, so its layout was restored from a backup; "
+            f"the checkpoint is of epoch {checkpoint.epoch}, and {layout.topic} is at epoch {layout.epoch}, so its layout was restored from a backup; "
             "start again without the checkpoint"
         )
-    missing = sorted(kept.positions.keys() - layout.segments.keys())
+    missing = sorted(checkpoint.positions.keys() - layout.segments.keys())
     if missing:
         raise DataGone(
             f"segment(s) {', '.join(map(str, missing))} of {layout.topic} were deleted before they were read to their end; "
             "start again at the earliest stored message, and create a checkpoint subscription that keeps the messages you need"
         )
-    unnamed = [
+    unnamed_ids = [
         i
         for i, segment in layout.segments.items()
-        if segment.created_epoch <= kept.epoch and i not in kept.positions and i not in kept.done
+        if segment.created_epoch <= checkpoint.epoch
+        and i not in checkpoint.positions
+        and i not in checkpoint.done
     ]
-    if unnamed:
+    if unnamed_ids:
         raise InvalidInput(
-            f"the checkpoint does not name segment {min(unnamed)}, which existed at its epoch; give an earlier checkpoint"
+            f"the checkpoint does not name segment {min(unnamed_ids)}, which existed at its epoch; give an earlier checkpoint"
         )
-    positions = {i: kept.positions.get(i) for i in layout.segments if i not in kept.done}
-    return positions, set(kept.done & layout.segments.keys())
+    positions = {i: checkpoint.positions.get(i) for i in layout.segments if i not in checkpoint.done}
+    return positions, set(checkpoint.done & layout.segments.keys())

@@ -28,7 +28,7 @@ from controller.client.checkpoint_consumer import (
     SegmentStatus,
     instant_of,
 )
-from controller.client.closing import ClosedByWith, close_and_deregister
+from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.poll_loop import PollLoop
 from controller.client.position_reading import open_at, read_on
 from controller.client.segment_readers import SegmentReader, SegmentReaders
@@ -93,7 +93,7 @@ class _Segment:
 
 
 @checks_arguments
-class CheckpointGroupConsumer(OneProcess, ClosedByWith):
+class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     """One member of the group. For one thread, which must keep calling `receive` to stay in the group."""
 
     def __init__(
@@ -131,7 +131,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         self._rounds = PollLoop(
             self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
         )
-        self._held: dict[int, _Segment] = {}
+        self._segments: dict[int, _Segment] = {}
         self._group_position: Checkpoint | None = None
         """Stored position of the group, as far as this member has read it."""
         self._released: set[tuple[int, int, int]] = set()
@@ -156,7 +156,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         return tuple(
             sorted(
                 i
-                for i, segment in self._held.items()
+                for i, segment in self._segments.items()
                 if not segment.is_release_requested and not segment.is_done
             )
         )
@@ -173,7 +173,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         positions = dict(group.positions) if group else {}
         generations = dict(group.generations) if group else {}
         done = set(group.done) if group else set()
-        for segment_id, segment in self._held.items():
+        for segment_id, segment in self._segments.items():
             if segment.is_placed:
                 positions.pop(segment_id, None)
                 generations.pop(segment_id, None)
@@ -185,10 +185,12 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         return Checkpoint(self._session.topic_id, self.topic, epoch, positions, frozenset(done), generations)
 
     def kept(self, checkpoint: Checkpoint) -> None:
-        """Note that the application has stored this checkpoint and that `kept_values` returns it. Segments
-        that it covers may be released.
+        """Note that the application has stored this checkpoint and that `kept_values` returns it.
+
+        Releases the segments that it covers and other members wait for, and reports those that it reads to
+        their ends as drained. Raises Conflict for a checkpoint of another topic.
         """
-        for segment_id, segment in self._held.items():
+        for segment_id, segment in self._segments.items():
             if segment.is_placed and _covers(checkpoint, segment_id, segment):
                 segment.is_kept = True
         self._note(checkpoint)
@@ -209,23 +211,23 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         """Return True if the segment still belongs to this member, according to the last message of the
         leader. If False, another member receives these messages.
         """
-        segment = self._held.get(batch.segment_id)
+        segment = self._segments.get(batch.segment_id)
         return segment is not None and segment is batch.origin and self._is_ours(segment)
 
     def has(self, batch: CheckpointBatch) -> bool:
         """Return True if the ownership that the batch came from still exists, as far as this member has
         followed its leader.
         """
-        return self._held.get(batch.segment_id) is batch.origin
+        return self._segments.get(batch.segment_id) is batch.origin
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Return for each segment that the group reads why this member delivers no message of it. Raises
-        StoreUnavailable while no worker responds.
+        """Return for each segment that the group reads why this member delivers no message of it, by segment;
+        for segments of others, the leader's statement. Raises StoreUnavailable while no worker responds.
         """
         statuses: dict[int, SegmentStatus] = {}
         for row in self._session.why():
             segment_id, owner = row["segment_id"], row["owner"]
-            if segment_id in self._held:
+            if segment_id in self._segments:
                 statuses[segment_id] = SegmentStatus(segment_id, self._reason(segment_id))
             else:
                 reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
@@ -277,43 +279,51 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         self._wakeup.set()
 
     def _follow(self) -> None:
-        """Acquire and release segments as the leader's assignment says."""
+        """Acquire and release segments as the leader's assignment says.
+
+        Set the starting position of acquired segments (`_place`), report released ownerships, and read the
+        segments.
+        """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
-        for segment_id, segment in list(self._held.items()):
+        for segment_id, segment in list(self._segments.items()):
             buckets = owned.get(segment_id, ())
             if segment.identity != frozenset(bucket.identity for bucket in buckets):
                 self._forget(segment_id)  # the segment belongs to another member, or to another ownership
             else:
                 segment.buckets = buckets
-        parts = assignment.buckets if assignment else ()
-        self._released &= {bucket.identity for bucket in parts}
-        new = {i: _Segment(buckets) for i, buckets in owned.items() if i not in self._held}
+        assigned = assignment.buckets if assignment else ()
+        self._released &= {bucket.identity for bucket in assigned}
+        added = {i: _Segment(buckets) for i, buckets in owned.items() if i not in self._segments}
         acquired = {
             i: segment
-            for i, segment in new.items()
+            for i, segment in added.items()
             if not segment.is_release_requested and not segment.identity & self._released
         }
         if acquired:
             self._place(acquired)
-        self._held |= acquired
-        held = {bucket.identity for segment in self._held.values() for bucket in segment.buckets}
+        self._segments |= acquired
+        kept_identities = {
+            bucket.identity for segment in self._segments.values() for bucket in segment.buckets
+        }
         released = [
             bucket
-            for bucket in parts
-            if bucket.identity not in held and (bucket.release or bucket.identity in self._released)
+            for bucket in assigned
+            if bucket.identity not in kept_identities
+            and (bucket.release or bucket.identity in self._released)
         ]
         if released:  # this member has delivered no unstored message of these
-            self._session.say_released(released)
+            self._session.report_released(released)
         self._read_on()
         self._release_stored()
 
     def _place(self, segments: dict[int, _Segment]) -> None:
-        """Set the starting position of each segment. A position that the application cannot return is an
-        error, not a beginning.
+        """Set the starting position of each segment from the stored values of all members, which the
+        application returns. A segment that no value names begins at the start, or, with a start time, is
+        looked up when it is opened.
 
-        Raises Conflict if the stored values are older than segments read to their ends: to go back, the
-        application must run a seek.
+        Requests the leader's segments. Raises Conflict if the stored values are older than segments read to
+        their ends: to go back, the application must run a seek.
         """
         to_read = {
             row["segment_id"] for row in self._session.why()
@@ -340,56 +350,58 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
             elif self._start_ms is None:
                 segment.is_placed = True
 
-    def _note(self, kept: Checkpoint) -> None:
+    def _note(self, checkpoint: Checkpoint) -> None:
         """Include a stored value in the known position of the group."""
-        if kept.topic_id != self._session.topic_id:
+        if checkpoint.topic_id != self._session.topic_id:
             raise Conflict(
-                f"a stored checkpoint is of {kept.topic} (topic {kept.topic_id}), and {self.topic} is topic "
+                f"a stored checkpoint is of {checkpoint.topic} (topic {checkpoint.topic_id}), and {self.topic} is topic "
                 f"{self._session.topic_id}; return the checkpoints of this group"
             )
-        self._group_position = kept if self._group_position is None else merged([self._group_position, kept])
+        self._group_position = (
+            checkpoint if self._group_position is None else merged([self._group_position, checkpoint])
+        )
 
     def _read_on(self) -> None:
         """Read the held segments that are not at their ends and not to be released."""
         self._readers.follow(
             {
                 i: segment.buckets[0].backing_topic
-                for i, segment in self._held.items()
+                for i, segment in self._segments.items()
                 if not segment.is_done and not segment.is_release_requested
             }
         )
 
     def _forget(self, segment_id: int) -> None:
         self._readers.drop(segment_id)
-        del self._held[segment_id]
+        del self._segments[segment_id]
 
     def _release_stored(self) -> None:
         """Release the segments that other members wait for and that are stored, and report the stored
-        segments that are read to their ends.
+        segments that are read to their ends. Call `on_wanted` once for wanted segments that are not stored.
 
         Both are reported until the leader has received them.
         """
         released: list[OwnedBucket] = []
-        for segment_id, segment in list(self._held.items()):
+        for segment_id, segment in list(self._segments.items()):
             if segment.is_release_requested and segment.is_settled:
                 self._forget(segment_id)
                 released.extend(segment.buckets)
                 self._released |= segment.identity
         if released:
-            self._session.say_released(released)
+            self._session.report_released(released)
         drained = [
-            segment.buckets[0] for segment in self._held.values() if segment.is_done and segment.is_kept
+            segment.buckets[0] for segment in self._segments.values() if segment.is_done and segment.is_kept
         ]
         if drained:
-            self._session.say_drained(drained)
-        unkept = [
+            self._session.report_drained(drained)
+        unstored = [
             segment
-            for segment in self._held.values()
+            for segment in self._segments.values()
             if segment.is_release_requested and not segment.is_notified
         ]
-        for segment in unkept:
+        for segment in unstored:
             segment.is_notified = True
-        if unkept:
+        if unstored:
             self._on_wanted()
 
     # Reading.
@@ -398,7 +410,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         """Open the reader of a segment. Runs in a background thread. First looks up the start of a segment
         that no member has read.
         """
-        segment = self._held.get(segment_reader.segment_id)
+        segment = self._segments.get(segment_reader.segment_id)
         if segment is None:
             raise DataPlaneUnavailable(
                 f"segment {segment_reader.segment_id} is no longer assigned to this member", 0.0
@@ -423,13 +435,14 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
 
     def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the leader, open the readers that are due, and read from the next segment that
-        has messages.
+        has messages. Return None while paused or the leader is unreachable; drop all segments if the session
+        is lost.
         """
-        if self._readers.ring_all_if_due():
+        if self._readers.signal_all_if_due():
             self._has_changed.set()
         if not self._session.is_current:
             if self._session.is_lost:
-                for segment_id in list(self._held):
+                for segment_id in list(self._segments):
                     self._forget(segment_id)
             return None
         if self._has_changed.is_set():
@@ -443,7 +456,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
             return None
         self._readers.open_due()
         self._raise_if_deleted()
-        for segment_reader, reader in self._readers.with_something_new():
+        for segment_reader, reader in self._readers.with_new_messages():
             batch = self._read(segment_reader, reader)
             if batch is not None:
                 return batch
@@ -458,8 +471,12 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
     def _read(
         self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
     ) -> CheckpointBatch | None:
-        """Return the next batch of the segment, if the segment still belongs to this member."""
-        segment = self._held[segment_reader.segment_id]
+        """Return the next batch of the segment, and advance its position.
+
+        If the segment belongs to another member by then, drop it and return None. A segment without any
+        message is reported as read to its end at once.
+        """
+        segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)
         page = read_on(self._readers, segment_reader, reader, self._batch_messages, is_sealed=is_sealed)
         if page is None:
@@ -486,7 +503,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         )
 
     def _reason(self, segment_id: int) -> str:
-        segment = self._held[segment_id]
+        segment = self._segments[segment_id]
         if not self._session.is_current:
             return "the leader is out of reach: the segment may belong to another member"
         if segment.is_release_requested:

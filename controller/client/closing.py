@@ -1,5 +1,7 @@
-"""Closes clients: at the end of a `with` block, and a consumer within a time limit, part of which is reserved
-for deregistration.
+"""Closes clients.
+
+A client is closed at the end of a `with` block. A consumer is closed within a time limit, part of which is
+reserved for deregistration.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 30.0
 """Time limit for closing a consumer if the application gives none."""
 MOST_CLOSE_SECONDS = 86_400
-GOODBYE_SHARE = 0.2
+"""Maximum time limit that an application may give."""
+DEREGISTRATION_SHARE = 0.2
 """Part of the time limit that is reserved for deregistration."""
-LEAST_SECONDS = 1.0
-"""Minimum time for closing the readers, and minimum time for deregistration, however short the time limit."""
+MIN_SECONDS = 1.0
+"""Minimum time for closing the readers, and minimum time for deregistration, however short the time limit.
+
+Closing may therefore take twice this time although the time limit is shorter.
+"""
 
 
 class Closable(Protocol):
@@ -30,12 +36,12 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-def closed(kind: str) -> InvalidInput:
+def closed_error(kind: str) -> InvalidInput:
     """Return the error of a call that comes after `close`. `kind` is the name of the public class."""
     return InvalidInput(f"{kind} was closed; make another one")
 
 
-class ClosedByWith(ABC):
+class ClosesOnExit(ABC):
     """A class for use in a `with` block. The end of the block calls `close`, also after an error."""
 
     _is_closed = False
@@ -61,7 +67,7 @@ class ClosedByWith(ABC):
     def _demand_open(self) -> None:
         """Raise InvalidInput after `close`."""
         if self._is_closed:
-            raise closed(self._kind())
+            raise closed_error(self._kind())
 
     def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
         """Refuse further calls, and return the time limit of the close. Raises InvalidInput for an invalid
@@ -72,9 +78,11 @@ class ClosedByWith(ABC):
         return timing
 
 
-class StoredByWith(ABC):
-    """A class for use in a `with` block. The end of the block stores the sent messages; after an error the
-    block drops them.
+class StoresOnExit(ABC):
+    """A class for use in a `with` block.
+
+    The end of the block stores the sent messages. After an error in the block, sent messages that are not
+    stored are dropped.
     """
 
     @abstractmethod
@@ -100,9 +108,9 @@ class CloseTime:
             raise InvalidInput(
                 f"timeout_seconds is {timeout_seconds:g}; give 0 or more, and at most {MOST_CLOSE_SECONDS}"
             )
-        self.goodbye_seconds = max(GOODBYE_SHARE * timeout_seconds, LEAST_SECONDS)
+        self.deregistration_seconds = max(DEREGISTRATION_SHARE * timeout_seconds, MIN_SECONDS)
         """Time reserved for deregistration."""
-        self._closed_at = time.monotonic() + max(timeout_seconds - self.goodbye_seconds, LEAST_SECONDS)
+        self._closed_at = time.monotonic() + max(timeout_seconds - self.deregistration_seconds, MIN_SECONDS)
 
     @property
     def left_seconds(self) -> float:
@@ -111,31 +119,34 @@ class CloseTime:
 
 
 def close_and_deregister(
-    what: str, timing: CloseTime, close: Callable[[], None], goodbye: Callable[[float], None]
+    what: str, timing: CloseTime, close: Callable[[], None], deregister: Callable[[float], None]
 ) -> None:
-    """Run `close` for as long as the time limit allows, then `goodbye`, which receives its own time limit in
-    seconds.
+    """Run `close` for as long as the time limit allows, then `deregister`, which receives its own time limit
+    in seconds.
 
-    `what` names the consumer in the log. If `close` exceeds its time, it continues in a background thread.
-    `goodbye` runs whatever the outcome of `close`, also after an interruption of this thread:
-    KeyboardInterrupt, or an exception of a signal handler. The interruption is raised at the end.
+    `what` names the consumer in the log. If `close` exceeds its time, this is logged, and `close` continues
+    in a background thread. `deregister` runs whatever the outcome of `close`, also after an interruption of
+    this thread: KeyboardInterrupt, or an exception of a signal handler. An error of `close` or the
+    interruption is raised at the end; an error of `deregister` is logged.
     """
     try:
         if not _finishes_within(close, timing.left_seconds):
             _log.warning("%s: readers not closed in time; closing continues during deregistration", what)
     finally:
-        _run_despite_interruptions(lambda: goodbye(timing.goodbye_seconds), timing.goodbye_seconds)
+        _run_despite_interruptions(
+            lambda: deregister(timing.deregistration_seconds), timing.deregistration_seconds
+        )
 
 
-def _finishes_within(act: Callable[[], None], seconds: float) -> bool:
-    """Run `act` in a background thread that the process waits for, and return True if it ended within
-    `seconds`. Raises the error of `act`.
+def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
+    """Run `function` in a background thread that the process waits for, and return True if it ended within
+    `seconds`. Raises the error of `function` if `function` ended in time.
     """
     ended, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:
         try:
-            act()
+            function()
         except BaseException as error:  # noqa: BLE001 - the waiting thread raises the error
             errors.append(error)
         finally:
@@ -148,20 +159,21 @@ def _finishes_within(act: Callable[[], None], seconds: float) -> bool:
     return is_ended
 
 
-def _run_despite_interruptions(act: Callable[[], None], seconds: float) -> None:
-    """Run `act` in a background thread, and wait for it up to `seconds`, even if this thread is interrupted.
-    The process does not wait for the thread.
+def _run_despite_interruptions(function: Callable[[], None], seconds: float) -> None:
+    """Run `function` in a background thread, and wait for it up to `seconds`, even if this thread is interrupted;
+    the interruption is raised afterwards. Errors of `function` are logged. The process does not wait for the
+    thread.
     """
     ended, until = threading.Event(), time.monotonic() + seconds
-    turn = threading.Lock()
+    first_run = threading.Lock()
 
     def run() -> None:
-        # the thread was started twice, because the first start was interrupted
-        if not turn.acquire(blocking=False):
+        # if the first start was interrupted, a second thread was started; only one runs `function`
+        if not first_run.acquire(blocking=False):
             return
         try:
-            act()
-        except Exception:  # noqa: BLE001 - no thread waits for `act` once its time is over
+            function()
+        except Exception:  # noqa: BLE001 - no thread waits for `function` once its time is over
             _log.exception("deregistration failed")
         finally:
             ended.set()
@@ -171,7 +183,7 @@ def _run_despite_interruptions(act: Callable[[], None], seconds: float) -> None:
     while not ended.is_set() and (remaining_seconds := until - time.monotonic()) > 0:
         try:
             if not is_begun:
-                threading.Thread(target=run, name="cleave-goodbye", daemon=True).start()
+                threading.Thread(target=run, name="cleave-deregister", daemon=True).start()
                 is_begun = True
             ended.wait(remaining_seconds)
         except BaseException as error:  # noqa: BLE001 - raised below

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from controller.client.arguments import checked, checks_arguments
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosesOnExit
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
@@ -94,8 +94,10 @@ class DeadLetterLog:
         self._backing_topic: str | None = None
 
     def put(self, origin: Origin, message: LogMessage) -> None:
-        """Append the message; when the method returns, the message is stored. After an error the message may
-        be stored nevertheless.
+        """Append the message; when the method returns, the message is stored.
+
+        After an error the message may be stored nevertheless. The first call has a worker create the log, as
+        does the next call after a SegmentNotFound.
         """
         payload = origin.written(message.payload)
         outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)
@@ -113,7 +115,7 @@ class DeadLetterLog:
 
 
 @checks_arguments
-class DeadLetterReader(OneProcess, ClosedByWith):
+class DeadLetterReader(OneProcess, ClosesOnExit):
     """Reads a dead-letter log from its first unacknowledged message. Created by `reading_dead_letters`."""
 
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
@@ -121,8 +123,9 @@ class DeadLetterReader(OneProcess, ClosedByWith):
         self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
-        """Return the next `count` dead letters, or fewer if no more arrive within `timeout_seconds`. Raises
-        InvalidInput after `close`.
+        """Return the next `count` dead letters, or fewer if no more arrive within `timeout_seconds`.
+
+        Raises InvalidInput after `close`, and the errors of `LogReader.read`.
         """
         self._demand_open()
         letters: list[DeadLetter] = []

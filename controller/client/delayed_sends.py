@@ -31,12 +31,12 @@ class DelayedSends:
         """Start the thread."""
         self._thread.start()
 
-    def ring(self) -> None:
-        """Note that a message waits."""
+    def notify(self) -> None:
+        """Note that a message waits, which wakes the thread."""
         self._waits.set()
 
     def close(self) -> None:
-        """End the thread. Waits for a batch that the thread is sending."""
+        """End the thread without sending waiting messages. Waits for a batch that the thread is sending."""
         self._closing.set()
         self._waits.set()
         self._thread.join()

@@ -68,7 +68,9 @@ class DeliveryCounts:
         self._ask = ask
 
     def opened(self, owned: OwnedBucket, position: Position) -> Opening:
-        """Report that reading begins at this message, and return the stored counts of the bucket."""
+        """Report to a worker that reading begins at this message, and return the stored counts of the bucket,
+        including this opening.
+        """
         answer = self._ask("opened", {**_ownership(owned), "position": position})
         return msgspec.convert(answer, _OPENING.type)
 

@@ -48,7 +48,7 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch. Idempotent."""
+        """End the watch, and wait up to `LEAVES_WITHIN_SECONDS` for the thread. Idempotent."""
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()
@@ -69,8 +69,10 @@ class EventWatch(OneProcess):
             self._closed.wait(backoff.next_seconds())
 
     def _follow(self, backoff: Backoff) -> bool:
-        """Follow one stream until it ends. Return True if it ended only because its token expired; the next
-        stream has a fresh token.
+        """Follow one stream until it ends, and call `on_event` for each event but heartbeats.
+
+        Each event resets the backoff. Return True if the stream ended only because its token expired; the
+        next stream has a fresh token. Raises the errors of `Servers.events` and of `on_event`.
         """
         with self._servers.events(self._path, query=self._query(), silent_seconds=SILENT_SECONDS) as feed:
             self._feed = feed

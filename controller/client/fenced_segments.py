@@ -31,7 +31,9 @@ class FencedSegments:
         (self._missing.add if is_missing else self._missing.discard)(segment_id)
 
     def note_stored(self, segment_id: int) -> None:
-        """Record that the log has stored messages: a missing log was created again."""
+        """Record that the log has stored messages: a missing log was created again, so its segment is no
+        longer fenced.
+        """
         if segment_id in self._missing:
             self._missing.discard(segment_id)
             self._since.pop(segment_id, None)

@@ -27,7 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosesOnExit
 from controller.domain.errors import InvalidInput
 
 SUFFIX = ".history"
@@ -107,9 +107,11 @@ class Record(NamedTuple):
     attachment: str = ""
 
 
-class _HistoryFile(ClosedByWith):
-    """Appends lines to a file. When a call returns, its lines survive a kill of the process, but not a crash
-    of the machine.
+class _HistoryFile(ClosesOnExit):
+    """Appends lines to a file.
+
+    When a call returns, its lines survive a kill of the process, but not a crash of the machine. Each line
+    has the time of its call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,9 +135,9 @@ class _HistoryFile(ClosedByWith):
         )
 
     def _append(self, lines: str) -> None:
-        rest = memoryview(lines.encode(errors="backslashreplace"))
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        unwritten = memoryview(lines.encode(errors="backslashreplace"))
+        while unwritten:
+            unwritten = unwritten[os.write(self._descriptor, unwritten) :]
 
 
 class ProducerHistory(_HistoryFile):
@@ -199,7 +201,10 @@ def _field(text: str) -> str:
 
 
 def _whole_lines(descriptor: int) -> int:
-    """Return the end of the last complete line, in bytes from the beginning of the file."""
+    """Return the offset, in bytes from the beginning of the file, behind the last complete line.
+
+    0 if there is none.
+    """
     end = os.fstat(descriptor).st_size
     while end > 0:
         begin = max(0, end - _TAIL_BYTES)
@@ -211,7 +216,8 @@ def _whole_lines(descriptor: int) -> int:
 
 
 def history_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that the given files and directories stand for, each once.
+    """Return the files that the given files and directories stand for, each once. A directory stands for all
+    files with the suffix `.history` in it, at any depth, by name.
 
     Raises InvalidInput for a path that does not exist and for a directory without a history.
     """
@@ -232,7 +238,7 @@ def history_files(paths: Iterable[Path]) -> list[Path]:
 def read_history(*paths: Path) -> Iterator[Record]:
     """Yield the records of the files, file by file. An unfinished last line is omitted.
 
-    Raises InvalidInput for a file that cannot be read and for a line that is not a record.
+    Raises InvalidInput, while iterating, for a file that cannot be read and for a line that is not a record.
     """
     for path in paths:
         try:

@@ -168,10 +168,11 @@ class Verdict:
 def check(
     records: Iterable[Record], *, demand_acknowledged: bool = False, examples: int = EXAMPLES
 ) -> Verdict:
-    """Judge the histories of all producers and of the consumers of one subscription.
+    """Judge the histories of all producers and of the consumers of one subscription, in any order of files,
+    and return the result.
 
-    `examples` is the maximum number of examples of each kind. The check takes about 150 bytes of memory per
-    record.
+    With `demand_acknowledged`, a message that was delivered and never acknowledged counts as lost. `examples`
+    is the maximum number of examples of each kind. The check takes about 150 bytes of memory per record.
     """
     columns = _Columns()
     columns.take(records)
@@ -195,7 +196,7 @@ class _Columns:
         self.seeks = _Seeks()
 
     def take(self, records: Iterable[Record]) -> None:
-        """Append the records."""
+        """Append the records. Records of seeks are stored separately, without a message."""
         keys, producers, owners, last_at = self.keys, self.producers, self.owners, self.last_at
         for record in records:
             at, event, producer, key, number = record[:5]
@@ -271,16 +272,16 @@ class _Seeks:
         if event is Event.SEEKING:
             self._open.append(at)
         else:
-            self._finished += [(begun, at) for begun in self._open]
+            self._finished += [(begun_at, at) for begun_at in self._open]
             self._open = []
 
     def can_undo(self, acknowledged_at: int, at: int) -> bool:
         """Return True if a message that was acknowledged at `acknowledged_at` may be delivered again
         at `at`.
         """
-        return any(begun <= at and acknowledged_at <= ended for begun, ended in self._finished) or any(
-            begun <= at for begun in self._open
-        )
+        return any(
+            begun_at <= at and acknowledged_at <= ended_at for begun_at, ended_at in self._finished
+        ) or any(begun_at <= at for begun_at in self._open)
 
 
 class _Messages(NamedTuple):
@@ -303,21 +304,24 @@ def _shared(values: array[int], kind: pa.DataType) -> pa.Array:
 
 def _values(column: pa.ChunkedArray) -> memoryview:
     """Return the numbers of a column without nulls."""
-    whole = column.combine_chunks()
-    code = _CODES[whole.type.bit_width]
-    buffer = whole.buffers()[1]
+    combined = column.combine_chunks()
+    code = _CODES[combined.type.bit_width]
+    buffer = combined.buffers()[1]
     values = memoryview(buffer).cast("B").cast(code) if buffer is not None else memoryview(array(code))
-    return values[whole.offset : whole.offset + len(whole)]
+    return values[combined.offset : combined.offset + len(combined)]
 
 
 def _changes(column: pa.ChunkedArray) -> pa.Array:
-    """Return for each row whether its value differs from that of the row before. True for the first row."""
+    """Return a boolean for each row:
+
+    True if its value differs from that of the row before. True for the first row.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
-    whole = column.combine_chunks()
-    first = pa.array([True] if len(whole) else [], pa.bool_())
-    return pa.concat_arrays([first, compute.not_equal(whole[1:], whole[: max(len(whole) - 1, 0)])])
+    combined = column.combine_chunks()
+    first = pa.array([True] if len(combined) else [], pa.bool_())
+    return pa.concat_arrays([first, compute.not_equal(combined[1:], combined[: max(len(combined) - 1, 0)])])
 
 
 def _count(begins: pa.Array) -> pa.Array:
@@ -329,29 +333,29 @@ def _count(begins: pa.Array) -> pa.Array:
 
 
 @dataclass(slots=True)
-class _Pass:
+class _Progress:
     """The progress of an attachment through a flow: upwards from a first message, until the attachment goes
     back.
     """
 
     start: int
     last: int
-    jumped: list[tuple[int, int]]
+    skipped: list[tuple[int, int]]
     """Ranges of messages that were skipped, both ends included."""
 
-    def went_over(self, message: int) -> bool:
-        return any(first <= message <= last for first, last in self.jumped)
+    def has_skipped(self, message: int) -> bool:
+        return any(first <= message <= last for first, last in self.skipped)
 
 
 class _KeyState:
     """The state of a key at the present record."""
 
-    __slots__ = ("followed", "highest", "passes", "present", "working")
+    __slots__ = ("followed", "highest", "present", "progress_of", "working")
 
     def __init__(self) -> None:
         self.highest: dict[int, int] = {}
         """Highest delivered message of each flow."""
-        self.passes: dict[tuple[int, int], _Pass] = {}
+        self.progress_of: dict[tuple[int, int], _Progress] = {}
         """Progress by flow and owner."""
         self.present = _NO_OWNER
         self.followed: set[int] = set()
@@ -369,11 +373,11 @@ class _Judge:
         self._keys, self._producers = list(columns.keys), list(columns.producers)
         self._owners = list(columns.owners)
         count = len(self._messages.number)
-        self._sent, self._handed, self._ended = (bytearray(count) for _ in range(3))
+        self._sent, self._delivered, self._ended = (bytearray(count) for _ in range(3))
         self._acknowledged_at = array("q", bytes(8 * count))
         """Time of the last acknowledgement of each message; 0 if there is none."""
         self._seeks = columns.seeks
-        self._hand_outs = 0
+        self._deliveries = 0
         self._counts = dict.fromkeys(Kind, 0)
         self._examples: dict[Kind, list[Example]] = {kind: [] for kind in Kind}
         self._max_examples = examples
@@ -381,7 +385,7 @@ class _Judge:
 
     def process_records(self) -> None:
         """Process every record."""
-        acts: dict[Event, Callable[[int, int, int], None]] = {
+        handlers: dict[Event, Callable[[int, int, int], None]] = {
             Event.SENT: self._on_sent,
             Event.DELIVERED: self._on_delivered,
             Event.BEGUN: self._on_begun,
@@ -389,21 +393,21 @@ class _Judge:
             Event.ACKNOWLEDGED: self._on_acknowledged,
             Event.FAILED: self._on_failed,
         }
-        by_code = [acts[event] for event in Event if event not in OF_SEEKS]
+        handler_of_code = [handlers[event] for event in Event if event not in OF_SEEKS]
         present = -1
         for key, at, event, message, owner in self._rows:
             if key != present:
                 present, self._key = key, _KeyState()
-            by_code[event](message, owner, at)
+            handler_of_code[event](message, owner, at)
 
     def find_final_faults(self, demand_acknowledged: bool) -> None:
         """Record the findings that appear only when all records are known."""
-        for message, (sent, handed) in enumerate(zip(self._sent, self._handed, strict=True)):
-            if handed and not sent:
+        for message, (sent, delivered) in enumerate(zip(self._sent, self._delivered, strict=True)):
+            if delivered and not sent:
                 self._find(
                     Kind.UNCONFIRMED, message, "delivered, but no producer recorded that it was stored"
                 )
-            elif sent and not handed:
+            elif sent and not delivered:
                 self._find(Kind.LOST, message, "sent and never delivered")
             elif sent and demand_acknowledged and not self._acknowledged_at[message]:
                 self._find(Kind.LOST, message, "delivered and never acknowledged")
@@ -412,8 +416,8 @@ class _Judge:
         """Return the result."""
         return Verdict(
             sent=sum(self._sent),
-            delivered=self._hand_outs,
-            redelivered=self._hand_outs - sum(self._handed),
+            delivered=self._deliveries,
+            redelivered=self._deliveries - sum(self._delivered),
             ended=sum(self._ended),
             acknowledged=sum(map(bool, self._acknowledged_at)),
             counts=self._counts,
@@ -424,9 +428,9 @@ class _Judge:
         self._sent[message] = 1
 
     def _on_delivered(self, message: int, owner: int, at: int) -> None:
-        self._hand_outs += 1
-        self._look_at_owner(message, owner, at)
-        is_repeated = bool(self._handed[message])
+        self._deliveries += 1
+        self._check_owner(message, owner, at)
+        is_repeated = bool(self._delivered[message])
         acknowledged_at = self._acknowledged_at[message]
         if is_repeated and acknowledged_at and not self._seeks.can_undo(acknowledged_at, at):
             self._find(Kind.DUPLICATED, message, "delivered again after it was acknowledged", at, owner)
@@ -436,12 +440,12 @@ class _Judge:
             why = f"delivered for the first time after number {self._messages.number[highest]}"
             self._find(Kind.OVERTAKEN, message, why, at, owner)
         self._key.highest[flow] = max(message, highest)
-        self._go_on(flow, message, owner, at)
-        self._handed[message] = 1
+        self._follow_flow(flow, message, owner, at)
+        self._delivered[message] = 1
 
-    def _look_at_owner(self, message: int, owner: int, at: int) -> None:
+    def _check_owner(self, message: int, owner: int, at: int) -> None:
         """Record a fault if the attachment receives a message of the key although another attachment has
-        followed it.
+        followed it. Otherwise the attachment is the key's present owner.
         """
         state = self._key
         if owner == state.present:
@@ -453,27 +457,29 @@ class _Judge:
         state.followed.add(owner)
         state.present = owner
 
-    def _go_on(self, flow: int, message: int, owner: int, at: int) -> None:
-        """Follow an attachment, which continues upwards or starts again further down. Record a fault if it
-        skips new messages.
+    def _follow_flow(self, flow: int, message: int, owner: int, at: int) -> None:
+        """Follow an attachment, which continues upwards or starts again further down.
+
+        Record a gap if it skips messages that no consumer had received, and a fault if it receives a message
+        again behind a later one.
         """
-        course = self._key.passes.get((flow, owner))
-        if course is None or (message <= course.last and not course.went_over(message)):
-            self._key.passes[flow, owner] = _Pass(message, message, [])
+        progress = self._key.progress_of.get((flow, owner))
+        if progress is None or (message <= progress.last and not progress.has_skipped(message)):
+            self._key.progress_of[flow, owner] = _Progress(message, message, [])
             return
-        if message < course.last:
-            if self._handed[message]:  # otherwise it is recorded as a first delivery
-                why = f"delivered again behind number {self._messages.number[course.last]}, without its successors"
+        if message < progress.last:
+            if self._delivered[message]:  # otherwise it is recorded as a first delivery
+                why = f"delivered again behind number {self._messages.number[progress.last]}, without its successors"
                 self._find(Kind.OVERTAKEN, message, why, at, owner)
             return
-        if message > course.last + 1:
-            course.jumped.append((course.last + 1, message - 1))
-            missing = self._handed.find(0, course.last + 1, message)
+        if message > progress.last + 1:
+            progress.skipped.append((progress.last + 1, message - 1))
+            missing = self._delivered.find(0, progress.last + 1, message)
             if missing >= 0:
                 numbers = self._messages.number
-                why = f"went from number {numbers[course.last]} on to {numbers[message]}"
+                why = f"went from number {numbers[progress.last]} on to {numbers[message]}"
                 self._find(Kind.GAP, missing, why, at, owner)
-        course.last = message
+        progress.last = message
 
     def _on_begun(self, message: int, owner: int, at: int) -> None:
         flows, before = self._messages.flow, message - 1
@@ -481,7 +487,7 @@ class _Judge:
             before >= 0
             and flows[before] == flows[message]
             and not self._ended[before]
-            and self._handed[before]  # otherwise it is recorded as lost, skipped or delivered late
+            and self._delivered[before]  # otherwise it is recorded as lost, skipped or delivered late
         ):
             why = f"begun before number {self._messages.number[before]} had ended for the first time"
             self._find(Kind.OVERTAKEN, message, why, at, owner)
@@ -499,11 +505,11 @@ class _Judge:
         self._on_failed(message, owner, at)
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
-        """End the processing of the message. After a failure its successor may not begin."""
-        begun = self._key.working.get(owner)
-        if begun is not None:
-            begun.discard(message)
-            if not begun:
+        """End the processing of the message by its owner. After a failure its successor may not begin."""
+        messages_in_progress = self._key.working.get(owner)
+        if messages_in_progress is not None:
+            messages_in_progress.discard(message)
+            if not messages_in_progress:
                 del self._key.working[owner]
 
     def _on_acknowledged(self, message: int, _owner: int, at: int) -> None:
@@ -518,6 +524,6 @@ class _Judge:
                 self._keys[self._messages.key[message]],
                 self._producers[self._messages.producer[message]],
             )
-            found_owner = self._owners[owner] if owner != _NO_OWNER else Owner()
+            owner_of_example = self._owners[owner] if owner != _NO_OWNER else Owner()
             number = self._messages.number[message]
-            self._examples[kind].append(Example(kind, producer, key, number, why, at, found_owner))
+            self._examples[kind].append(Example(kind, producer, key, number, why, at, owner_of_example))

@@ -24,15 +24,15 @@ class HttpSource:
         self._names: dict[int, str] = {}
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present state of the topic."""
+        """Return the present state of the topic. Raises TopicNotFound, TopicNotLive, StoreUnavailable."""
         document = self._servers.ask("GET", f"{topic_path(name)}/layout")
         snapshot = _snapshot(document)
         self._names[snapshot.topic_id] = name
         return snapshot
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> EventWatch:
-        """Call `on_change` after every change, from a thread of the watch. `topic` must have read the topic
-        before.
+        """Open a stream of changes, and call `on_change` after every change from its thread, also when a
+        worker refuses the stream. `topic` must have read the topic before.
         """
         path = f"{topic_path(self._names[topic_id])}/layout/watch"
         # A refusal counts as a change, because the owner's next read of the topic returns its reason.
@@ -43,7 +43,10 @@ class HttpSource:
         return SuspectReports(self._servers, topic)
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
-        """Send the counts of a producer's keys to any worker."""
+        """Send the counts of a producer's keys to any worker.
+
+        Raises StoreUnavailable, or the worker's refusal.
+        """
         document = {"producer": producer, "counts": counts}
         self._servers.ask("POST", f"{topic_path(topic)}/key-counts", document=document)
 

@@ -29,8 +29,9 @@ _KEYLESS = -1
 
 
 def summed(counts: Counter[int]) -> list[KeyCount]:
-    """Return the report of message counts by hash: the hottest hashes, and blocks with all others. Messages
-    without a key count for the whole ring.
+    """Return the report of message counts by hash: the hottest hashes, and blocks with all others.
+
+    Messages without a key count for the whole ring. Removes their count from `counts`.
     """
     keyless = counts.pop(_KEYLESS, 0)
     hot = dict(nlargest(HOT_HASHES, counts.items(), key=lambda item: item[1]))
@@ -81,7 +82,7 @@ class KeyCounts:
         self._counts[_KEYLESS if segment_hash is None else segment_hash] += 1
 
     def close(self) -> None:
-        """End the thread, and send no further counts."""
+        """End the thread, and drop counts that were not sent. Waits for a report in progress."""
         self._closing.set()
         self._thread.join()
 

@@ -86,7 +86,10 @@ class Handling:
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome. Raises nothing.
 
-        The process may have been stopped since the message was chosen, so the bucket may have been lost.
+        A message whose deliveries have reached the maximum is stored as a dead letter instead. The delivery
+        is reported to a worker before and after the handler if the message is in trouble. The process may
+        have been stopped since the message was chosen, so the bucket may have been lost; then the message is
+        put off.
         """
         try:
             if self._is_over(item):
@@ -102,6 +105,10 @@ class Handling:
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
+        """Call the handler, notify the observer, and return the outcome.
+
+        After a failure, report it, and store the message as a dead letter if this was its last delivery.
+        """
         item.deliveries += 1
         self._observer.begun(batch, item.message)
         try:
@@ -127,12 +134,14 @@ class Handling:
         return count >= self._max_deliveries
 
     def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
-        """Store the message in the dead-letter log, if there is one. The caller acknowledges it
-        afterwards.
+        """Store the message in the dead-letter log, log that, and return the outcome.
+
+        The caller acknowledges the message afterwards. Without a log the message is held; without the bucket,
+        put off.
         """
         if self._dead_letters is None:
-            why = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"
-            return Outcome(End.HELD, why)
+            reason = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"
+            return Outcome(End.HELD, reason)
         if not self._consumer.owns(batch):
             return Outcome(End.PUT_OFF, "the bucket may belong to another consumer")
         origin = Origin(

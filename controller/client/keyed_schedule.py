@@ -121,7 +121,10 @@ class KeyedSchedule:
         return self._failing.values()
 
     def offer(self, item: WorkItem) -> None:
-        """Add the next message of the bucket, behind all that were offered before."""
+        """Add the next message of the bucket, behind all that were offered before.
+
+        Accepts the message even if the schedule is full.
+        """
         self._window.append(item)
         self._items[item.position] = item
         key = item.message.key
@@ -133,26 +136,28 @@ class KeyedSchedule:
         heapq.heappush(self._heads, (item.position, item))
 
     def next(self, now: float) -> WorkItem | None:
-        """Return the earliest message that may begin, and mark it as running. Return None if there is none at
-        `now`.
+        """Return the earliest message that may begin, and mark it as running and its key as busy.
+
+        Return None if there is none at `now` (in the unit of `due_at`).
         """
         while self._delayed and self._delayed[0][0] <= now:
             _, position, item = heapq.heappop(self._delayed)
             heapq.heappush(self._heads, (position, item))
-        passed: list[tuple[Position, WorkItem]] = []
+        busy_heads: list[tuple[Position, WorkItem]] = []
         while self._heads and self._heads[0][1].message.key in self._busy:
-            passed.append(heapq.heappop(self._heads))
+            busy_heads.append(heapq.heappop(self._heads))
         candidate = self._heads[0][1] if self._heads else None
         if candidate is not None:
             heapq.heappop(self._heads)
             self._begin(candidate)
-        for head in passed:
+        for head in busy_heads:
             heapq.heappush(self._heads, head)
         return candidate
 
     def done(self, position: Position) -> Iterable[LogMessage]:
-        """Mark the running message as done, so that the next message of its key may begin. Return the
-        messages that this settles, in order.
+        """Mark the running message as done, so that the next message of its key may begin.
+
+        Return the messages that this settles, in order; empty while an earlier message is not done.
         """
         item = self._end(position)
         item.state = WorkState.DONE
@@ -174,8 +179,10 @@ class KeyedSchedule:
         return settled
 
     def failed(self, position: Position, due_at: float) -> None:
-        """Mark the running message as failed, to be retried at `due_at`. No other message of its key begins
-        before it is done.
+        """Mark the running message as not done, to be retried at `due_at`.
+
+        No other message of its key begins before it is done. If the item has a reason `why`, it counts as
+        failing.
         """
         item = self._end(position)
         if item.why is not None:

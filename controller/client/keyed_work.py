@@ -39,7 +39,7 @@ from typing import cast
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment
 from controller.client.background_calls import BackgroundCalls
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosesOnExit
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
@@ -103,7 +103,7 @@ class _Lane:
     """
 
     @property
-    def held(self) -> Attachment:
+    def attachment(self) -> Attachment:
         return cast(Attachment, self.batch.origin)
 
     @property
@@ -119,7 +119,7 @@ class _Lane:
         """Return the time of the next acknowledgement: soon, or at once if no work remains to wait for."""
         if not self.is_behind:
             return float("inf")
-        is_last = not self.schedule.in_hand or (self.held.owned.release and not self.schedule.running)
+        is_last = not self.schedule.in_hand or (self.attachment.owned.release and not self.schedule.running)
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
@@ -143,7 +143,7 @@ class _Lane:
 
 
 @checks_arguments
-class KeyedWork(OneProcess, ClosedByWith):
+class KeyedWork(OneProcess, ClosesOnExit):
     """Keyed processing of one consumer's messages. For the consumer's thread, which must keep calling `turn`
     or `run`. Close it before the consumer.
     """
@@ -186,10 +186,10 @@ class KeyedWork(OneProcess, ClosedByWith):
         self._running = 0
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
-        self._at_work: set[Future[None]] = set()
+        self._futures: set[Future[None]] = set()
         """Work in progress on threads, including work of lost buckets."""
         self._calls = BackgroundCalls(_CALL_THREADS, "cleave-work-calls")
-        consumer.stay_while(lambda: bool(self._at_work))
+        consumer.stay_while(lambda: bool(self._futures))
 
     @property
     def running(self) -> int:
@@ -197,17 +197,19 @@ class KeyedWork(OneProcess, ClosedByWith):
         return self._running
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Repeat `turn` until `is_stopping`, which is called at least once a second, returns True. Raises as
-        `turn`.
+        """Repeat `turn` until `is_stopping`, which is called at least once a second, returns True.
+
+        Raises the errors of `turn`.
         """
         while not is_stopping():
             self.turn(LOOK_SECONDS)
 
     def turn(self, timeout_seconds: float) -> None:
-        """Do one cycle: receive, acknowledge done messages, and begin messages. If there is nothing to do,
-        wait up to `timeout_seconds`.
+        """Do one cycle: receive, acknowledge done messages, release buckets, and begin messages on free
+        threads. If nothing was received, wait up to `timeout_seconds` for more work.
 
-        Raises as `StreamConsumer.receive`, and the exception of a handler that is not an Exception.
+        Raises the errors of `StreamConsumer.receive`, InvalidInput after `close`, and the exception of a
+        handler that is not an Exception.
         """
         self._demand_open()
         batch = self._consumer.receive(0.0)
@@ -232,13 +234,15 @@ class KeyedWork(OneProcess, ClosedByWith):
             while self._running and timing.left_seconds:
                 self._run_reports(timing.left_seconds)
         finally:
-            self._settle_until(time.monotonic() + timing.goodbye_seconds)
+            self._settle_until(time.monotonic() + timing.deregistration_seconds)
 
     def _described(self) -> str:
         return f"KeyedWork of {self._consumer.topic}"
 
     def _settle_until(self, deadline: float) -> None:
-        """Acknowledge done messages, and report the buckets that were closed without a crash."""
+        """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), and report the
+        buckets that were closed without a crash. Logs the number of messages still in progress.
+        """
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
             self._run_reports()
@@ -251,12 +255,14 @@ class KeyedWork(OneProcess, ClosedByWith):
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """Add a received batch to the schedule of its bucket."""
-        held = cast(Attachment, batch.origin)
-        lane = self._lanes.get(held)
+        """Add a received batch to the schedule of its bucket, or to the messages that wait for the stored
+        counts.
+        """
+        attachment = cast(Attachment, batch.origin)
+        lane = self._lanes.get(attachment)
         if lane is None:
             schedule = KeyedSchedule(self._busy, self._held_limit)
-            lane = self._lanes[held] = _Lane(batch, schedule, batch.messages[0].position)
+            lane = self._lanes[attachment] = _Lane(batch, schedule, batch.messages[0].position)
             self._turns.append(lane)
         lane.batch = batch
         self._observer.delivered(batch)
@@ -288,6 +294,10 @@ class KeyedWork(OneProcess, ClosedByWith):
         self._report(partial(self._on_opening, lane, answer))
 
     def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
+        """Record the worker's answer, and schedule the messages that waited for it.
+
+        After an error, query again later.
+        """
         if isinstance(answer, Exception):
             lane.no_answer_reason = f"cannot read the stored delivery counts: {answer}"
             lane.ask_at = time.monotonic() + lane.ask_backoff.next_seconds()
@@ -301,7 +311,10 @@ class KeyedWork(OneProcess, ClosedByWith):
         lane.waiting = []
 
     def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
-        """Record the outcome of a message. Its bucket may have been lost."""
+        """Record the outcome of a message: settle it, or schedule the next attempt after a delay.
+
+        Raises the exception of a handler that is not an Exception. The bucket may have been lost.
+        """
         self._running -= 1
         if outcome.end in (End.DONE, End.PARKED):
             if outcome.end is End.PARKED:
@@ -323,11 +336,12 @@ class KeyedWork(OneProcess, ClosedByWith):
         return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
     def _maintain(self, closed_at: float | None = None) -> None:
-        """Maintain each bucket: acknowledge settled messages, release buckets that other consumers wait for,
-        forget lost buckets, and update the reasons.
+        """Maintain each bucket: acknowledge settled messages that are due, release buckets that other
+        consumers wait for, forget lost buckets, request missing counts, and update the reasons and limits of
+        the attachments.
 
-        While closing, acknowledgements are retried until `closed_at`. Messages that cannot be acknowledged
-        are delivered again.
+        While closing, acknowledgements are retried until `closed_at` (`time.monotonic` seconds), and errors
+        are ignored: messages that cannot be acknowledged are delivered again.
         """
         now = time.monotonic()
         for lane in list(self._lanes.values()):
@@ -336,22 +350,26 @@ class KeyedWork(OneProcess, ClosedByWith):
                     self._acknowledge(lane, max(0.0, closed_at - time.monotonic()))
             elif lane.acknowledge_at() <= now:
                 self._acknowledge(lane)
-            held, schedule = lane.held, lane.schedule
+            attachment, schedule = lane.attachment, lane.schedule
             if not self._consumer.has(lane.batch):
                 self._forget(lane)
-            elif held.owned.release and not schedule.running and not lane.is_behind:
+            elif attachment.owned.release and not schedule.running and not lane.is_behind:
                 self._report_closed(lane)
                 self._consumer.let_go(lane.batch)
                 self._forget(lane)
             else:
                 if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:
                     lane.ask_at = None
-                    self._calls.submit(partial(self._ask, lane, held.owned))
+                    self._calls.submit(partial(self._ask, lane, attachment.owned))
                 lane.update_trouble(now)
-                held.is_full = lane.is_full
-                held.work = self._wait_reasons(lane)
+                attachment.is_full = lane.is_full
+                attachment.work = self._wait_reasons(lane)
 
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
+        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned.
+
+        Report the dead letters among them to a worker. Raises DataPlaneUnavailable after `patience_seconds`.
+        """
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):
             return
@@ -360,7 +378,7 @@ class KeyedWork(OneProcess, ClosedByWith):
             lane.acknowledged, lane.acknowledged_at, lane.settled = upto, time.monotonic(), []
             for item in [parked for parked in lane.parked if parked.position <= upto]:
                 lane.parked.remove(item)
-                note = partial(self._counts.note, lane.held.owned, item.position, DeliveryEvent.ENDED)
+                note = partial(self._counts.note, lane.attachment.owned, item.position, DeliveryEvent.ENDED)
                 self._send(partial(note, item.deliveries))
 
     def _report_closed(self, lane: _Lane) -> None:
@@ -368,7 +386,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         at the same message.
         """
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
-            self._send(partial(self._counts.closed, lane.held.owned))
+            self._send(partial(self._counts.closed, lane.attachment.owned))
 
     def _send(self, call: Callable[[], None]) -> None:
         """Send a report to a worker in a background thread. A lost report is forgotten when the bucket is
@@ -385,28 +403,28 @@ class KeyedWork(OneProcess, ClosedByWith):
         """Forget the bucket, so that no message of it is begun or acknowledged. A message in progress still
         reports, and holds its key until then.
         """
-        del self._lanes[lane.held]
+        del self._lanes[lane.attachment]
         self._turns.remove(lane)
 
     def _begin_messages(self) -> None:
-        """Give every free thread a message, taking the buckets in rotation. While a bucket is in trouble,
-        begin one message at a time.
+        """Give every free thread a message, taking the buckets in rotation, until no bucket has a message
+        that may begin. While a bucket is in trouble, begin one message at a time.
         """
         now, idle_lanes = time.monotonic(), 0
         limit = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
         while not self._is_closed and self._running < limit and idle_lanes < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
-            is_ours = not lane.held.owned.release and self._consumer.may_begin(lane.batch)
+            is_ours = not lane.attachment.owned.release and self._consumer.may_begin(lane.batch)
             item = lane.schedule.next(now) if is_ours else None
             if item is None:
                 idle_lanes += 1
                 continue
             idle_lanes = 0
             self._running += 1
-            working = self._pool.submit(self._work, lane, lane.batch, lane.held.owned, item)
-            self._at_work.add(working)
-            working.add_done_callback(self._at_work.discard)
+            future = self._pool.submit(self._work, lane, lane.batch, lane.attachment.owned, item)
+            self._futures.add(future)
+            future.add_done_callback(self._futures.discard)
 
     def _work(self, lane: _Lane, batch: Batch, owned: OwnedBucket, item: WorkItem) -> None:
         """Process a message on a thread of the pool, and report the outcome."""
@@ -421,8 +439,10 @@ class KeyedWork(OneProcess, ClosedByWith):
         return min(times, default=float("inf"))
 
     def _wait_reasons(self, lane: _Lane) -> str | None:
-        """Return why messages of the bucket wait, for `why()`. None if they only wait for their turn."""
-        reasons = [_held(item) for item in itertools.islice(lane.schedule.failing, _MAX_NAMED)]
+        """Return why messages of the bucket wait, for `why()`: the limit, up to `_MAX_NAMED` failing
+        messages, trouble, or missing counts. None if they only wait for their turn.
+        """
+        reasons = [_hold_reason(item) for item in itertools.islice(lane.schedule.failing, _MAX_NAMED)]
         if lane.schedule.is_full:
             reasons.insert(
                 0, f"paused with {lane.schedule.in_hand} messages in hand (limit {self._held_limit})"
@@ -436,7 +456,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         return "; ".join(reasons) or None
 
 
-def _held(item: WorkItem) -> str:
+def _hold_reason(item: WorkItem) -> str:
     key, since = item.message.key, item.failing_since
     subject = "a message without a key" if key is None else f"key {shown(key.decode(errors='replace'))}"
     start = "" if since is None else f" since {since.isoformat(timespec='seconds')}"

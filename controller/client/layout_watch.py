@@ -34,9 +34,10 @@ class LayoutWatch:
         return self._changed.is_set()
 
     def refresh_if_changed(self) -> bool:
-        """Read the topic again if a change was notified. Return True if the topic was read.
+        """Read the topic again if a change was notified, into `snapshot`. Return True if the topic was read.
 
-        Raises TopicNotFound if the topic was deleted, even if another topic has its name.
+        Raises TopicNotFound if the topic was deleted, even if another topic has its name, and the errors of
+        `LayoutSource.topic`; then the next call reads again.
         """
         if not self._changed.is_set():
             return False

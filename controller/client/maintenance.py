@@ -18,23 +18,26 @@ _log = logging.getLogger(__name__)
 
 
 class MaintenanceThread:
-    """The background thread of one consumer, running from `start` to `stop`. Any thread may call `ring`."""
+    """The background thread of one consumer, running from `start` to `stop`. Any thread may call `notify`."""
 
-    def __init__(self, act: Callable[[], float]) -> None:
-        """Run `act` when work is due. `act` does the due work, and returns the seconds until the next work is
-        due, infinity for none. `ring` makes the thread call `act` at once.
+    def __init__(self, maintain: Callable[[], float]) -> None:
+        """Run `maintain` when work is due. `maintain` does the due work, and returns the seconds until the next work is
+        due, infinity for none. `notify` makes the thread call `maintain` at once.
+
+        An exception of `maintain` is logged; then `maintain` is called again after the next `notify`, or after a
+        minute.
         """
-        self._act = act
+        self._maintain = maintain
         self.turn = threading.RLock()
         """The lock that a thread holds while it uses the consumer's state."""
         self._has_signal, self._is_stopping = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="cleave-stand-in", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cleave-maintenance", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Signal that there may be work."""
         self._has_signal.set()
 
@@ -55,7 +58,7 @@ class MaintenanceThread:
             if not self._acquire_turn():
                 return
             try:
-                rest_seconds = self._act()
+                rest_seconds = self._maintain()
             except Exception:  # noqa: BLE001 - the application's next call repeats the work and raises the error
                 _log.exception("background maintenance failed; the next call of the application retries it")
                 rest_seconds = math.inf

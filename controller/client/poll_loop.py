@@ -20,38 +20,43 @@ Item = TypeVar("Item")
 class PollLoop:
     """The poll loop of one consumer. For the consumer's thread; any thread may set `wakeup`."""
 
-    def __init__(self, wakeup: threading.Event, patience_seconds: float, *borne: type[CleaveError]) -> None:
-        """Tolerate errors of the types `borne` for up to `patience_seconds`. `receive` raises any other error
-        at once.
+    def __init__(
+        self, wakeup: threading.Event, patience_seconds: float, *tolerated: type[CleaveError]
+    ) -> None:
+        """Tolerate errors of the types `tolerated` for up to `patience_seconds`.
+
+        `receive` raises any other error at once.
         """
-        self._wakeup, self._borne = wakeup, borne
+        self._wakeup, self._borne = wakeup, tolerated
         self._outage = Outage(patience_seconds)
 
     def receive(
         self,
         timeout_seconds: float,
-        look: Callable[[], Item | None],
+        poll: Callable[[], Item | None],
         due_at: Callable[[], float],
-        before: Callable[[], None] = lambda: None,
+        before_poll: Callable[[], None] = lambda: None,
     ) -> Item | None:
-        """Return the first item that `look` finds within `timeout_seconds`. Return None if `look` finds none.
+        """Return the first item that `poll` returns within `timeout_seconds`. Return None if there is none.
 
-        `before` runs before each call of `look`; an error of `before` is raised at once. `due_at` returns the
-        `time.monotonic` second at which the next poll is worthwhile without a signal.
+        `before_poll` runs before each call of `poll`; an error of `before_poll` is raised at once. `due_at`
+        returns the `time.monotonic` second at which the next poll is worthwhile without a signal; the loop
+        polls at least every LOOK_SECONDS. A tolerated error is raised once it has lasted for longer than
+        `patience_seconds`.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
             # cleared before the poll, so that a signal during the poll causes another poll
             self._wakeup.clear()
-            before()
+            before_poll()
             try:
-                item = look()
-                self._outage.over()
+                item = poll()
+                self._outage.end()
                 if item is not None:
                     return item
                 wait_seconds = due_at() - time.monotonic()
             except self._borne as error:
-                self._outage.bear(error)
+                self._outage.raise_if_expired(error)
                 wait_seconds = error.delay_seconds if isinstance(error, Retryable) else LOOK_SECONDS
             remaining_seconds = deadline - time.monotonic()
             if remaining_seconds <= 0:

@@ -1,5 +1,6 @@
-"""Reads a segment from a position, for consumers that store their own positions. Returns messages, and
-whether the segment has ended.
+"""Reads a segment from a position, for consumers that store their own positions.
+
+Returns messages, and True or False for the end of the segment.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from controller.domain.errors import DataPlaneUnavailable, LogShortened
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Messages that were read, and whether no message can follow. `unanswered` is the error if the log could
-    not be asked for its end.
+    """Messages that were read.
+
+    `is_end` is True if no message can follow. `unanswered` is the error if the log could not be queried for
+    its end.
     """
 
     messages: Sequence[LogMessage]
@@ -27,16 +30,20 @@ class Reading:
 def open_at(
     logs: LogClient, segment_reader: SegmentReader[PositionReader], after: Position | None
 ) -> PositionReader:
-    """Open a reader behind the position `after`.
+    """Open a reader behind the position `after`; None: at the beginning. Raises the errors of
+    `LogClient.open_reader_at`.
 
     If the log became shorter, open the reader behind the last message that the log shares with the history of
-    the position. The messages that follow belong to the log's own history, and none of them was read.
+    the position, and set the setback. The messages that follow belong to the log's own history, and none of
+    them was read.
     """
     try:
-        return logs.open_reader_at(segment_reader.backing_topic, after, on_arrival=segment_reader.ring)
+        return logs.open_reader_at(segment_reader.backing_topic, after, on_arrival=segment_reader.notify)
     except LogShortened as error:
         segment_reader.setback = error.message
-        return logs.open_reader_at(segment_reader.backing_topic, error.resume, on_arrival=segment_reader.ring)
+        return logs.open_reader_at(
+            segment_reader.backing_topic, error.resume, on_arrival=segment_reader.notify
+        )
 
 
 def read_on(
@@ -48,28 +55,28 @@ def read_on(
     is_sealed: bool,
 ) -> Reading | None:
     """Return the next messages of the segment. Return None if there are none at present, or if the segment is
-    out of reach and is therefore reopened.
+    unreachable and is therefore reopened.
 
     Slow queries of the log run in a background thread, and a later call returns their result. `is_sealed` is
     True if the consumer knows that the log is complete. A log is sealed before its children are known, and
-    its end counts only when they are.
+    its end counts only when they are. Raises DataGone.
     """
     try:
-        result: Reading | None = segment_reader.take_answer()
+        result: Reading | None = segment_reader.take_result()
         if result is None:
             result = _read_or_ask(readers, segment_reader, reader, limit, is_sealed=is_sealed)
     except DataPlaneUnavailable as error:
         readers.reopen(segment_reader, error)
         return None
     if result is not None and result.unanswered is not None:  # the reader stays open
-        segment_reader.rung.set()
+        segment_reader.signal.set()
         segment_reader.fail(result.unanswered)
     elif result is not None:
         segment_reader.succeed()
         readers.settled(segment_reader.segment_id)
         if result.messages:
             client_metrics.CONSUMER_MESSAGES.labels("checkpoint").inc(len(result.messages))
-            segment_reader.rung.set()
+            segment_reader.signal.set()
             segment_reader.setback = None
     return result
 
@@ -82,7 +89,7 @@ def _read_or_ask(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    segment_reader.rung.clear()
+    segment_reader.signal.clear()
     is_far = reader.may_wait()
     messages = () if is_far else reader.read(limit)
     if messages or not (is_far or is_sealed):

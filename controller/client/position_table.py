@@ -110,12 +110,12 @@ class PositionTable:
             connection.commit()
 
     def claim(self, claim: Claim) -> Position | None:
-        """Claim the bucket's row for this ownership. Return the position that the results have reached, None
-        for none.
+        """Claim the bucket's row for this ownership, in a transaction of its own. Return the position that
+        the results have reached, None for none.
 
-        Raises FencedOut if a newer ownership has the row; Terminal if the table does not exist or the login
-        may not use it; StoreUnavailable while the database is out of reach, or while the last owner's
-        transaction continues.
+        A position of an earlier origin is dropped. Raises FencedOut if a newer ownership has the row;
+        Terminal if the table does not exist or the login may not use it; StoreUnavailable while the database
+        is unreachable, or while the last owner's transaction continues.
         """
         try:
             with closing(self.connect()) as connection:

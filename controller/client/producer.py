@@ -28,7 +28,7 @@ from itertools import chain, islice
 
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
-from controller.client.closing import StoredByWith
+from controller.client.closing import StoresOnExit
 from controller.client.delayed_sends import DelayedSends
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
@@ -94,7 +94,7 @@ def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
 
 
 @checks_arguments
-class Producer(OneProcess, StoredByWith):
+class Producer(OneProcess, StoresOnExit):
     """One producer of one topic. For one thread; the producer sends in its own threads.
 
     `close`, and so the end of a `with` block, stores pending messages. A block that ends with an error drops
@@ -217,7 +217,7 @@ class Producer(OneProcess, StoredByWith):
             self._end()
             self._demand_stored()
         if self._delayed is not None:
-            self._delayed.ring()
+            self._delayed.notify()
         if self._pending >= self._max_pending:
             self._work_until(lambda: self._pending < self._max_pending, sends_all=False)
 
@@ -266,6 +266,10 @@ class Producer(OneProcess, StoredByWith):
         return self._is_closing
 
     def _store_until(self, is_done: Callable[[], bool]) -> None:
+        """Send all batches until `is_done` returns True.
+
+        Lanes with retried errors get the full time again.
+        """
         with self._busy(), self._lock:
             for lane in self._lanes.values():
                 if lane.error is None or isinstance(lane.error, DataPlaneUnavailable | StoreUnavailable):
@@ -305,7 +309,10 @@ class Producer(OneProcess, StoredByWith):
                 self._busy_threads.discard(thread)
 
     def _end(self) -> None:
-        """End all threads. No further batch is begun."""
+        """End all threads, and stop following the layout.
+
+        Waits for the batches in flight. No further batch is begun. Idempotent.
+        """
         with self._busy():
             if self._key_counts is not None:
                 self._key_counts.close()
@@ -339,6 +346,9 @@ class Producer(OneProcess, StoredByWith):
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
         """Route and send until `is_done` returns True. If `sends_all`, batches that are not full are sent
         too; otherwise only when nothing else is in flight.
+
+        If the producer is closed meanwhile, end its threads, and raise Terminal if messages were dropped.
+        Raises the errors of `_send_until`.
         """
         thread = threading.get_ident()
         self._storing_threads.add(thread)
@@ -353,7 +363,13 @@ class Producer(OneProcess, StoredByWith):
             self._demand_stored()
 
     def _send_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
-        """Return when `is_done` returns True, or the producer is being closed."""
+        """Route and send until `is_done` returns True, or the producer is being closed. Report segments that
+        stay fenced.
+
+        Raises the error of a lane, and SegmentTerminated if a fenced segment has no successor after
+        `send_timeout_seconds`. Every LOOK_SECONDS without progress, the layout is read again for fenced
+        segments.
+        """
         deadline = time.monotonic() + self._send_timeout_seconds
         while not self._is_closing:
             # cleared before the check, so that a change during the check sets it again
@@ -393,7 +409,7 @@ class Producer(OneProcess, StoredByWith):
         ]
 
     def _demand_sent(self) -> None:
-        """Raise the error of a lane. The lane is retried nevertheless."""
+        """Raise the error of the first lane that has one, once: the lane forgets the error and is retried."""
         for lane in self._lanes.values():
             if lane.error is not None:
                 error = lane.error
@@ -402,10 +418,11 @@ class Producer(OneProcess, StoredByWith):
         self._has_failed = False
 
     def _send_due(self, delay_seconds: float) -> float | None:
-        """Send each lane whose oldest message has waited for `delay_seconds`. The application's next call
-        raises the errors.
+        """Send each lane whose oldest message has waited for `delay_seconds`, and each batch in doubt. Called
+        by the thread of `DelayedSends`; the application's next call raises the errors.
 
-        Return when the next lane is due, in `time.monotonic` seconds; None if no message waits.
+        Return when the next lane is due, in `time.monotonic` seconds, or after RETRY_SECONDS if routing has
+        failed or a fenced segment waits; None if no message waits.
         """
         with self._lock:
             try:
@@ -447,9 +464,10 @@ class Producer(OneProcess, StoredByWith):
         self._changed()
 
     def _follow_layout(self) -> bool:
-        """Adopt the newest layout. Messages for removed segments are routed again, before newer messages.
+        """Adopt the newest layout if it may have changed.
 
-        Return False while the result of a batch for a removed segment is unknown.
+        Messages for removed segments are routed again, before newer messages. Return False while the result
+        of a batch for a removed segment is unknown. After an error, the next call tries again.
         """
         if not self._is_outdated:
             return True
@@ -463,6 +481,10 @@ class Producer(OneProcess, StoredByWith):
         return is_adopted
 
     def _adopt_newest(self) -> bool:
+        """Read the layout if it has changed, and adopt it.
+
+        Return False if a batch for a removed segment is in doubt; the batch is sent again.
+        """
         if self._watch.changed:
             retry_for(self._watch.refresh_if_changed, seconds=self._send_timeout_seconds)
         active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
@@ -481,6 +503,8 @@ class Producer(OneProcess, StoredByWith):
 
     def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
         """Begin to open, once for each layout, the logs that messages in doubt go to if they are not stored.
+        Does nothing if the log client is not eager. Only the first MOST_OPENED_AHEAD messages decide.
+
         The opening takes as long as the response to the batches, so both run at the same time.
         """
         snapshot = self._watch.snapshot
@@ -500,7 +524,7 @@ class Producer(OneProcess, StoredByWith):
             self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
 
     def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
-        """Append the message to its lane, and return the lane."""
+        """Append the message to its lane, and return the lane. Counts its hash if key counts are on."""
         if key is None:
             segment, bucket_hash = self._next_place()
             lane = self._lane(segment, bucket_hash)
@@ -518,7 +542,10 @@ class Producer(OneProcess, StoredByWith):
         return lane
 
     def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
-        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash."""
+        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash, and cache them.
+
+        A full cache is cleared first. Raises InvalidInput for a key without a UTF-8 form.
+        """
         coded = key_bytes(key)
         hashes = key_hash(coded)
         segment = self._snapshot.layout.segment_for(hashes.segment_hash)
@@ -558,8 +585,12 @@ class Producer(OneProcess, StoredByWith):
         return len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes
 
     def _start(self, lane: SendLane) -> None:
-        """Send the next batch in a background thread: the batch in doubt, or otherwise a waiting batch if its
-        segment is not fenced.
+        """Begin to send the next batch, and await the response in a background thread: the batch in doubt, or
+        otherwise a waiting batch if its segment is not fenced. Without an eager log client, the background
+        thread sends too.
+
+        Does nothing while the lane is sending, waits for its next try or has no message, or the producer
+        closes.
         """
         if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
@@ -583,8 +614,8 @@ class Producer(OneProcess, StoredByWith):
             lane.is_sending = False
 
     def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:
-        """Send the batch in this thread, and return the function that waits for the response. None if the
-        batch must be sent in a background thread.
+        """Send the batch in this thread, and return the function that waits for the response. None if the log
+        client is not eager, or cannot send the batch at once.
 
         Sending in this thread is cheaper, because threads would compete for the interpreter.
         """
@@ -599,7 +630,10 @@ class Producer(OneProcess, StoredByWith):
             return None
 
     def _send_batch(self, lane: SendLane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
-        """Send a batch, and start the next one if it is full. Runs in a background thread."""
+        """Send a batch or await its response, record the result, and start the next batch if it is full.
+
+        Runs in a background thread. Errors are recorded, for the application's next call.
+        """
         stored, failure, is_missing = 0, None, False
         try:
             stored = append()
@@ -623,7 +657,7 @@ class Producer(OneProcess, StoredByWith):
                 self._start(lane)
         self._progress.set()
         if self._delayed is not None:
-            self._delayed.ring()
+            self._delayed.notify()
 
     def _is_active(self, segment_id: int) -> bool:
         return any(segment.segment_id == segment_id for segment in self._watch.snapshot.layout.active)
@@ -637,7 +671,11 @@ class Producer(OneProcess, StoredByWith):
         self._look_again()
 
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
-        """Record that the first `stored` messages of the batch are stored. None of the others can be."""
+        """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them.
+
+        None of the others can be: they wait again, the segment counts as fenced, and the layout is read
+        again.
+        """
         lane.in_doubt = None
         lane.forget_failures()
         self._pending -= stored

@@ -22,7 +22,7 @@ from functools import partial
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.background_calls import BackgroundCalls
-from controller.client.closing import ClosedByWith, CloseTime, close_and_deregister
+from controller.client.closing import ClosesOnExit, CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of, lag_path
 from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
 from controller.client.retry import retry_for
@@ -43,7 +43,7 @@ from controller.domain.errors import (
 from controller.domain.names import demand_name
 from controller.forks import OneProcess
 
-SAY_AGAIN_SECONDS = 5.0
+REPEAT_REPORT_SECONDS = 5.0
 """Time after which a drained segment that is still listed is reported as drained again."""
 _RECEIVED = client_metrics.CONSUMER_MESSAGES.labels("queue")
 """Looked up once, because the lookup takes longer than the counting, which happens for each message."""
@@ -78,8 +78,10 @@ class _SegmentBuffer:
         return not self._waiting and self._reader.may_wait()
 
     def ask(self, *, may_be_drained: bool) -> bool:
-        """Buffer messages if there are any. Return True if the log is drained. Raises as
-        `QueueReader.read`.
+        """Buffer messages if there are any.
+
+        Return True if the log is drained; False also without a query unless `may_be_drained`. Raises the
+        errors of `QueueReader.read`.
         """
         with self._lock:
             if self.may_wait():
@@ -87,7 +89,11 @@ class _SegmentBuffer:
             return may_be_drained and not self._waiting and not self._in_hand and self._reader.is_drained()
 
     def next(self) -> LogMessage | None:
-        """Return the next message, or None if there is none at present. Raises as `QueueReader.read`."""
+        """Return the next message, or None if there is none at present.
+
+        Reads more messages if none are buffered. Raises the errors of `QueueReader.read`, and LostRace if
+        buffered messages may belong to another consumer.
+        """
         with self._lock:
             if self._waiting and not self._reader.is_current:
                 raise LostRace(
@@ -103,7 +109,11 @@ class _SegmentBuffer:
             return message
 
     def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
-        """Acknowledge the messages. Return True if all of them are settled."""
+        """Acknowledge the messages.
+
+        Return True if all of them are settled; False if some are delivered again, or the attachment is lost.
+        Raises DataPlaneUnavailable after `patience_seconds`.
+        """
         with self._lock:
             try:
                 refused = retry_for(lambda: self._reader.acknowledge(positions), seconds=patience_seconds)
@@ -115,7 +125,11 @@ class _SegmentBuffer:
             return not refused
 
     def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:
-        """Return the message to the queue, to be delivered again after the delay."""
+        """Return the message to the queue, to be delivered again after the delay.
+
+        If the attachment is lost, the message is delivered again anyway. Raises DataPlaneUnavailable after
+        `patience_seconds`.
+        """
         with self._lock:
             try:
                 retry_for(
@@ -175,7 +189,7 @@ class QueueStatus:
 
 
 @checks_arguments
-class QueueConsumer(OneProcess, ClosedByWith):
+class QueueConsumer(OneProcess, ClosesOnExit):
     """A consumer of a queue subscription. `receive` and `receive_many` are for one thread; any thread may
     acknowledge and return messages.
     """
@@ -216,7 +230,11 @@ class QueueConsumer(OneProcess, ClosedByWith):
     @property
     def segment_ids(self) -> tuple[int, ...]:
         """Ids of the segments from which this consumer receives messages."""
-        return tuple(held.segment_id for held in self._readers.all if held.reader is not None)
+        return tuple(
+            segment_reader.segment_id
+            for segment_reader in self._readers.all
+            if segment_reader.reader is not None
+        )
 
     @property
     def in_hand(self) -> int:
@@ -281,7 +299,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
 
     def why(self) -> tuple[QueueStatus, ...]:
         """Return for each segment that the subscription reads why this consumer receives no message of it."""
-        return tuple(self._status(segment_id) for segment_id in sorted(self._watch.found.segments))
+        return tuple(self._status(segment_id) for segment_id in sorted(self._watch.current.segments))
 
     def lag(self) -> tuple[BucketLag, ...]:
         """Return the number of unacknowledged messages of each segment that the subscription reads, over all
@@ -323,40 +341,46 @@ class QueueConsumer(OneProcess, ClosedByWith):
                     self._wakeup.wait(min(remaining_seconds, LOOK_SECONDS))
         finally:
             close_and_deregister(
-                f"consumer {self.name} of {self._watch.found.topic}",
-                CloseTime(timing.left_seconds + timing.goodbye_seconds),
+                f"consumer {self.name} of {self._watch.current.topic}",
+                CloseTime(timing.left_seconds + timing.deregistration_seconds),
                 self._readers.close,
                 self._stop_following,
             )
 
     def _described(self) -> str:
-        return f"QueueConsumer of {self._watch.found.topic}"
+        return f"QueueConsumer of {self._watch.current.topic}"
 
     def _stop_following(self, seconds: float) -> None:
         self._watch.close()
         self._calls.close(seconds)
 
     def _buffers(self) -> Iterable[_SegmentBuffer]:
-        return [held.reader for held in self._readers.all if held.reader is not None]
+        return [
+            segment_reader.reader for segment_reader in self._readers.all if segment_reader.reader is not None
+        ]
 
     def _open(self, segment_reader: SegmentReader[_SegmentBuffer]) -> _SegmentBuffer:
         """Open the reader of a segment. Runs in a background thread."""
         reader = self._logs.open_queue_reader(
-            segment_reader.backing_topic, self._subscription, owner=self.name, on_arrival=segment_reader.ring
+            segment_reader.backing_topic,
+            self._subscription,
+            owner=self.name,
+            on_arrival=segment_reader.notify,
         )
         return _SegmentBuffer(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list; while paused only segments with received messages. Raises
-        InvalidInput after `close`.
+        """Read the segments of the newest list; while paused only segments with received messages, whose
+        buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for the
+        list.
         """
         self._demand_open()
         is_new = self._watch.take()
         if self._is_paused:
             idle = [
-                held.segment_id
-                for held in self._readers.all
-                if held.reader is None or not held.reader.in_hand
+                segment_reader.segment_id
+                for segment_reader in self._readers.all
+                if segment_reader.reader is None or not segment_reader.reader.in_hand
             ]
             for segment_id in idle:
                 self._readers.drop(segment_id)
@@ -364,7 +388,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
         elif is_new or not self._is_following:
             self._is_following = True
             self._readers.follow(
-                {i: listed.backing_topic for i, listed in self._watch.found.segments.items()}
+                {i: listed.backing_topic for i, listed in self._watch.current.segments.items()}
             )
 
     def _poll_or_raise(self) -> QueuedMessage | None:
@@ -378,9 +402,9 @@ class QueueConsumer(OneProcess, ClosedByWith):
         """Run one poll: open the readers that are due, and take a message from the next segment that
         has one.
         """
-        self._readers.ring_all_if_due()
+        self._readers.signal_all_if_due()
         self._readers.open_due()
-        for segment_reader, segment_buffer in self._readers.with_something_new():
+        for segment_reader, segment_buffer in self._readers.with_new_messages():
             message = self._take(segment_reader, segment_buffer)
             if message is not None:
                 return QueuedMessage(segment_reader.segment_id, message, segment_buffer)
@@ -389,17 +413,21 @@ class QueueConsumer(OneProcess, ClosedByWith):
     def _take(
         self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
     ) -> LogMessage | None:
-        """Return the next message of the segment. If the segment is drained, report that."""
+        """Return the next message of the segment.
+
+        If the segment is drained, report that. Raises nothing of the log: a lost attachment is opened again,
+        and the error of an unreachable log is recorded for a later retry.
+        """
         try:
             if segment_buffer.is_lost:
                 raise LostRace("the attachment was lost during an acknowledgement; receive again", 0.0)
-            is_drained: bool | None = segment_reader.take_answer()
+            is_drained: bool | None = segment_reader.take_result()
             if is_drained is None:
-                segment_reader.rung.clear()
+                segment_reader.signal.clear()
             message = None if segment_buffer.may_wait() else segment_buffer.next()
             if message is not None:
                 segment_reader.succeed()
-                segment_reader.rung.set()  # there may be more messages
+                segment_reader.signal.set()  # there may be more messages
                 segment_reader.setback = None
                 self._readers.settled(segment_reader.segment_id)
                 return message
@@ -415,7 +443,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
             )
             self._readers.reopen(segment_reader, error if isinstance(error, NotFound) else None)
         except DataPlaneUnavailable as error:
-            segment_reader.rung.set()
+            segment_reader.signal.set()
             segment_reader.fail(error)
         return None
 
@@ -423,31 +451,34 @@ class QueueConsumer(OneProcess, ClosedByWith):
         """Query the log in a background thread: for messages if none are buffered, and whether a sealed
         segment is drained.
         """
-        listed = self._watch.found.segments.get(segment_reader.segment_id)
-        is_reported = time.monotonic() < segment_buffer.reported_drained_at + SAY_AGAIN_SECONDS
+        listed = self._watch.current.segments.get(segment_reader.segment_id)
+        is_reported = time.monotonic() < segment_buffer.reported_drained_at + REPEAT_REPORT_SECONDS
         may_be_drained = listed is not None and listed.is_sealed and not is_reported
         if may_be_drained or segment_buffer.may_wait():
-            segment_buffer.queried_as_of = self._watch.found.as_of
+            segment_buffer.queried_as_of = self._watch.current.as_of
             self._readers.ask(segment_reader, partial(segment_buffer.ask, may_be_drained=may_be_drained))
         else:
             segment_reader.succeed()
 
     def _report_drained(self, segment_id: int, segment_buffer: _SegmentBuffer) -> None:
-        """Report that the segment is drained, as of the list that was known when the log was queried. That
-        list is older than the query.
+        """Report that the segment is drained, in a background thread, as of the list that was known when the
+        log was queried. That list is older than the query. Then request the list again. Errors are ignored,
+        because the report is repeated.
         """
         as_of = segment_buffer.queried_as_of
         segment_buffer.reported_drained_at = time.monotonic()
 
         def report() -> None:
             with suppress(CleaveError):  # the report is repeated later
-                self._watch.say_drained([segment_id], as_of)
+                self._watch.report_drained([segment_id], as_of)
             self._watch.look_again()
 
         self._calls.submit(report)
 
     def _status(self, segment_id: int) -> QueueStatus:
-        segment_reader = next((held for held in self._readers.all if held.segment_id == segment_id), None)
+        segment_reader = next(
+            (candidate for candidate in self._readers.all if candidate.segment_id == segment_id), None
+        )
         in_hand = (
             segment_reader.reader.in_hand
             if segment_reader is not None and segment_reader.reader is not None
@@ -462,7 +493,9 @@ class QueueConsumer(OneProcess, ClosedByWith):
         elif segment_reader is None or segment_reader.reader is None:
             reason = "being opened"
         else:
-            reason = WAITS_FOR_RECEIVE if segment_reader.rung.is_set() else "no data that others do not have"
+            reason = (
+                WAITS_FOR_RECEIVE if segment_reader.signal.is_set() else "no data that others do not have"
+            )
         return QueueStatus(segment_id, reason, in_hand)
 
 

@@ -24,7 +24,7 @@ bucket to another consumer takes milliseconds.
 Reader = TypeVar("Reader", bound=Closable)
 
 
-class Opening(Generic[Reader]):
+class ReaderSlot(Generic[Reader]):
     """The reader of one log. For the consumer's thread, except `ring`, `open` and `ask`, which other threads
     call.
     """
@@ -55,22 +55,22 @@ class Opening(Generic[Reader]):
         next messages are read.
         """
         self.next_try_at = time.monotonic() + delay_seconds
-        self.rung = threading.Event()
+        self.signal = threading.Event()
         self.is_being_opened = self.is_closed = False
         self._query: Future[Any] | None = None
-        self._at_rest = threading.Event()
+        self._unused = threading.Event()
         """Set while no other thread opens the log or runs a query."""
-        self._at_rest.set()
+        self._unused.set()
 
     @property
-    def is_being_asked(self) -> bool:
+    def is_queried(self) -> bool:
         """True while a background thread uses the reader for a query."""
         return self._query is not None and not self._query.done()
 
     @property
     def has_news(self) -> bool:
         """True if the log may have messages to read, or a query has a result to take."""
-        return not self.is_being_asked and (self.rung.is_set() or self._query is not None)
+        return not self.is_queried and (self.signal.is_set() or self._query is not None)
 
     @property
     def is_waiting(self) -> bool:
@@ -78,30 +78,34 @@ class Opening(Generic[Reader]):
         is_to_be = self.reader is None and not self.is_being_opened and not self.is_closed
         return is_to_be and (self._after is None or self._after.is_set())
 
-    def ring(self) -> None:
-        """Signal that the log may have new messages."""
-        self.rung.set()
+    def notify(self) -> None:
+        """Signal that the log may have new messages, and wake the consumer."""
+        self.signal.set()
         self._wakeup.set()
 
-    def take_turn(self) -> bool:
+    def begin_opening(self) -> bool:
         """Return True if the log is to be opened at this time, and mark it as being opened."""
         with self._lock:
             is_due = self.is_waiting and self.next_try_at <= time.monotonic()
             if is_due:
                 self.is_being_opened = True
-                self._at_rest.clear()
+                self._unused.clear()
             return is_due
 
-    def open(self, act: Callable[[], Reader]) -> None:
-        """Open the log with `act`. Runs in a background thread, after `take_turn`."""
-        if not self.is_closed:  # the slot may be closed while it waits for a thread
-            self._open(act)
-        self.rest()
-        self.ring()
+    def open(self, open_reader: Callable[[], Reader]) -> None:
+        """Open the log with `open_reader`, and wake the consumer.
 
-    def _open(self, act: Callable[[], Reader]) -> None:
+        Runs in a background thread, after `begin_opening`. An error of `open_reader` is recorded (`fail`). If the
+        slot was closed meanwhile, the opened reader is closed.
+        """
+        if not self.is_closed:  # the slot may be closed while it waits for a thread
+            self._open(open_reader)
+        self.mark_unused()
+        self.notify()
+
+    def _open(self, open_reader: Callable[[], Reader]) -> None:
         try:
-            reader = act()
+            reader = open_reader()
         except CleaveError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - an exception of a library, which the thread pool would swallow
@@ -116,8 +120,9 @@ class Opening(Generic[Reader]):
                 reader.close()
 
     def fail(self, error: CleaveError) -> None:
-        """Record the error of an opening or a reading. The next attempt follows after a delay that
-        doubles.
+        """Record the error of an opening or a reading.
+
+        The next attempt follows after a delay that doubles. Calls `on_missing` if the log is missing.
         """
         if isinstance(error, SegmentNotFound):
             self._on_missing()
@@ -125,56 +130,57 @@ class Opening(Generic[Reader]):
         self.next_try_at = time.monotonic() + self._backoff.next_seconds()
 
     def succeed(self) -> None:
-        """Record that the log was reached."""
+        """Record that the log was reached: clear the error, and reset the delay."""
         self.error = None
         self._backoff.reset()
 
     def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
         """Run `question`, and set its result in the future `result`. Runs in a background thread, after
-        `will_ask`.
+        `reserve_query`.
 
         `question` may wait for the data plane for as long as a call may take.
         """
         try:
             answer = question()
-        except Exception as error:  # noqa: BLE001 - `take_answer` raises the error
-            self._at_rest.set()  # set before the result, because the result may start the next query
+        except Exception as error:  # noqa: BLE001 - `take_result` raises the error
+            self._unused.set()  # set before the result, because the result may start the next query
             result.set_exception(error)
         else:
-            self._at_rest.set()
+            self._unused.set()
             result.set_result(answer)
         self._wakeup.set()
 
-    def will_ask(self) -> Future[Any]:
+    def reserve_query(self) -> Future[Any]:
         """Reserve the reader for a query in a background thread, and return the future of the result."""
-        self._at_rest.clear()
+        self._unused.clear()
         self._query = Future()
         return self._query
 
-    def take_answer(self) -> Any:
+    def take_result(self) -> Any:
         """Return the result of the last query, or None if there was no query. Raises the error of the query.
 
         Wakes the consumer if messages arrived during the query.
         """
         query, self._query = self._query, None
-        if self.rung.is_set():
+        if self.signal.is_set():
             self._wakeup.set()
         return None if query is None else query.result()
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_unused(self) -> bool:
         """True if no thread opens the log or runs a query."""
-        return self._at_rest.is_set()
+        return self._unused.is_set()
 
-    def come_to_rest(self) -> None:
-        """Wait until no thread opens the log or runs a query."""
-        self._at_rest.wait()
+    def wait_until_unused(self) -> None:
+        """Wait, without a limit, until no thread opens the log or runs a query."""
+        self._unused.wait()
 
-    def rest(self) -> None:
-        """Mark the opening or query as ended. Also called if it will never run, because the threads have
-        ended.
+    def mark_unused(self) -> None:
+        """Mark the opening or query as ended.
+
+        Also called if it will never run, because the threads have ended.
         """
-        self._at_rest.set()
+        self._unused.set()
         self.is_being_opened = False
 
     def stop(self) -> Reader | None:
@@ -188,7 +194,7 @@ class Opening(Generic[Reader]):
         return reader
 
 
-def next_try_at(slots: Sequence[Opening[Reader]]) -> float:
+def next_try_at(slots: Sequence[ReaderSlot[Reader]]) -> float:
     """Return the earliest time of the next attempt among the slots that are to be opened, in `time.monotonic`
     seconds. Infinity if there is none.
     """

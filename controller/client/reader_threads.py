@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
-from controller.client.reader_slot import Opening, Reader
+from controller.client.reader_slot import Reader, ReaderSlot
 
 MOST_AT_ONCE = 64
 """Number of logs that one consumer opens at once, and equally for queries and closes: so many logs may hang
@@ -30,12 +30,12 @@ class _Threads:
         self._running: set[threading.Thread] = set()
         self._is_closed = False
 
-    def run(self, act: Callable[[], None]) -> bool:
-        """Run `act` soon in a thread, and return True. Return False after `close`. `act` must not raise."""
+    def run(self, function: Callable[[], None]) -> bool:
+        """Run `function` soon in a thread, and return True. Return False after `close`. `function` must not raise."""
         with self._lock:
             if self._is_closed:
                 return False
-            self._waiting.append(act)
+            self._waiting.append(function)
             if len(self._running) < MOST_AT_ONCE:
                 thread = threading.Thread(target=self._run, name=self._name)
                 self._running.add(thread)
@@ -58,8 +58,8 @@ class _Threads:
                 if not self._waiting:
                     self._running.discard(threading.current_thread())
                     return
-                act = self._waiting.popleft()
-            act()
+                function = self._waiting.popleft()
+            function()
 
 
 class ReaderThreads:
@@ -82,26 +82,26 @@ class ReaderThreads:
         with self._lock:
             return self._leaving.get(place)
 
-    def open(self, slot: Opening[Reader], act: Callable[[], Reader]) -> None:
+    def open(self, slot: ReaderSlot[Reader], open_reader: Callable[[], Reader]) -> None:
         """Open the slot in a background thread if it is due."""
-        if slot.take_turn() and not self._opening.run(partial(slot.open, act)):
-            slot.rest()
+        if slot.begin_opening() and not self._opening.run(partial(slot.open, open_reader)):
+            slot.mark_unused()
 
-    def ask(self, slot: Opening[Reader], question: Callable[[], Any]) -> None:
+    def ask(self, slot: ReaderSlot[Reader], question: Callable[[], Any]) -> None:
         """Run a query of the slot's reader in a background thread; other logs are read meanwhile.
-        `take_answer` returns the result.
+        `take_result` returns the result.
         """
-        if not self._asking.run(partial(slot.ask, question, slot.will_ask())):
-            slot.rest()
+        if not self._asking.run(partial(slot.ask, question, slot.reserve_query())):
+            slot.mark_unused()
 
-    def stop(self, place: Hashable, slot: Opening[Reader]) -> None:
-        """Stop reading the slot at once, and close it in a background thread; `leaving` says when that is
-        complete.
+    def stop(self, place: Hashable, slot: ReaderSlot[Reader]) -> None:
+        """Stop reading the slot at once, and close its reader in a background thread; `leaving` says when
+        that is complete. After `close`, the reader is closed in this thread.
         """
         closed = threading.Event()
         with self._lock:
             reader = slot.stop()
-            is_idle = reader is None and slot.is_at_rest
+            is_idle = reader is None and slot.is_unused
             if not is_idle:
                 self._leaving[place] = closed
         if is_idle:
@@ -113,7 +113,7 @@ class ReaderThreads:
                 if reader is not None:
                     reader.close()
                 # a reader that opens late is closed, and no query moves the cursor of the next owner
-                slot.come_to_rest()
+                slot.wait_until_unused()
             finally:
                 self._left(place, closed)
 
@@ -121,7 +121,10 @@ class ReaderThreads:
             close()
 
     def close(self) -> None:
-        """Return when all stopped readers are closed, and all openings and queries have ended."""
+        """Wait until all stopped readers are closed, and all openings and queries have ended.
+
+        Begin none afterwards.
+        """
         for threads in (self._closing, self._opening, self._asking):
             threads.close()
 

@@ -65,12 +65,14 @@ class Outage:
         self._patience_seconds = patience_seconds
         self._since: float | None = None
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Note that the outage has ended: something was reached, or nothing is out of reach."""
         self._since = None
 
-    def bear(self, error: Exception) -> None:
-        """Raise `error` if the outage has lasted longer than `patience_seconds`; then the next outage has the
+    def raise_if_expired(self, error: Exception) -> None:
+        """Begin the outage if there is none.
+
+        Raise `error` if the outage has lasted longer than `patience_seconds`; then the next outage has the
         full time again.
         """
         self._since = self._since or time.monotonic()

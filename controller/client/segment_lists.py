@@ -67,8 +67,8 @@ class SegmentWatch:
         if queue is not None:
             self._path = f"{topic_path(topic)}/subscriptions/{path_part(queue)}/queue"
         self._topic_id: int | None = None
-        self.found = self._newest = self.ask()
-        self._topic_id = self.found.topic_id
+        self.current = self._newest = self.ask()
+        self._topic_id = self.current.topic_id
         self._failure: CleaveError | None = None
         self._changed, self._closed = threading.Event(), threading.Event()
         self._changed.set()  # the list may have changed between the request and the start of the watch
@@ -82,8 +82,9 @@ class SegmentWatch:
         self._thread.start()
 
     def ask(self) -> SegmentList:
-        """Request and return the list. Raises as the constructor; TopicNotFound also if another topic has the
-        name.
+        """Request and return the list, without storing it.
+
+        Raises the errors of the constructor; TopicNotFound also if another topic has the name.
         """
         segment_list = _segment_list(self._servers.ask("GET", self._path))
         if self._topic_id is not None and segment_list.topic_id != self._topic_id:
@@ -91,30 +92,31 @@ class SegmentWatch:
         return segment_list
 
     def take(self) -> bool:
-        """Set `found` to the newest list. Return True if it has changed. Raises the error of the last
-        request, except StoreUnavailable.
+        """Set `current` to the newest list.
+
+        Return True if it has changed. Raises the error of the last request, unless the thread retries it
+        (Retryable).
         """
         if self._failure is not None:
             raise self._failure
         newest = self._newest
-        is_new = newest is not self.found
-        self.found = newest
+        is_new = newest is not self.current
+        self.current = newest
         return is_new
 
     def look_again(self) -> None:
         """Make the thread request the list at once."""
         self._changed.set()
 
-    def say_drained(self, segment_ids: Sequence[int], as_of: str | None) -> None:
-        """Report that a queue has drained these sealed segments, as found after the list with this `as_of`.
-
-        Raises LostRace if the queue was moved since; otherwise as the constructor.
+    def report_drained(self, segment_ids: Sequence[int], as_of: str | None) -> None:
+        """Report to a worker that a queue has drained these sealed segments, as found after the list with
+        this `as_of`. Raises LostRace if the queue was moved since; otherwise the errors of the constructor.
         """
         document = {"as_of": as_of, "segment_ids": sorted(segment_ids)}
         self._servers.ask("POST", f"{self._path}/drained", document=document)
 
     def close(self) -> None:
-        """Stop following the list."""
+        """Stop following the list. Waits up to `LEAVES_WITHIN_SECONDS` each for the stream and the thread."""
         self._closed.set()
         self._changed.set()
         self._watch.close()

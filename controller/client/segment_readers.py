@@ -15,8 +15,8 @@ from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE
 from controller.client.reader_slot import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
-    Opening,
     Reader,
+    ReaderSlot,
     next_try_at,
 )
 from controller.client.reader_threads import ReaderThreads
@@ -25,7 +25,7 @@ from controller.client.suspects import SuspectReports
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
 
-class SegmentReader(Opening[Reader]):
+class SegmentReader(ReaderSlot[Reader]):
     """One reading of one segment."""
 
     def __init__(
@@ -54,7 +54,7 @@ class SegmentReaders(Generic[Reader]):
         together with this object.
         """
         self._open_one, self._wakeup, self._suspects = open_one, wakeup, suspects
-        self._held: dict[int, SegmentReader[Reader]] = {}
+        self._by_segment: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._threads = ReaderThreads(wakeup.set)
         self._poll_at = 0.0
@@ -64,41 +64,43 @@ class SegmentReaders(Generic[Reader]):
     @property
     def all(self) -> tuple[SegmentReader[Reader], ...]:
         """All readings, ordered by segment."""
-        return tuple(self._held[segment_id] for segment_id in sorted(self._held))
+        return tuple(self._by_segment[segment_id] for segment_id in sorted(self._by_segment))
 
     @property
     def due_at(self) -> float:
         """The time of the next work without a signal, in `time.monotonic` seconds: a retry, or the next poll
         of all logs.
         """
-        return min(self._poll_at, next_try_at([*self._held.values()]))
+        return min(self._poll_at, next_try_at([*self._by_segment.values()]))
 
     def follow(self, backing_topics: dict[int, str]) -> None:
-        """Read exactly these segments, given with their backing topics."""
-        for segment_id in [segment_id for segment_id in self._held if segment_id not in backing_topics]:
+        """Read exactly these segments, given with their backing topics: drop the others, and create readers
+        that `open_due` opens.
+        """
+        for segment_id in [segment_id for segment_id in self._by_segment if segment_id not in backing_topics]:
             self.drop(segment_id)
         for segment_id, backing_topic in backing_topics.items():
-            if segment_id not in self._held:
+            if segment_id not in self._by_segment:
                 self._hold(segment_id, backing_topic, 0.0)
 
     def open_due(self) -> None:
         """Open the readers that are due, in background threads."""
-        for segment_reader in self._held.values():
+        for segment_reader in self._by_segment.values():
             self._threads.open(segment_reader, partial(self._open_one, segment_reader))
 
     def ask(self, segment_reader: SegmentReader[Reader], question: Callable[[], Any]) -> None:
-        """Run `question` in a background thread; `Opening.take_answer` returns the result."""
+        """Run `question` in a background thread; `ReaderSlot.take_result` returns the result."""
         self._threads.ask(segment_reader, question)
 
-    def with_something_new(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
-        """Yield the readers that may have new messages, in rotation. The caller stops iterating when it has a
-        message.
+    def with_new_messages(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
+        """Yield the readers that may have new messages, or a result of a query, in rotation; those that are
+        not open or wait for a retry are left out. The caller stops iterating when it has a message.
         """
-        segment_ids = sorted(self._held)
+        segment_ids = sorted(self._by_segment)
         following = bisect_right(segment_ids, self._last)
         for segment_id in segment_ids[following:] + segment_ids[:following]:
             self._last = segment_id
-            segment_reader = self._held.get(segment_id)
+            segment_reader = self._by_segment.get(segment_id)
             reader = None if segment_reader is None else segment_reader.reader
             if (
                 segment_reader is not None
@@ -108,39 +110,39 @@ class SegmentReaders(Generic[Reader]):
             ):
                 yield segment_reader, reader
 
-    def ring_all_if_due(self) -> bool:
+    def signal_all_if_due(self) -> bool:
         """Make each reader read once every LOOK_SECONDS, even without a notification of its log. Return True
         if that was due.
         """
         if time.monotonic() < self._poll_at:
             return False
         self._poll_at = time.monotonic() + LOOK_SECONDS
-        for segment_reader in self._held.values():
-            segment_reader.rung.set()
+        for segment_reader in self._by_segment.values():
+            segment_reader.signal.set()
         return True
 
     def holds(self, segment_reader: object) -> bool:
         """Return True if this very reading still exists."""
         return (
             isinstance(segment_reader, SegmentReader)
-            and self._held.get(segment_reader.segment_id) is segment_reader
+            and self._by_segment.get(segment_reader.segment_id) is segment_reader
         )
 
     def reopen(self, segment_reader: SegmentReader[Reader], error: CleaveError | None = None) -> None:
         """End this reading and begin another, after a delay that grows until `settled` is called for the
-        segment.
+        segment. If the reading was replaced or dropped already, only end it.
 
-        `error` is the reason why the segment cannot be read until then.
+        `error` is the reason why the segment cannot be read until then. The setback is kept.
         """
-        is_held = self.holds(segment_reader)
+        is_present = self.holds(segment_reader)
         self._threads.stop(segment_reader.segment_id, segment_reader)
-        if is_held:
+        if is_present:
             self._hold(
                 segment_reader.segment_id,
                 segment_reader.backing_topic,
                 self._backoff(segment_reader.segment_id).next_seconds(),
             )
-            successor = self._held[segment_reader.segment_id]
+            successor = self._by_segment[segment_reader.segment_id]
             successor.error, successor.setback = error, segment_reader.setback
 
     def settled(self, segment_id: int) -> None:
@@ -150,13 +152,15 @@ class SegmentReaders(Generic[Reader]):
     def drop(self, segment_id: int) -> None:
         """Stop reading this segment."""
         self._backoffs.pop(segment_id, None)
-        segment_reader = self._held.pop(segment_id, None)
+        segment_reader = self._by_segment.pop(segment_id, None)
         if segment_reader is not None:
             self._threads.stop(segment_id, segment_reader)
 
     def reason(self, segment_id: int, *, is_paused: bool) -> str:
-        """Return the reason why no message of a segment is delivered at present."""
-        segment_reader = self._held.get(segment_id)
+        """Return the reason why no message of a segment is delivered at present: an error, a setback unless
+        paused, the opening, a pause, or no data.
+        """
+        segment_reader = self._by_segment.get(segment_id)
         if segment_reader is not None and segment_reader.error is not None:
             return f"out of reach: {segment_reader.error}"
         if segment_reader is not None and segment_reader.setback is not None and not is_paused:
@@ -165,11 +169,11 @@ class SegmentReaders(Generic[Reader]):
             return "being opened"
         if is_paused:
             return "paused"
-        return WAITS_FOR_RECEIVE if segment_reader.rung.is_set() else "no data"
+        return WAITS_FOR_RECEIVE if segment_reader.signal.is_set() else "no data"
 
     def demand_reached(self) -> None:
         """Raise the error of a log that was out of reach at the last attempt, or that can never be read."""
-        for segment_reader in self._held.values():
+        for segment_reader in self._by_segment.values():
             if isinstance(segment_reader.error, DataPlaneUnavailable | Terminal):
                 # otherwise the traceback would grow with each raise
                 raise segment_reader.error.with_traceback(None)
@@ -178,13 +182,13 @@ class SegmentReaders(Generic[Reader]):
         """End all readings. Waits for openings, queries and closes in progress, because threads must end
         before the process does.
         """
-        for segment_id in [*self._held]:
+        for segment_id in [*self._by_segment]:
             self.drop(segment_id)
         self._threads.close()
         self._suspects.close()
 
     def _hold(self, segment_id: int, backing_topic: str, delay_seconds: float) -> None:
-        self._held[segment_id] = SegmentReader(
+        self._by_segment[segment_id] = SegmentReader(
             segment_id,
             backing_topic,
             self._wakeup,

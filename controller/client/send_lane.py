@@ -71,12 +71,17 @@ class SendLane:
         self.waiting_bytes += _size(payload, metadata)
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Insert messages before all others, in their order."""
+        """Insert messages before all others, in their order.
+
+        The time of the oldest message is not changed.
+        """
         self.waiting.extendleft(reversed(messages))
         self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
     def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
-        """Remove and return the next batch."""
+        """Remove and return the next batch: all waiting messages, or messages up to `max_messages` and until
+        `max_bytes` are reached. The last message may exceed `max_bytes`.
+        """
         batch, size = self.waiting, self.waiting_bytes
         if len(batch) <= max_messages and size <= max_bytes:
             self.waiting = deque()

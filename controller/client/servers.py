@@ -128,9 +128,10 @@ class Servers(Renewed):
     ) -> Any:
         """Send a request, and return the JSON of the response, None if it has no body.
 
-        Raises StoreUnavailable while no worker can respond, otherwise the worker's error. If no worker was
-        reached, or no response was complete, the error's cause is the library's error: the requested action
-        may have happened.
+        Tries each worker in turn while workers do not respond, or respond with a status from 500 on. Raises
+        StoreUnavailable while no worker can respond, otherwise the worker's error; Terminal after `close`. If
+        no worker was reached, or no response was complete, the error's cause is the library's error: the
+        requested action may have happened.
         """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
         with self._response_of(self._http, method, path, document, query, timeout, headers) as answer:
@@ -143,8 +144,10 @@ class Servers(Renewed):
 
     @contextmanager
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
-        """Open a stream of events. Raises StoreUnavailable when the stream breaks, or after `silent_seconds`
-        without an event.
+        """Open a stream of events on a connection of its own, which ends with the block.
+
+        Raises StoreUnavailable when the stream breaks or ends, or after `silent_seconds` without an event;
+        otherwise the errors of `ask`.
         """
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with (
@@ -186,7 +189,12 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Yield the first successful response of a worker, before its body is read."""
+        """Yield the first response of a worker below status 500, before its body is read, and close it
+        afterwards. The worker that responded is tried first the next time.
+
+        Raises the worker's error from status 300 on, StoreUnavailable if no worker responds, and Terminal
+        after `close`.
+        """
         if self._http.is_closed:
             raise Terminal("this client of Cleave was closed; create another client")
         connection_error: Exception | None = None
@@ -230,8 +238,11 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        """Send the request, follow redirects, and return the response. The library would omit the token at
-        another worker.
+        """Send the request, follow redirects, and return the response. Requests the token for each attempt if
+        it is a function. The library would omit the token at another worker.
+
+        Raises httpx.TooManyRedirects, and InvalidInput for a value without a UTF-8 form or a token that is
+        invalid.
         """
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token
@@ -303,8 +314,10 @@ def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
 
 
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
-    """Return the error that a worker's response describes. A response without a reason may come from another
-    server on the way.
+    """Return the error that a worker's response describes.
+
+    A response without a known kind may come from another server on the way: StoreUnavailable from status 500
+    on, otherwise Terminal.
     """
     try:
         document = json.loads(answer.read())

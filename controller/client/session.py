@@ -115,19 +115,19 @@ class Session:
         on_change: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
         reads: str = "STREAM",
-        standing: Callable[[], Sequence[BucketReason]] = tuple,
+        lasting_reasons: Callable[[], Sequence[BucketReason]] = tuple,
         patience_seconds: float = 0.0,
     ) -> None:
         """Register, retrying for `patience_seconds`, because a topic may be between two leaders.
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
         the session's thread, and must not block. `on_lost` is called in the same thread while all assigned
-        buckets may permanently belong to other consumers. `standing` is called at each heartbeat, in any
+        buckets may permanently belong to other consumers. `lasting_reasons` is called at each heartbeat, in any
         thread, and a changed result is reported to the leader. Raises NotFound, TopicNotLive, Conflict,
         StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
-        self._reads, self._standing = reads, standing
+        self._reads, self._lasting_reasons = reads, lasting_reasons
         self._reported: tuple[BucketReason, ...] = ()
         self._path = consumer_path(topic, subscription, demand_name("consumer", consumer))
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
@@ -206,8 +206,11 @@ class Session:
         request = {"incarnation": self._incarnation, **document}
         return self._servers.ask("POST", f"{self._path}/{what}", document=request)
 
-    def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
-        """Report released buckets to the leader. A lost report is repeated after the next assignment."""
+    def report_released(self, buckets: Sequence[OwnedBucket]) -> None:
+        """Report released buckets to the leader, in a background thread.
+
+        A lost report is repeated after the next assignment.
+        """
         released = [
             {
                 "segment_id": bucket.segment_id,
@@ -218,18 +221,19 @@ class Session:
         ]
         self._report("released", {"buckets": released})
 
-    def say_drained(self, buckets: Sequence[OwnedBucket]) -> None:
-        """Report to the leader that the sealed segments of these buckets are read to their ends. The caller
-        repeats the report until the leader acts on it.
+    def report_drained(self, buckets: Sequence[OwnedBucket]) -> None:
+        """Report to the leader, in a background thread, that the sealed segments of these buckets are read to
+        their ends. The caller repeats the report until the leader acts on it.
         """
         segments = [{"segment_id": bucket.segment_id, "generation": bucket.generation} for bucket in buckets]
         self._report("drained", {"segments": segments})
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
-        """End the session. If `leave` is True, the consumer's buckets are assigned to others at once; if
-        False, they are kept for the grace period.
+        """End the session, and wait for its thread. If `leave` is True, the consumer's buckets are assigned
+        to others at once; if False, they are kept for the grace period. Idempotent.
 
-        The deregistration is retried until a worker has received it, or `timeout_seconds` are over.
+        The deregistration is retried until a worker has received it, or `timeout_seconds` are over, which is
+        logged. Queued reports are dropped.
         """
         if self._is_closed:
             return
@@ -245,8 +249,10 @@ class Session:
         self._thread.join(max(0.0, until - time.monotonic()))
 
     def _deregister(self, until: float) -> None:
-        """Deregister at any worker. A stopped worker must not use up the time of workers that would
-        respond.
+        """Deregister at any worker, and retry until `until` (`time.monotonic` seconds); then log a warning.
+
+        Each attempt gets a share of the time, because a stopped worker must not use up the time of workers
+        that would respond. Raises nothing.
         """
         try_seconds = (until - time.monotonic()) / (1 + self._servers.count)
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
@@ -279,7 +285,10 @@ class Session:
         self._calls.submit(report)
 
     def _run(self) -> None:
-        """Keep connected until the session is closed or permanently refused."""
+        """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
+        after a delay. After SessionExpired, start over. A permanent refusal is kept for `demand_alive`. Calls
+        `on_lost` while all buckets may belong to others.
+        """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
             try:
@@ -307,10 +316,10 @@ class Session:
         outage.
         """
         if not isinstance(error, TokenOutOfTime):
-            self._token_outage.over()
+            self._token_outage.end()
             return False
         try:
-            self._token_outage.bear(error)
+            self._token_outage.raise_if_expired(error)
         except TokenOutOfTime:
             return True
         return False
@@ -321,7 +330,8 @@ class Session:
         self._on_change()
 
     def _follow(self) -> None:
-        """Hold one stream open until the leader ends it. Raises as `_register`, and StoreUnavailable if the
+        """Register if necessary, and hold one stream open until the leader ends it: adopt assignments, and
+        answer each event with a heartbeat. Raises the errors of `_register`, and StoreUnavailable if the
         stream breaks.
         """
         if not self._is_registered:
@@ -375,8 +385,10 @@ class Session:
         self._current_until = max(self._current_until, began_at + self._silent_seconds)
 
     def _send_heartbeat(self) -> None:
-        """Send the leader a heartbeat, and be current from its sending if the leader accepts it. At most one
-        is pending, because a late heartbeat has no use.
+        """Send the leader a heartbeat in a background thread.
+
+        If the leader accepts it, the session is current from the time of sending, and changed reasons are
+        reported. At most one heartbeat is pending, because a late one has no use.
         """
         if self._is_heartbeat_pending:
             return
@@ -399,21 +411,23 @@ class Session:
             self._is_heartbeat_pending = False
 
     def _report_reasons(self, incarnation: str) -> None:
-        """Report why owned buckets deliver no messages, if the reasons have changed. A failed report is
-        repeated at the next heartbeat.
+        """Report why owned buckets deliver no messages, if the reasons have changed since the last report.
+
+        After a Retryable error the report is repeated at the next heartbeat; a refusal of a worker is
+        ignored.
         """
-        standings = tuple(self._standing())
-        if standings == self._reported:
+        reasons = tuple(self._lasting_reasons())
+        if reasons == self._reported:
             return
         buckets = [
             {
-                "segment_id": standing.owned.segment_id,
-                "bucket_start": standing.owned.bucket_start,
-                "generation": standing.owned.generation,
-                "reason": standing.reason,
-                "seconds": max(0.0, boot_seconds() - standing.since),
+                "segment_id": reason.owned.segment_id,
+                "bucket_start": reason.owned.bucket_start,
+                "generation": reason.owned.generation,
+                "reason": reason.reason,
+                "seconds": max(0.0, boot_seconds() - reason.since),
             }
-            for standing in standings
+            for reason in reasons
         ]
         try:
             request = {"incarnation": incarnation, "buckets": buckets}
@@ -422,11 +436,11 @@ class Session:
             return
         except CleaveError as error:  # an older worker does not know this request
             _log.debug("the reasons of %s are refused: %s", self._path, error)
-        self._reported = standings
+        self._reported = reasons
 
     def _start_over(self) -> None:
-        """Start over without buckets, as another incarnation, because other consumers own the earlier
-        buckets.
+        """Start over without buckets, under another incarnation, because other consumers own the earlier
+        buckets. Notifies the consumer.
         """
         self._incarnation = uuid.uuid4().hex
         with self._lock:
@@ -436,8 +450,10 @@ class Session:
         self._on_change()
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Adopt the assignment, unless it is older than the known assignment: a replaced leader may still
-        send assignments.
+        """Adopt the assignment.
+
+        Raises StoreUnavailable if it is older than the known assignment, because a replaced leader may still
+        send assignments; after the grace period SessionExpired, because the leader's counter was reset.
         """
         with self._lock:
             if self._assignment is not None and assignment.version < self._assignment.version:

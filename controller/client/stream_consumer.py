@@ -7,7 +7,7 @@ messages, and only then does the next owner read. Only the application acknowled
 bucket, acknowledges nothing.
 
 While the application processes a batch, a thread of the consumer opens assigned buckets and releases idle
-buckets (`stand_in`).
+buckets (`maintenance`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
-from controller.client.closing import ClosedByWith, close_and_deregister
+from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.lag import BucketLag, lag_of
 from controller.client.maintenance import MaintenanceThread
 from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
@@ -52,7 +52,7 @@ from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 
-STANDING_SECONDS = 1.0
+LASTING_SECONDS = 1.0
 """Time after which a continuing reason is reported to the leader."""
 MOST_OF_A_REASON = 300
 
@@ -103,7 +103,7 @@ class BucketStatus:
 
 
 @checks_arguments
-class StreamConsumer(OneProcess, ClosedByWith):
+class StreamConsumer(OneProcess, ClosesOnExit):
     """One consumer of one subscription. For one thread, which must keep calling `receive`."""
 
     def __init__(
@@ -134,14 +134,14 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._wakeup = threading.Event()
         self._is_paused = False
         self._still_working: list[Callable[[], bool]] = []
-        self._stand_in = MaintenanceThread(self._maintain)
+        self._maintenance = MaintenanceThread(self._maintain)
         self._attachments = Attachments(
             logs,
             subscription,
             name,
             self._wakeup,
             self._stored,
-            self._stand_in.ring,
+            self._maintenance.notify,
             self._changed,
             SuspectReports(servers, topic),
         )
@@ -155,25 +155,31 @@ class StreamConsumer(OneProcess, ClosedByWith):
             name,
             on_change=self._changed,
             on_lost=self._lost,
-            standing=self._standing,
+            lasting_reasons=self._lasting_reasons,
             patience_seconds=patience_seconds,
         )
-        self._stand_in.start()
+        self._maintenance.start()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
         """Ids of the segments of which this consumer reads a bucket."""
         return tuple(
-            sorted({held.owned.segment_id for held in self._attachments.all if held.reader is not None})
+            sorted(
+                {
+                    attachment.owned.segment_id
+                    for attachment in self._attachments.all
+                    if attachment.reader is not None
+                }
+            )
         )
 
     @property
     def buckets(self) -> tuple[tuple[int, HashRange], ...]:
         """The buckets that this consumer reads."""
         return tuple(
-            (held.owned.segment_id, held.owned.bucket)
-            for held in self._attachments.all
-            if held.reader is not None and not held.owned.release
+            (attachment.owned.segment_id, attachment.owned.bucket)
+            for attachment in self._attachments.all
+            if attachment.reader is not None and not attachment.owned.release
         )
 
     @property
@@ -184,8 +190,8 @@ class StreamConsumer(OneProcess, ClosedByWith):
     def why(self) -> tuple[BucketStatus, ...]:
         """Return for each bucket that the subscription reads why this consumer receives no message of it.
 
-        The reason of an owned bucket is this consumer's, that of any other bucket the leader's. Raises
-        StoreUnavailable while no worker responds.
+        The reason of an owned bucket is this consumer's, that of any other bucket the leader's, which is
+        requested at each call. Raises StoreUnavailable while no worker responds.
         """
         own: dict[int, list[Attachment]] = {}
         for attachment in self._attachments.all:
@@ -198,8 +204,8 @@ class StreamConsumer(OneProcess, ClosedByWith):
                 for attachment in own.get(row["segment_id"], ())
                 if attachment.owned.bucket.overlaps(bucket)
             )
-            held = next(overlapping, None)
-            statuses.append(_elsewhere(row) if held is None else self._here(held, row["bucket"]))
+            owned_here = next(overlapping, None)
+            statuses.append(_elsewhere(row) if owned_here is None else self._here(owned_here, row["bucket"]))
         return tuple(statuses)
 
     def lag(self) -> tuple[BucketLag, ...]:
@@ -216,7 +222,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         if either was deleted; DataPlaneUnavailable if all logs to read are out of reach for longer than
         `patience_seconds`; InvalidInput after `close`.
         """
-        with self._stand_in.turn:
+        with self._maintenance.turn:
             return self._rounds.receive(
                 timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive
             )
@@ -227,7 +233,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
 
     def wake(self) -> None:
-        """End a `wait`. For any thread."""
+        """End a `wait` or a waiting `receive`. For any thread."""
         self._wakeup.set()
 
     def has(self, batch: Batch) -> bool:
@@ -240,8 +246,10 @@ class StreamConsumer(OneProcess, ClosedByWith):
         """Return True if the bucket belongs to this consumer at this moment, according to the last message of
         the leader. For any thread.
         """
-        held = batch.origin
-        return isinstance(held, Attachment) and held.reader is not None and self._is_ours(held)
+        attachment = batch.origin
+        return (
+            isinstance(attachment, Attachment) and attachment.reader is not None and self._is_ours(attachment)
+        )
 
     def may_begin(self, batch: Batch) -> bool:
         """Return True if processing of a message of the batch may begin at this moment. For any thread: call
@@ -263,9 +271,11 @@ class StreamConsumer(OneProcess, ClosedByWith):
 
         `patience_seconds` replaces the consumer's value for this call. Return False if the bucket no longer
         belongs to this consumer, was moved by a seek, or the leader was out of reach for too long.
-        Unacknowledged messages are then delivered again, here or to another consumer.
+        Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is to be
+        released and nothing is unacknowledged, it is released. Raises DataPlaneUnavailable if the result is
+        unknown after `patience_seconds`; call it again.
         """
-        with self._stand_in.turn:
+        with self._maintenance.turn:
             return self._acknowledge(
                 batch, upto, self._patience_seconds if patience_seconds is None else patience_seconds
             )
@@ -277,21 +287,21 @@ class StreamConsumer(OneProcess, ClosedByWith):
         Each message is then in the results exactly once. Raises FencedOut if the bucket has another owner;
         AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
         delivered before these are neither in the results nor acknowledged: process those first, or return
-        them. After an error, roll back the transaction.
+        them; InvalidInput for a consumer without `positions`. After an error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
                 "this consumer stores no positions; create it with `positions` to commit results with them"
             )
-        held = batch.origin
-        if not isinstance(held, Attachment) or not self._attachments.holds(held):
+        attachment = batch.origin
+        if not isinstance(attachment, Attachment) or not self._attachments.holds(attachment):
             raise FencedOut(
                 f"the bucket of segment {batch.segment_id} no longer belongs to this consumer; roll back"
             )
         after = batch.after
-        if after is not None and held.acknowledged is not None and held.acknowledged >= after:
+        if after is not None and attachment.acknowledged is not None and attachment.acknowledged >= after:
             after = None  # messages without a result, which the application has acknowledged
-        self._positions.store(connection, self._claim(held), batch.messages[-1].position, after=after)
+        self._positions.store(connection, self._claim(attachment), batch.messages[-1].position, after=after)
 
     def pause(self) -> None:
         """Deliver no messages until `resume`, and keep the buckets. Continue to call `receive`, which
@@ -310,19 +320,23 @@ class StreamConsumer(OneProcess, ClosedByWith):
         """Return a batch that cannot be processed. The unacknowledged messages of its bucket are delivered
         again from the first on, here or to another consumer; no later message is delivered before.
         """
-        held = batch.origin
-        with self._stand_in.turn:
-            if isinstance(held, Attachment) and self._attachments.holds(held):
-                self._lose(held)
+        attachment = batch.origin
+        with self._maintenance.turn:
+            if isinstance(attachment, Attachment) and self._attachments.holds(attachment):
+                self._lose(attachment)
 
     def let_go(self, batch: Batch) -> None:
         """Release a bucket that is to be released, and drop its unacknowledged messages, which its next owner
-        receives.
+        receives. Does nothing for a bucket that is not to be released, or is not owned.
         """
-        held = batch.origin
-        with self._stand_in.turn:
-            if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
-                held.delivered = held.acknowledged
+        attachment = batch.origin
+        with self._maintenance.turn:
+            if (
+                isinstance(attachment, Attachment)
+                and self._attachments.holds(attachment)
+                and attachment.owned.release
+            ):
+                attachment.delivered = attachment.acknowledged
                 self._release()
 
     def stay_while(self, is_working: Callable[[], bool]) -> None:
@@ -367,29 +381,35 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._session.demand_alive()
 
     def _stop_reading(self) -> None:
-        self._stand_in.stop()
+        self._maintenance.stop()
         self._attachments.close()
 
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
-        held = batch.origin
-        if not isinstance(held, Attachment) or not self._attachments.holds(held) or held.reader is None:
+        attachment = batch.origin
+        if (
+            not isinstance(attachment, Attachment)
+            or not self._attachments.holds(attachment)
+            or attachment.reader is None
+        ):
             return False
         if not self._session.is_current:
-            self._lose(held)
+            self._lose(attachment)
             return False
-        reader, position = held.reader, batch.messages[-1].position if upto is None else upto
+        reader, position = attachment.reader, batch.messages[-1].position if upto is None else upto
         try:
             retry_for(lambda: reader.acknowledge(position), seconds=patience_seconds)
         except (LostRace, NotFound, FencedOut) as error:
-            self._lose(held, error)
+            self._lose(attachment, error)
             return False
         client_metrics.CONSUMER_ACKNOWLEDGED.labels("stream").inc(
-            _settled(batch, held.acknowledged, position)
+            _settled(batch, attachment.acknowledged, position)
         )
-        held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
-        self._attachments.succeed(held)
-        held.rung.set()  # the segment may be drained
-        if held.owned.release:
+        attachment.acknowledged = (
+            position if attachment.acknowledged is None else max(attachment.acknowledged, position)
+        )
+        self._attachments.succeed(attachment)
+        attachment.signal.set()  # the segment may be drained
+        if attachment.owned.release:
             self._release()
         return True
 
@@ -404,31 +424,38 @@ class StreamConsumer(OneProcess, ClosedByWith):
         began_at = datetime.now(UTC) - timedelta(seconds=boot_seconds() - attachment.since(reason))
         return BucketStatus(attachment.owned.segment_id, bucket, reason, (), began_at.isoformat())
 
-    def _standing(self) -> list[BucketReason]:
-        """Return the continuing reasons why owned buckets deliver no messages. For any thread."""
-        now, standings = boot_seconds(), []
+    def _lasting_reasons(self) -> list[BucketReason]:
+        """Return the reasons for which owned buckets have delivered no messages for `LASTING_SECONDS`.
+
+        For any thread.
+        """
+        now, reasons = boot_seconds(), []
         for attachment in self._attachments.all:
             reason = self._reason(attachment)
             since = attachment.since(reason)
-            if reason != WAITS_FOR_RECEIVE and now - since >= STANDING_SECONDS:
-                standings.append(BucketReason(attachment.owned, _one_line(reason), since))
-        return standings
+            if reason != WAITS_FOR_RECEIVE and now - since >= LASTING_SECONDS:
+                reasons.append(BucketReason(attachment.owned, _one_line(reason), since))
+        return reasons
 
     def _lost(self) -> None:
         """Close all attachments, because other consumers wait for them and the application may be busy with a
         batch for long.
         """
-        self._attachments.let_go_aside()
+        self._attachments.close_all_in_background()
         self._changed()
 
     def _changed(self) -> None:
         self._has_changed.set()
         self._wakeup.set()
-        self._stand_in.ring()
+        self._maintenance.notify()
 
     def _maintain(self) -> float:
-        """Do the work between two calls of the application: open assigned buckets, and release idle buckets
-        that are to be released. Return the seconds until more work is due.
+        """Do the work between two calls of the application: follow the assignment, open assigned buckets, and
+        release idle buckets that are to be released, unless `on_release` must be called in the application's
+        thread.
+
+        Return the seconds until more work is due. Does nothing, and returns infinity, while the leader is out
+        of reach.
         """
         if not self._session.is_current:
             return math.inf
@@ -455,14 +482,15 @@ class StreamConsumer(OneProcess, ClosedByWith):
 
     def _poll(self) -> Batch | None:
         """Run one poll: follow the assignment, open owned buckets, and read from the next bucket that has
-        messages.
+        messages. Return None while paused.
 
-        While the leader is out of reach no message is delivered.
+        While the leader is out of reach no message is delivered; once the buckets may belong to others, all
+        are closed.
         """
         if time.monotonic() >= self._poll_at:
             self._poll_at = time.monotonic() + LOOK_SECONDS
             self._has_changed.set()
-            self._attachments.ring_all()
+            self._attachments.signal_all()
         if not self._session.is_current:
             if self._session.is_lost:
                 self._attachments.lose_all()
@@ -473,22 +501,22 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._attachments.open_due()
         if self._is_paused:
             return None
-        for held, reader in self._attachments.with_something_new():
-            batch = self._read(held, reader)
+        for attachment, reader in self._attachments.with_new_messages():
+            batch = self._read(attachment, reader)
             if batch is not None:
-                if self._is_ours(held):
+                if self._is_ours(attachment):
                     client_metrics.CONSUMER_MESSAGES.labels("stream").inc(len(batch.messages))
                     return batch
-                self._lose(held)  # the read took long enough for another consumer to own the bucket
+                self._lose(attachment)  # the read took long enough for another consumer to own the bucket
         return None
 
-    def _is_ours(self, held: Attachment) -> bool:
+    def _is_ours(self, attachment: Attachment) -> bool:
         """Return True if the bucket belongs to this consumer, and belonged to it during the read."""
         assignment = self._session.assignment
         return (
             self._session.is_current
             and assignment is not None
-            and held.owned.identity in assignment.identities
+            and attachment.owned.identity in assignment.identities
         )
 
     def _follow(self) -> None:
@@ -499,11 +527,12 @@ class StreamConsumer(OneProcess, ClosedByWith):
     def _adopt(self) -> None:
         released = self._attachments.adopt(self._session.assignment)
         if released:
-            self._session.say_released(released)
+            self._session.report_released(released)
 
     def _release(self) -> None:
-        """Release the buckets that other consumers wait for and whose messages are settled. `_adopt` reports
-        a release to the leader once the bucket is closed.
+        """Release the buckets that other consumers wait for and whose messages are settled, after a call of
+        `on_release` for each, whose error is raised at the end. `_adopt` reports a release to the leader once
+        the bucket is closed.
         """
 
         def release(attachment: Attachment) -> None:
@@ -515,36 +544,41 @@ class StreamConsumer(OneProcess, ClosedByWith):
 
         settle_each(self._attachments.to_release(), release)
 
-    def _read(self, held: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket. If the segment is drained, report that to the leader."""
+    def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
+        """Return the next batch of the bucket.
+
+        If the segment is drained, report that to the leader. A lost bucket is opened again; an error of the
+        log is recorded, and the bucket is retried later.
+        """
         try:
-            result = self._read_or_query(held, reader)
+            result = self._read_or_query(attachment, reader)
             if result is None:
                 return None
-            held.succeed()
+            attachment.succeed()
             if result.messages:
-                return self._batch(held, reader, result.messages)
-            held.since(self._reason(held))
+                return self._batch(attachment, reader, result.messages)
+            attachment.since(self._reason(attachment))
             if result.is_drained:
-                self._session.say_drained([held.owned])
+                self._session.report_drained([attachment.owned])
         except (LostRace, NotFound, FencedOut) as error:
-            self._lose(held, error)
+            self._lose(attachment, error)
         # an error of this bucket alone; other buckets continue
         except (DataPlaneUnavailable, Terminal) as error:
-            held.rung.set()
-            held.fail(error)
-            held.since(self._reason(held))
+            attachment.signal.set()
+            attachment.fail(error)
+            attachment.since(self._reason(attachment))
         return None
 
-    def _read_or_query(self, held: Attachment, reader: LogReader) -> _ReadResult | None:
-        """Return the next messages of a bucket, or None if none have arrived. Slow queries of the log run in
-        a background thread, and a later call returns their result.
+    def _read_or_query(self, attachment: Attachment, reader: LogReader) -> _ReadResult | None:
+        """Return the next messages of a bucket, or that it is drained; None if none have arrived or a query
+        is in progress. Slow queries of the log run in a background thread, and a later call returns their
+        result. Raises the errors of `LogReader.read` and of the query.
         """
-        result: _ReadResult | None = held.take_answer()
+        result: _ReadResult | None = attachment.take_result()
         if result is not None:
             return result
-        held.rung.clear()
-        limit, may_be_drained = self._batch_messages, held.owned.sealed and held.is_idle
+        attachment.signal.clear()
+        limit, may_be_drained = self._batch_messages, attachment.owned.sealed and attachment.is_idle
         is_far = reader.may_wait()
         if not is_far:
             messages = reader.read(limit)
@@ -556,43 +590,46 @@ class StreamConsumer(OneProcess, ClosedByWith):
             return _ReadResult(messages, not messages and may_be_drained and reader.is_drained())
 
         # Only the log's own response counts. The conditions of `may_be_drained` only save requests.
-        self._attachments.ask(held, ask)
+        self._attachments.ask(attachment, ask)
         return None
 
-    def _batch(self, held: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]) -> Batch | None:
-        """Return the batch of the messages that the stored results do not contain. None if they
-        contain all.
+    def _batch(
+        self, attachment: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]
+    ) -> Batch | None:
+        """Return the batch of the messages that the stored results do not contain.
+
+        None if they contain all; then the messages are acknowledged.
         """
-        held.note_flow()
-        held.rung.set()
-        messages = _beyond(held.stored, unfiltered)
+        attachment.note_flow()
+        attachment.signal.set()
+        messages = _beyond(attachment.stored, unfiltered)
         if not messages:  # the log has not received their acknowledgement
             reader.acknowledge(unfiltered[-1].position)
             self._wakeup.set()
             return None
-        after, held.delivered = held.delivered, messages[-1].position
-        return Batch(held.owned.segment_id, held.owned.bucket, messages, held, after)
+        after, attachment.delivered = attachment.delivered, messages[-1].position
+        return Batch(attachment.owned.segment_id, attachment.owned.bucket, messages, attachment, after)
 
-    def _stored(self, held: Attachment) -> Position | None:
-        return None if self._positions is None else self._positions.claim(self._claim(held))
+    def _stored(self, attachment: Attachment) -> Position | None:
+        return None if self._positions is None else self._positions.claim(self._claim(attachment))
 
-    def _claim(self, held: Attachment) -> Claim:
-        owned = held.owned
+    def _claim(self, attachment: Attachment) -> Claim:
+        owned = attachment.owned
         return Claim(
             self._session.topic_id,
             self.subscription,
-            held.origin,
+            attachment.origin,
             owned.segment_id,
             owned.bucket_start,
             owned.generation,
             owned.bucket_end if owned.buckets > MOST_UNITS else None,
         )
 
-    def _lose(self, held: Attachment, error: CleaveError | None = None) -> None:
+    def _lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
         """Stop reading this bucket. If this consumer still owns it, it is reopened, and unacknowledged
         messages are delivered again.
         """
-        self._attachments.lose(held, error)
+        self._attachments.lose(attachment, error)
         self._changed()
 
 

@@ -34,8 +34,9 @@ class SuspectReports:
         self._reported_at: dict[int, float] = {}
 
     def report(self, segment_id: int) -> None:
-        """Report the segment to a worker, unless a report is queued or was sent in the last
-        `REPORT_SECONDS`.
+        """Report the segment to a worker in a background thread, unless a report is queued or was sent in the
+        last `REPORT_SECONDS`, or `MOST_SEGMENTS` are reported. Errors are ignored; the client reports again
+        when it finds the log missing again.
         """
         now = time.monotonic()
         with self._lock:

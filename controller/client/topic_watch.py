@@ -83,6 +83,10 @@ class TopicWatch(OneProcess):
         self._watch.close()
 
     def _handle(self, _event: str, data: str) -> None:
+        """Adopt an event: update the topics, and call `on_change` if they differ.
+
+        If that raises, restore the earlier topics, so that the next stream repeats the change.
+        """
         event = _TOPIC_EVENT.decode(data)
         before = self.topics
         after = self._after(before, event)

@@ -63,7 +63,7 @@ def backtest(
             "--policy",
             help="A policy to try: in-force (each topic's own), adaptive, pip483, or another system's rule such as 'pravega "
             "sf 2', ydb, 'static peak'; with parameters as adaptive:target_use=0.8,max_segments=128. Repeatable; "
-            f"{', '.join(backtest_requests.USUAL)} where left out.",
+            f"{', '.join(backtest_requests.DEFAULT_POLICIES)} where left out.",
         ),
     ] = None,
     since: From = None,

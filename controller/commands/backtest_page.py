@@ -1,7 +1,7 @@
 """The report of a backtest: one self-contained HTML file, which opens without a network.
 
 The report has a table of the cost of each policy. Then it has, for each load, a timeline (load, segments, the hottest segment, actions and
-refusals) and the front: the excess load of each policy and its other cost, compared with the optimum.
+refusals), the ring over time with each policy, and the front: the excess load of each policy and its other cost, compared with the optimum.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from controller.actions import backtest_rows
 from controller.domain.errors import Unsupported
 from controller.domain.formatting import duration
+from controller.pages import figures, mosaic
 
 LOADS_DRAWN = 8
 """Maximum number of loads that the page draws, the most costly ones; the table has all loads."""
@@ -32,10 +33,13 @@ th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--line); text-alig
 td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
 [class$="tick"] text, text[class$="title"], .annotation-text, .legendtext { fill: var(--text) !important; }
+.bars path { shape-rendering: crispEdges; }
 """
 _GRID = "rgba(128, 128, 128, 0.25)"
 _BY_HAND = "#8a8a8a"
 """Colour of lines that belong to no policy; visible on a light and on a dark page."""
+RING_HEIGHT = 260
+"""Height of the ring over time of one policy, in pixels."""
 LABEL_LETTERS = 26
 """Maximum length of a policy's name next to a row; the legend has the full name."""
 _EXPLAINED = (
@@ -84,6 +88,7 @@ def write_page(
         of_load = [row for row in by_load if row["load"] == load]
         parts.append(_html_table(backtest_rows.SUMMARY, backtest_rows.cells(of_load)))
         parts.append(_figure(_time_line(pictures_of_load), with_library=number == 0))
+        parts.append(_figure(_rings(pictures_of_load), with_library=False))
         fronts = [picture["front"] for picture in pictures_of_load.values() if "front" in picture]
         if fronts:
             recorded = [row for row in rows if row["load"] == load and row["seed"] == 0]
@@ -261,6 +266,43 @@ def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour:
         row=4,
         col=1,
     )
+
+
+def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Draw the ring over time with each policy, one below the other."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        rows=len(pictures),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.15 / len(pictures),
+        subplot_titles=[f"Load of each segment over time: {policy}" for policy in pictures],
+    )
+    for row, one in enumerate(pictures.values(), start=1):
+        for trace in _ring(one)["data"]:
+            figure.add_trace(trace, row=row, col=1)
+    figure.update_yaxes(figures.HASHES | {"tick0": 0, "dtick": 0x4000})
+    figure.update_xaxes(title_text="time, UTC", row=len(pictures), col=1)
+    figure.update_layout(barmode="overlay", showlegend=False)
+    return _on_any_page(figure, height=150 + RING_HEIGHT * len(pictures))
+
+
+def _ring(one: Mapping[str, Any]) -> figures.Figure:
+    """Return the ring over time of one simulation."""
+    made = one["ring"]
+    names = "segment_id", "range_start", "range_end", "created_at", "sealed_at"
+    segments = [
+        dict(zip(names, (*row[:3], _at(row[3]), _at(row[4])), strict=True))
+        | {"hash_range": f"{row[1]:04x}-{row[2]:04x}"}
+        for row in made["segments"]
+    ]
+    loads = [
+        {"segment_id": segment_id, "cell": cell, "highest": ratio, "last": None}
+        for segment_id, cell, ratio in made["loads"]
+    ]
+    since, until = _times(one)[0], max(segment["sealed_at"] for segment in segments)
+    return mosaic.ring_over_time(segments, loads, mosaic.Grid(since, until, made["cell_ms"] / 1000))
 
 
 def _front(

@@ -61,8 +61,9 @@ class LayoutKeeper(ABC):
 
     @abstractmethod
     def check_logs(self, topic: str) -> LogCheck:
-        """Look up the log of every ACTIVE segment. `create_segment` creates a missing log. Raises
-        TopicNotFound.
+        """Look up the log of every ACTIVE segment.
+
+        Creates no log; `create_segment` creates a missing log. Raises TopicNotFound.
         """
 
     @abstractmethod

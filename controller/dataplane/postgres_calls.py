@@ -1,5 +1,5 @@
-"""Runs calls to PostgreSQL that end on time: with a small pool, a deadline for each call, and errors mapped
-once.
+"""Runs calls to PostgreSQL that end on time: with a small pool, a deadline for each call, and errors
+translated in one place.
 
 The embedded data plane and the client's layout source use it. Connections are in autocommit mode: one
 statement is one action and one round trip. `transaction` is for actions that need several statements.
@@ -33,7 +33,7 @@ from controller.postgres.connection import NoAnswer, WatchedConnection, connect
 from controller.postgres.pooler import SHARES_SESSIONS
 from controller.postgres.sqlstates import Condition
 
-_AWAY = (Condition.AWAY, Condition.REFUSED, Condition.DISK_FULL, Condition.RESOURCES)
+_UNAVAILABLE = (Condition.AWAY, Condition.REFUSED, Condition.DISK_FULL, Condition.RESOURCES)
 
 
 class PostgresCalls(Renewed):
@@ -41,8 +41,10 @@ class PostgresCalls(Renewed):
     forked process has its own pool.
 
     No call takes longer than `call_timeout_seconds`, except that a first connection may take 2 s, the minimum
-    of libpq, for each address of each host. `away` is raised if the server is out of reach, and `late` if it
-    did not respond in time; in both cases the action may or may not have happened.
+    of libpq, for each address of each host. `unavailable_error` is the class of the error if the server
+    cannot serve the call at present: it is unreachable, refuses the connection, lacks space, is a standby, or
+    another transaction was in the way. `timeout_error` is the class if the server did not respond in time.
+    After both, the action may or may not have happened.
     """
 
     def __init__(
@@ -52,15 +54,15 @@ class PostgresCalls(Renewed):
         call_timeout_seconds: float,
         pool_size: int = 5,
         application_name: str = "cleave-embedded",
-        away: type[Retryable] = DataPlaneUnavailable,
-        late: type[Retryable] = DataPlaneTimeout,
+        unavailable_error: type[Retryable] = DataPlaneUnavailable,
+        timeout_error: type[Retryable] = DataPlaneTimeout,
     ) -> None:
         self.call_timeout_seconds = call_timeout_seconds
         self._address = DatabaseAddress.of(url)
         self._label = self._address.label
         self._application_name = application_name
-        self._away, self._late = away, late
-        self._renewal = threading.Lock()
+        self._unavailable_error, self._timeout_error = unavailable_error, timeout_error
+        self._pool_lock = threading.Lock()
         self._pool = QueuePool(
             self._connect,  # type: ignore[arg-type]  # the protocol of the library for DBAPI cursors is narrower
             pool_size=pool_size,
@@ -71,38 +73,45 @@ class PostgresCalls(Renewed):
         )
 
     def _begin_in_child(self) -> None:
-        self._renewal = threading.Lock()
+        self._pool_lock = threading.Lock()
         self._pool = self._pool.recreate()
 
     @contextmanager
-    def statement(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
-        """Yield a cursor whose statements each commit on their own. `act` names the action in errors."""
+    def statement(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
+        """Yield a cursor whose statements each commit on their own, and return its connection to the pool.
+        `purpose` begins the messages of errors.
+
+        Raises the errors of the class, InvalidInput for a value that PostgreSQL refuses, and Terminal for any
+        other refusal. An error that makes the connection unusable replaces the pool.
+        """
         due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool
-        held: PoolProxiedConnection | None = None
+        connection: PoolProxiedConnection | None = None
         try:
-            held = self._check_out(pool)
-            with _raw(held).answering_by(due_at), _raw(held).cursor() as cursor:
+            connection = self._check_out(pool)
+            with _raw(connection).answering_by(due_at), _raw(connection).cursor() as cursor:
                 yield cursor
         except psycopg2.Error as error:
-            cause = Condition.AWAY if held is None else _raw(held).condition(error)
-            if held is not None and cause is not None and cause.spoils_connection:
-                self._renew(pool, held)
-            raise self._translate(error, act, cause) from error
+            cause = Condition.AWAY if connection is None else _raw(connection).condition(error)
+            if connection is not None and cause is not None and cause.spoils_connection:
+                self._replace_pool(pool, connection)
+            raise self._translate(error, purpose, cause) from error
         except PoolTimeout as error:
-            raise self._late(f"{act}: no free connection to {self._label} in time; try again") from error
+            raise self._timeout_error(
+                f"{purpose}: no free connection to {self._label} in time; try again"
+            ) from error
         except ValueError as error:  # psycopg2 raises it for a NUL in a text
-            raise InvalidInput(f"{act}: {error}") from error
+            raise InvalidInput(f"{purpose}: {error}") from error
         finally:
-            if held is not None and held.is_valid:
-                held.close()
+            if connection is not None and connection.is_valid:
+                connection.close()
 
     @contextmanager
-    def transaction(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
+    def transaction(self, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
         """Yield a cursor whose statements form one transaction, committed at the end and rolled back on any
-        error.
+        error. Raises the errors of `statement`.
         """
-        with self.statement(act) as cursor:
+        with self.statement(purpose) as cursor:
             cursor.execute("BEGIN")
             try:
                 yield cursor
@@ -130,50 +139,55 @@ class PostgresCalls(Renewed):
         return connection
 
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
-        """Return a connection to the current server that, as far as can be seen, was not closed by the server
-        while it was idle.
+        """Return a connection of the pool to the current server.
+
+        Connections that the server has closed while they were idle are dropped.
         """
-        held = pool.connect()
+        connection = pool.connect()
         for _ in range(pool.size()):
             # No statement is in progress, so readable data means the end of the connection.
-            if not (readable(_raw(held).fileno(), timeout_seconds=0.0) or _raw(held).is_superseded):
+            if not (
+                readable(_raw(connection).fileno(), timeout_seconds=0.0) or _raw(connection).is_superseded
+            ):
                 break
-            held.invalidate()
-            held = pool.connect()
-        return held
+            connection.invalidate()
+            connection = pool.connect()
+        return connection
 
-    def _renew(self, pool: QueuePool, held: PoolProxiedConnection) -> None:
-        """Drop a dead connection, and the idle connections with it, because they lead to the same server."""
-        held.invalidate()
-        with self._renewal:
+    def _replace_pool(self, pool: QueuePool, connection: PoolProxiedConnection) -> None:
+        """Invalidate a dead connection, and replace the pool, whose idle connections lead to the same server."""
+        connection.invalidate()
+        with self._pool_lock:
             if self._pool is pool:
                 self._pool = pool.recreate()
         pool.dispose()
 
-    def _translate(self, error: psycopg2.Error, act: str, cause: Condition | None) -> CleaveError:
+    def _translate(self, error: psycopg2.Error, purpose: str, cause: Condition | None) -> CleaveError:
         reason = str(error).strip() or type(error).__name__
         if isinstance(error, NoAnswer) or cause in (Condition.TOO_LATE, Condition.LOCKED):
-            return self._late(
-                f"{act}: no answer from {self._label} within {self.call_timeout_seconds:g} s; check the state before repeating"
+            return self._timeout_error(
+                f"{purpose}: no answer from {self._label} within {self.call_timeout_seconds:g} s; check the state before repeating"
             )
         if cause is Condition.RACED:
-            return self._away(f"{act}: {reason}; try again", delay_seconds=0.1)
+            return self._unavailable_error(f"{purpose}: {reason}; try again", delay_seconds=0.1)
         if cause is Condition.NOT_INSTALLED:
-            return Terminal(f"{act}: {self._label} has no such table ({reason}); run 'cleave migrate' on it")
+            return Terminal(
+                f"{purpose}: {self._label} has no such table ({reason}); run 'cleave migrate' on it"
+            )
         if cause is Condition.READ_ONLY:
-            return self._away(
-                f"{act}: the server is a standby or read-only ({reason}); add target_session_attrs=read-write to "
+            return self._unavailable_error(
+                f"{purpose}: the server is a standby or read-only ({reason}); add target_session_attrs=read-write to "
                 f"{self._label}, or retry after the failover"
             )
         if cause is Condition.SESSION_LOST:
-            return self._away(f"{act}: {reason}: {SHARES_SESSIONS}")
-        if cause in _AWAY:
-            return self._away(f"{act}: {self._label} is out of reach ({reason})")
+            return self._unavailable_error(f"{purpose}: {reason}: {SHARES_SESSIONS}")
+        if cause in _UNAVAILABLE:
+            return self._unavailable_error(f"{purpose}: {self._label} is out of reach ({reason})")
         if cause is Condition.VALUE:
-            return InvalidInput(f"{act}: {reason}")
-        return Terminal(f"{act}: {self._label} refuses the statement: {reason}")
+            return InvalidInput(f"{purpose}: {reason}")
+        return Terminal(f"{purpose}: {self._label} refuses the statement: {reason}")
 
 
-def _raw(held: PoolProxiedConnection) -> WatchedConnection:
-    raw: WatchedConnection = held.dbapi_connection  # type: ignore[assignment]
+def _raw(connection: PoolProxiedConnection) -> WatchedConnection:
+    raw: WatchedConnection = connection.dbapi_connection  # type: ignore[assignment]
     return raw

@@ -53,7 +53,7 @@ class PostgresListener(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and wait for the thread. Idempotent."""
+        """Stop listening, wait for the thread, and close the connection. Idempotent."""
         self._closing.set()
         self._listener.interrupt()
         if self._thread.ident is not None:

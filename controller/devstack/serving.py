@@ -80,7 +80,8 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
         worker.leases.round()
         parts = [threading.Thread(target=worker.leases.run, args=(lambda: None,), name="leases")]
         parts += [
-            threading.Thread(target=service.run, name=type(service).__name__) for service in worker.beside
+            threading.Thread(target=service.run, name=type(service).__name__)
+            for service in worker.background_services
         ]
         for part in parts:
             part.start()
@@ -89,7 +90,7 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
         finally:
             with ExitStack() as ends:  # stops all services even if one of them raises
                 ends.callback(worker.leases.stop)
-                for service in worker.beside:
+                for service in worker.background_services:
                     ends.callback(service.stop)
             for part in parts:
                 part.join()

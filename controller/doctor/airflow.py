@@ -1,4 +1,6 @@
-"""Checks of Airflow: its health, the DAGs and the connection of Cleave. The checks change nothing."""
+"""Checks of Airflow: its health, the DAGs and the connection of Cleave. Each check returns its result as a
+sentence, and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +12,61 @@ from controller.bootstrap import Application, airflow_login
 from controller.doctor.findings import Note
 from controller.domain.errors import Terminal
 
-Told = TypeVar("Told")
+Content = TypeVar("Content")
 ANSWER_SECONDS = 4.0
 """Time for an answer; short enough for the check to report which server does not answer."""
 SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
 
 
 def health(cleave: Application) -> str:
-    """Check that every component of Airflow is healthy. Airflow reports this without a login."""
+    """Check that every component of Airflow is healthy, without a login. Raises Note if Airflow's address is
+    not set, Terminal for components that are not healthy, AirflowAway if Airflow does not answer.
+    """
     states = _read(
         cleave,
         "/monitor/health",
         lambda parts: {name: part["status"] for name, part in dict(parts).items() if part},
         needs_login=False,
     )
-    ill = [name for name, state in states.items() if state not in (None, "healthy")]
-    if ill:
-        raise Terminal(f"{', '.join(ill)} at {cleave.settings.airflow_url} not healthy; look at its log")
+    unhealthy = [name for name, state in states.items() if state not in (None, "healthy")]
+    if unhealthy:
+        raise Terminal(
+            f"{', '.join(unhealthy)} at {cleave.settings.airflow_url} not healthy; look at its log"
+        )
     return f"healthy at {cleave.settings.airflow_url}"
 
 
 def dags(cleave: Application) -> str:
-    """Check that the scheduled DAGs are loaded. Raises Note if a DAG is paused."""
-    found = _read(
+    """Check that the scheduled DAGs are loaded and not paused. Raises Terminal if one is missing, Note if
+    one is paused or the check has no login.
+    """
+    paused_by_dag = _read(
         cleave,
         "/dags?tags=cleave&limit=100",
-        lambda listed: {dag["dag_id"]: dag["is_paused"] for dag in listed["dags"]},
+        lambda listing: {dag["dag_id"]: dag["is_paused"] for dag in listing["dags"]},
     )
-    missing = [name for name in SCHEDULED_DAGS if name not in found]
+    missing = [name for name in SCHEDULED_DAGS if name not in paused_by_dag]
     if missing:
         raise Terminal(
             f"Airflow has no DAG {', '.join(missing)}; put dags/ and plugins/ of Cleave into its folders and look at "
             "its import errors"
         )
-    paused = [name for name in SCHEDULED_DAGS if found[name]]
+    paused = [name for name in SCHEDULED_DAGS if paused_by_dag[name]]
     if paused:
         raise Note(f"paused: {', '.join(paused)}; unpause with `airflow dags unpause NAME`")
     return f"{len(SCHEDULED_DAGS)} scheduled DAGs are loaded and not paused"
 
 
 def connection(cleave: Application) -> str:
-    """Check that the connection `cleave` is stored. Raises Note if it may be in another secrets backend."""
-    stored = _read(
+    """Check that Airflow stores the connection `cleave`. Raises Note if it does not, because the connection
+    may be in another secrets backend, or if the check has no login.
+    """
+    stored_ids = _read(
         cleave,
         "/connections?limit=1000",
-        lambda listed: {one["connection_id"] for one in listed["connections"]},
+        lambda listing: {stored_connection["connection_id"] for stored_connection in listing["connections"]},
     )
-    if "cleave" not in stored:
+    if "cleave" not in stored_ids:
         raise Note(
             "Airflow stores no connection `cleave`: fine if its tasks have AIRFLOW_CONN_CLEAVE or a secrets backend, "
             "else `airflow connections add cleave --conn-uri postgres://...`"
@@ -64,8 +74,12 @@ def connection(cleave: Application) -> str:
     return "connection `cleave` is stored"
 
 
-def _read(cleave: Application, path: str, read: Callable[[Any], Told], *, needs_login: bool = True) -> Told:
-    """Return the result of `read` on the document. Raises Note if the settings for the request are missing, and AirflowAway."""
+def _read(
+    cleave: Application, path: str, read: Callable[[Any], Content], *, needs_login: bool = True
+) -> Content:
+    """Return the result of `read` on the document at the path of Airflow's API. Raises Note if the settings
+    for the request are missing, AirflowAway if Airflow does not answer or refuses the login.
+    """
     from controller.services.asset_events import AirflowRest
 
     login = airflow_login(cleave.settings)

@@ -1,4 +1,4 @@
-"""Checks of workers, operations, topics and entry buckets."""
+"""Checks of workers, operations, topics and entry buckets. Each check returns its result as a sentence."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _GAPS = "inspect.bucket_gaps"
 
 
 def workers(cleave: Application) -> str:
+    """Return a sentence with the running workers, and where they serve consumers. Raises Note if there is
+    none.
+    """
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
     if not alive:
@@ -25,22 +28,28 @@ def workers(cleave: Application) -> str:
 
 
 def worker_schemas(cleave: Application) -> str:
-    """Check that every running worker knows the newest migration. Raises Note if a worker does not."""
+    """Check that every running worker knows the newest migration. Raises Note with the workers that do not."""
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
-        [known] = read_view(
+        [newest_migration] = read_view(
             tx, "inspect.migrations", "name <> 'views'", columns='max(name COLLATE "C") AS newest'
         )
-    old = [worker for worker in alive if (worker["schema_version"] or "") < known["newest"]]
-    if not old:
+    old_workers = [
+        worker for worker in alive if (worker["schema_version"] or "") < newest_migration["newest"]
+    ]
+    if not old_workers:
         return "no running worker is older than the schema"
-    versions = {one["holder"]: one["schema_version"] or "no version" for one in old}
-    named = ", ".join(f"{holder} (knows {version})" for holder, version in sorted(versions.items()))
-    raise Note(f"older than the schema, which is at {known['newest']}: {named}; replace them by this version")
+    versions = {worker["holder"]: worker["schema_version"] or "no version" for worker in old_workers}
+    listed_workers = ", ".join(f"{holder} (knows {version})" for holder, version in sorted(versions.items()))
+    raise Note(
+        f"older than the schema, which is at {newest_migration['newest']}: {listed_workers}; replace them by this version"
+    )
 
 
 def stuck_operations(cleave: Application) -> str:
-    """Check that every live operation makes progress. Raises Terminal for stuck operations."""
+    """Check that every live operation makes progress. Raises Terminal with the number of stuck operations,
+    and the oldest.
+    """
     stuck = read(cleave, "inspect.stuck_operations", order="age_seconds DESC")
     if not stuck:
         return "none is stuck"
@@ -52,56 +61,68 @@ def stuck_operations(cleave: Application) -> str:
 
 
 def held_topics(cleave: Application) -> str:
-    """Report that no topic is held. Raises Note if the logs of topics are still to be compared with the database."""
+    """Check that no topic is held. Raises Terminal with the first held topic; Note if none is held but the
+    logs of topics are still to be compared with the database.
+    """
     topics = read(cleave, "inspect.held_topics", order="unverified, held_at, topic")
     if not topics:
         return "none, and each topic's logs have been compared with this database"
     unverified = [topic["topic"] for topic in topics if topic["unverified"]]
-    held, first = len(topics) - len(unverified), topics[0]
-    if not held:
+    held_count, first_topic = len(topics) - len(unverified), topics[0]
+    if not held_count:
         raise Note(
             f"the logs of {len(unverified)} topic(s), {unverified[0]} among them, have not been compared with this database yet; a "
             f"worker does so within seconds. If this does not change, `cleave topics recover {unverified[0]}` says why"
         )
     raise Terminal(
-        f"nothing acts on {held} topic(s), first {first['topic']}: {first['held_reason']}; run `cleave topics recover "
-        f"{first['topic']} --dry-run`, and see docs/runbook/CleaveTopicHeld.md"
+        f"nothing acts on {held_count} topic(s), first {first_topic['topic']}: {first_topic['held_reason']}; run `cleave topics recover "
+        f"{first_topic['topic']} --dry-run`, and see docs/runbook/CleaveTopicHeld.md"
     )
 
 
 def unmanaged_logs(cleave: Application) -> str:
-    """Report that every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
+    """Check that every log belongs to a segment. Raises Note with the first logs that belong to none, which
+    Cleave must not delete.
+    """
     columns = "backing_topic, count(*) OVER () AS logs"
     logs = read(cleave, "inspect.unmanaged_logs", columns=columns, order="topic, segment_id", limit=3)
     if not logs:
         return "none"
-    named = ", ".join(log["backing_topic"] for log in logs)
+    names = ", ".join(log["backing_topic"] for log in logs)
     raise Note(
-        f"{logs[0]['logs']} log(s) belong to no segment, and Cleave must not delete them: {named}"
+        f"{logs[0]['logs']} log(s) belong to no segment, and Cleave must not delete them: {names}"
         f"{', ...' if logs[0]['logs'] > len(logs) else ''}; inspect.unmanaged_logs says why, see docs/runbook/CleaveUnmanagedLogs.md"
     )
 
 
 def buckets(cleave: Application) -> str:
-    most = cleave.settings.bucket_gap_seconds
-    gaps = read(cleave, _GAPS, "gap_seconds > :most", order="gap_seconds DESC", most=most)
+    """Check that no entry bucket waits for longer than `bucket_gap_seconds`. Raises Note with the bucket
+    that has waited longest.
+    """
+    limit_seconds = cleave.settings.bucket_gap_seconds
+    gaps = read(
+        cleave, _GAPS, "gap_seconds > :limit_seconds", order="gap_seconds DESC", limit_seconds=limit_seconds
+    )
     if not gaps:
-        return f"none waits for longer than {duration(most)}"
+        return f"none waits for longer than {duration(limit_seconds)}"
     worst = gaps[0]
-    held = f", held by {worst['holder']}" if worst["holder"] else ""
+    holder_text = f", held by {worst['holder']}" if worst["holder"] else ""
     raise Note(
         f"{len(gaps)} entry buckets have had no reader for too long: for {duration(float(worst['gap_seconds']))} "
         f"bucket {worst['bucket']} of segment {worst['segment_id']} of {worst['topic']} for {worst['subscription']}: "
-        f"{worst['reason']}{held}; `cleave consumers why {worst['topic']}` says since when, and which consumer holds the segments that the bucket waits for"
+        f"{worst['reason']}{holder_text}; `cleave consumers why {worst['topic']}` says since when, and which consumer holds the segments that the bucket waits for"
     )
 
 
 def set_aside(cleave: Application) -> str:
+    """Check that no batch leaves out a topic or another subject. Raises Note with the newest subject that is
+    left out.
+    """
     rows = read(cleave, "inspect.set_aside", "is_current", order="last_at DESC")
     if rows:
-        first = rows[0]
+        newest = rows[0]
         raise Note(
-            f"batches leave out {len(rows)} subject(s), such as {first['subject']} of {first['batch']}: {first['reason']}; "
+            f"batches leave out {len(rows)} subject(s), such as {newest['subject']} of {newest['batch']}: {newest['reason']}; "
             "inspect.set_aside has all of them"
         )
     return "no batch leaves anything out"

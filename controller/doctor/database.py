@@ -1,4 +1,6 @@
-"""Checks of the database: version, schema, roles of the logins, and space to write."""
+"""Checks of the database: version, schema, roles of the logins, and space to write. Each check returns its
+result as a sentence.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,23 @@ from controller.store.postgres.engine import Store, is_pooled, server_version
 from controller.store.postgres.public_rights import Login
 
 OLDEST_POSTGRES = 150_000
+"""Oldest version of PostgreSQL, as `server_version_num` has it."""
 
 
 def database(cleave: Application) -> str:
     """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old."""
     with cleave.store.transaction() as tx:
-        between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
+        pooler_text = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
         number, version = server_version(tx)
     if number < OLDEST_POSTGRES:
         raise Terminal(
             f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
         )
-    return f"PostgreSQL {version} at {cleave.settings.database_label}{between}"
+    return f"PostgreSQL {version} at {cleave.settings.database_label}{pooler_text}"
 
 
 def schema(cleave: Application) -> str:
-    """Check that every migration is applied. Raises Terminal if one is missing."""
+    """Check that every migration is applied. Raises Terminal with the first that is not."""
     with cleave.store.transaction() as tx:
         missing = migrations.pending_in(tx)
     if missing:
@@ -37,7 +40,9 @@ def schema(cleave: Application) -> str:
 
 
 def role(cleave: Application) -> str:
-    """Check the rights of the login. Raises Note if the login has fewer or more rights than the controller needs, Terminal without the role."""
+    """Check that the login has the role `cleave_controller`. Raises Note if it only has `cleave_inspector` or
+    has more rights than the controller needs, Terminal without the role.
+    """
     with cleave.store.transaction() as tx:
         login = public_rights.login(tx)
     if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
@@ -49,6 +54,10 @@ def role(cleave: Application) -> str:
 
 
 def loader_role(cleave: Application) -> str:
+    """Connect with the loader's login, and check that it has the role `cleave_spark_loader`. Raises Note if
+    no such login is set or it has more rights than necessary, Terminal without the role, StoreUnavailable if
+    it cannot connect.
+    """
     if cleave.settings.loader_url is None:
         raise Note(
             "CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a "
@@ -69,7 +78,10 @@ def loader_role(cleave: Application) -> str:
 
 
 def writes(cleave: Application) -> str:
-    """Check that the database accepts writes: its disk has space, and its server is not a standby."""
+    """Check that the database accepts writes: write a temporary table of a megabyte, which the end of the
+    transaction removes. Raises Note if the login may not create one, StoreUnavailable if the disk is full or
+    the server is a standby.
+    """
     with cleave.store.transaction() as tx:
         if not public_rights.write_temporary(tx):
             raise Note("not checked: this login may create no temporary table")
@@ -77,6 +89,9 @@ def writes(cleave: Application) -> str:
 
 
 def _demand_role(login: Login, role: str, setting: str) -> str:
+    """Check that the login has the role. Raises Terminal if it has not, Note if it has more rights than
+    that. `setting` is the name of the setting with the login.
+    """
     if role not in login.roles:
         raise Terminal(f"user {login.user} is not in role {role}; run GRANT {role} TO {login.user}")
     if login.surplus is not None:

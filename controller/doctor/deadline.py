@@ -23,33 +23,37 @@ Check = Callable[[], Sequence[Finding]]
 
 
 def findings_by(due_at: float, checks: Mapping[str, Check]) -> list[Finding]:
-    """Return the findings of the checks, in their order. A check without an answer at `due_at` becomes one finding of level `wrong`.
+    """Run the checks concurrently in daemon threads, and return their findings in the order of the checks. A
+    check without an answer at `due_at` becomes one finding of level `wrong`, and its thread is not waited
+    for.
 
     `due_at` is in `time.monotonic` seconds. Errors of a check are raised.
     """
     limit_seconds = max(0.0, due_at - time.monotonic())
-    answers = {name: _begin(name, check) for name, check in checks.items()}
-    wait(answers.values(), limit_seconds)
+    futures = {name: _start(name, check) for name, check in checks.items()}
+    wait(futures.values(), limit_seconds)
     findings: list[Finding] = []
-    for name, answer in answers.items():
-        findings += answer.result(0) if answer.done() else [_silent(name, limit_seconds)]
+    for name, future in futures.items():
+        findings += future.result(0) if future.done() else [_timed_out(name, limit_seconds)]
     return findings
 
 
-def _begin(name: str, check: Check) -> Future[Sequence[Finding]]:
-    answer: Future[Sequence[Finding]] = Future()
+def _start(name: str, check: Check) -> Future[Sequence[Finding]]:
+    """Start the check in a daemon thread, and return the future of its findings."""
+    future: Future[Sequence[Finding]] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(check())
+            future.set_result(check())
         except BaseException as error:  # noqa: BLE001 - raised again where the answer is read
-            answer.set_exception(error)
+            future.set_exception(error)
 
     telemetry.start_thread(f"check-{name}", run)
-    return answer
+    return future
 
 
-def _silent(name: str, limit_seconds: float) -> Finding:
+def _timed_out(name: str, limit_seconds: float) -> Finding:
+    """Return the finding of a check that did not answer in time."""
     return Finding(
         name,
         "wrong",

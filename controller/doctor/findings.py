@@ -25,13 +25,17 @@ class Note(Exception):
 
 
 def read(cleave: Application, view: str, *conditions: str, **options: Any) -> list[Row]:
-    """Return rows of a view of schema `inspect`."""
+    """Return rows of a view of schema `inspect`, in a transaction of its own. `conditions` are SQL; the
+    values of their parameters are among the `options` of `read_view`.
+    """
     with cleave.store.transaction() as tx:
         return read_view(tx, view, *conditions, **options)
 
 
 def run_check(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
-    """Run the check and return its result as one finding."""
+    """Run the check and return its result as one finding: `note` if it raises Note, `wrong` if it raises
+    CleaveError or OSError. Other errors are raised.
+    """
     try:
         return [Finding(name, "ok", check(cleave))]
     except Note as note:

@@ -1,4 +1,4 @@
-"""Check of `cleave doctor` about gates: gates that hold standard consumers back without a reason, or do not hold."""
+"""Check of gates: whether a gate stays shut although it could open, or does not keep the order."""
 
 from __future__ import annotations
 
@@ -8,45 +8,50 @@ from controller.domain.formatting import duration
 from controller.questions.question import read_view
 
 OVERDUE_SECONDS = 10.0
-"""The keeper opens a gate within a second of the drain; a slow broker needs longer."""
+"""Seconds after which a gate that could be open is reported. The keeper opens a gate within a second; a slow
+broker needs longer.
+"""
 
 
 def gates(cleave: Application) -> str:
-    """Return a summary of the shut gates. Raises Terminal for gates that are breached or overdue, or that keep no order."""
+    """Return a sentence with the number of gates that are shut with a reason. Raises Terminal with the first
+    subscription of a type that no gate keeps in order, else with the first gate that is breached, else with
+    the gate that has been overdue longest.
+    """
     with cleave.store.transaction() as tx:
-        shut = read_view(
+        shut_gates = read_view(
             tx, "inspect.gates", "gate <> 'open'", order="overdue_seconds DESC NULLS LAST, topic, segment_id"
         )
-        unordered = read_view(
+        unordered_subscriptions = read_view(
             tx,
             "inspect.observed_consumers",
             "read_by = 'stock' AND subscription_type NOT IN ('Failover', 'Exclusive')",
             order="topic, subscription",
         )
-    if unordered:
-        first = unordered[0]
+    if unordered_subscriptions:
+        first = unordered_subscriptions[0]
         raise Terminal(
-            f"{len(unordered)} subscription(s) for standard consumers are used as a type that no gate keeps in order, first "
+            f"{len(unordered_subscriptions)} subscription(s) for standard consumers are used as a type that no gate keeps in order, first "
             f"{first['subscription']} of {first['topic']} as {first['subscription_type']}; have its consumers subscribe as Failover or Exclusive"
         )
-    if breached := [gate for gate in shut if gate["breached_at"] is not None]:
+    if breached := [gate for gate in shut_gates if gate["breached_at"] is not None]:
         first = breached[0]
         raise Terminal(
             f"{len(breached)} gate(s) are breached, first that of segment {first['segment_id']} of {first['topic']} for "
             f"{first['subscription']}: a consumer has acknowledged the barrier; set the crypto failure action of its consumers to FAIL"
         )
-    late = [
+    overdue_gates = [
         gate
-        for gate in shut
+        for gate in shut_gates
         if gate["overdue_seconds"] is not None and gate["overdue_seconds"] > OVERDUE_SECONDS
     ]
-    if late:
-        first = late[0]
-        why = f": {first['last_error']}" if first["last_error"] else ""
+    if overdue_gates:
+        first = overdue_gates[0]
+        reason = f": {first['last_error']}" if first["last_error"] else ""
         raise Terminal(
-            f"{len(late)} gate(s) could be open and are not, for {duration(float(first['overdue_seconds']))} that of segment "
-            f"{first['segment_id']} of {first['topic']} for {first['subscription']}{why}; see docs/runbook/CleaveGateShut.md"
+            f"{len(overdue_gates)} gate(s) could be open and are not, for {duration(float(first['overdue_seconds']))} that of segment "
+            f"{first['segment_id']} of {first['topic']} for {first['subscription']}{reason}; see docs/runbook/CleaveGateShut.md"
         )
-    if not shut:
+    if not shut_gates:
         return "none is shut"
-    return f"{len(shut)} wait until older segments are read"
+    return f"{len(shut_gates)} wait until older segments are read"

@@ -1,4 +1,6 @@
-"""Checks of collectors, the landing area, and the engine and runs of the load aggregation."""
+"""Checks of collectors, the landing area, and the engine and runs of the load aggregation. Each check returns
+its result as a sentence.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +18,38 @@ from controller.system_java import OLDEST as OLDEST_JAVA
 CLOCK_OFF_SECONDS = 2.0
 """A clock that differs by more than this from the database's clock is reported."""
 LANDING_LOOK_BACK_MS = 3_600_000
+"""Milliseconds before now in which sample files are listed."""
 OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
 """Samples or runs have stopped if the last one is older than this number of intervals and than this number of seconds."""
 
 
 def collectors(cleave: Application) -> str:
-    """Report the readers of counters. Raises Note if two readers read the same counters, or if a clock is wrong."""
+    """Return the names of the running readers of counters. Raises Note if two readers read the same counters,
+    or if a clock differs by more than `CLOCK_OFF_SECONDS` from the database's.
+    """
     order = "abs(clock_ahead_seconds) DESC, name"
     readers = read(cleave, "inspect.load_readers", "is_live", order=order)
     faults = [
-        f"the clock of {one['name']} is {abs(float(one['clock_ahead_seconds'])):g} s "
-        f"{'ahead of' if one['clock_ahead_seconds'] > 0 else 'behind'} the database's; set it by NTP"
-        for one in readers
-        if abs(one["clock_ahead_seconds"]) > CLOCK_OFF_SECONDS
+        f"the clock of {reader['name']} is {abs(float(reader['clock_ahead_seconds'])):g} s "
+        f"{'ahead of' if reader['clock_ahead_seconds'] > 0 else 'behind'} the database's; set it by NTP"
+        for reader in readers
+        if abs(reader["clock_ahead_seconds"]) > CLOCK_OFF_SECONDS
     ]
-    if beside := sorted(one["name"] for one in readers if one["beside"]):
+    if competing := sorted(reader["name"] for reader in readers if reader["beside"]):
         faults.append(
-            f"{', '.join(beside)} read the same brokers, and only one of them counts; stop the others, or give each a --prefix of its own"
+            f"{', '.join(competing)} read the same brokers, and only one of them counts; stop the others, or give each a --prefix of its own"
         )
     if faults:
         raise Note("; ".join(faults))
-    named = ", ".join(one["name"] for one in readers)
-    return f"{len(readers)} up: {named}" if readers else "none is up"
+    names = ", ".join(reader["name"] for reader in readers)
+    return f"{len(readers)} up: {names}" if readers else "none is up"
 
 
 def landing(cleave: Application) -> str:
+    """Return the number of sample files of the last hour, and the age of the last one. Raises Note if there
+    is none, or if a file is no sample file; Terminal if the last sample is too old; OSError if the storage
+    does not answer.
+    """
     from controller.landing.area import LandingArea
 
     now_ms = SystemClock().now_ms()
@@ -60,6 +69,9 @@ def landing(cleave: Application) -> str:
 
 
 def load_runs(cleave: Application) -> str:
+    """Return the age and the engine of the last aggregation. Raises Note if there was none, Terminal if it is
+    too old.
+    """
     with cleave.store.transaction() as tx:
         newest = last_load_run(tx)
     if newest is None:
@@ -74,6 +86,9 @@ def load_runs(cleave: Application) -> str:
 
 
 def java(cleave: Application) -> str:
+    """Return where Java is, or that it is not needed here. Raises Note if Java is missing, because PostgreSQL
+    then aggregates the load.
+    """
     master = cleave.settings.spark_label
     if master == NO_SPARK or master.startswith("sc://"):
         return f"not needed here: SPARK_MASTER is {master}"
@@ -86,6 +101,9 @@ def java(cleave: Application) -> str:
 
 
 def spark(cleave: Application) -> str:
+    """Return the version of PySpark and the master, or that Spark is not needed. Raises Note if PySpark is
+    not installed, because PostgreSQL then aggregates the load.
+    """
     if cleave.settings.spark_label == NO_SPARK:
         return f"not needed here: SPARK_MASTER is {NO_SPARK}, so PostgreSQL aggregates the load"
     if importlib.util.find_spec("pyspark") is None:
@@ -96,7 +114,9 @@ def spark(cleave: Application) -> str:
 
 
 def quarantine(cleave: Application) -> str:
-    """Report that no landing area has quarantined files. Raises Note with their number and the newest one of each area."""
+    """Check that no landing area has quarantined files. Raises Note with their number and the newest one of
+    each area.
+    """
     from controller.landing.area import QUARANTINE
     from controller.landing.location import Location
 

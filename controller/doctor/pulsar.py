@@ -1,4 +1,5 @@
-"""Checks of the Pulsar cluster: its availability, and the settings that segments need in the namespaces in use.
+"""Checks of the Pulsar cluster: its availability, and the settings that segments need in the namespaces in
+use. A check returns its result as a sentence; `namespaces` returns findings.
 
 The checks change nothing. With `--fix` they apply the missing settings that Cleave may set, and report them.
 """
@@ -22,7 +23,9 @@ LONGEST_CALL_SECONDS = 3.0
 
 
 def cluster(cleave: Application) -> str:
-    """Return the broker's version. Raises Note if no cluster is configured and no topic needs one."""
+    """Return the broker's version and address. Raises Note if no cluster is configured and no topic needs
+    one, Terminal if a topic does, CleaveError if no broker answers.
+    """
     access = pulsar_access(cleave.settings)
     if access is None:
         in_use = _namespaces_in_use(cleave)
@@ -35,25 +38,31 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Check that every isolation policy of the cluster names an active broker. Raises Note if a policy does not."""
+    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies
+    that do not, or if no cluster is configured or it refuses to list the policies.
+    """
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation
 
     if pulsar_access(cleave.settings) is None:
         raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: not checked")
-    seconds = min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS)
-    patient = replace(cleave, settings=cleave.settings.model_copy(update={"call_timeout_seconds": seconds}))
-    with bundles_of(patient) as bundles:
+    timeout_seconds = min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS)
+    application = replace(
+        cleave, settings=cleave.settings.model_copy(update={"call_timeout_seconds": timeout_seconds})
+    )
+    with bundles_of(application) as bundles:
         try:
             policies = bundles.reader.isolation_policies()
         except Terminal as error:
             raise Note(f"not checked: {error}") from error
         active = [broker.name for broker in bundles.reader.brokers()]
-    lost = Isolation(policies, active).without_broker
-    if lost:
-        named = "; ".join(f"{one.name} (primary {', '.join(one.primary)})" for one in lost)
+    without_broker = Isolation(policies, active).without_broker
+    if without_broker:
+        policy_texts = "; ".join(
+            f"{policy.name} (primary {', '.join(policy.primary)})" for policy in without_broker
+        )
         raise Note(
-            f"isolation policies that match none of {len(active)} active brokers, so no bundle of their namespaces has a place: {named}. "
+            f"isolation policies that match none of {len(active)} active brokers, so no bundle of their namespaces has a place: {policy_texts}. "
             "Their expressions are matched with the whole host, without the port"
         )
     return f"{len(policies)}, each with an active broker" if policies else "none"
@@ -70,30 +79,38 @@ def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
 
 
 def namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
-    """Return one finding for each requirement that a namespace does not meet, and one for each namespace that meets all of them.
+    """Return one finding for each requirement that a namespace does not meet, and one for each namespace that
+    meets all of them. With `fix`, apply the missing settings that Cleave may set, and report these.
 
-    The function checks the `requested` namespaces first, then those of topics on `pulsar`. It begins no namespace after `due_at`
-    (`time.monotonic` seconds).
+    The function checks the `requested` namespaces first, then those of topics on `pulsar`. It begins no
+    namespace after `due_at` (`time.monotonic` seconds), and returns a finding about those that were not
+    checked.
     """
     access = pulsar_access(cleave.settings)
     if access is None:
-        return [Finding(f"pulsar {one}", "wrong", "CLEAVE_PULSAR_ADMIN_URL is not set") for one in requested]
-    limit = cleave.settings.call_timeout_seconds
-    look = Namespaces(access, call_timeout_seconds=limit if fix else min(limit, LONGEST_CALL_SECONDS))
+        return [
+            Finding(f"pulsar {namespace}", "wrong", "CLEAVE_PULSAR_ADMIN_URL is not set")
+            for namespace in requested
+        ]
+    timeout_seconds = cleave.settings.call_timeout_seconds
+    requirements = Namespaces(
+        access, call_timeout_seconds=timeout_seconds if fix else min(timeout_seconds, LONGEST_CALL_SECONDS)
+    )
     findings: list[Finding] = []
     try:
-        others = sorted({*_namespaces_in_use(cleave)} - {*requested})
-        pending = [*sorted(set(requested)), *others]
+        in_use = sorted({*_namespaces_in_use(cleave)} - {*requested})
+        pending = [*sorted(set(requested)), *in_use]
         while pending and time.monotonic() < due_at:
-            findings += _of(look, pending.pop(0), fix=fix)
+            findings += _check_namespace(requirements, pending.pop(0), fix=fix)
         if pending:
-            findings.append(_left_out(pending))
+            findings.append(_unchecked(pending))
     finally:
-        look.close()
+        requirements.close()
     return findings
 
 
-def _left_out(pending: Sequence[str]) -> Finding:
+def _unchecked(pending: Sequence[str]) -> Finding:
+    """Return the finding about namespaces that were not checked in time."""
     return Finding(
         "pulsar namespaces",
         "note",
@@ -101,18 +118,22 @@ def _left_out(pending: Sequence[str]) -> Finding:
     )
 
 
-def _of(look: Namespaces, namespace: str, *, fix: bool) -> list[Finding]:
+def _check_namespace(requirements: Namespaces, namespace: str, *, fix: bool) -> list[Finding]:
+    """Return the findings about one namespace. An error of the cluster is one of them."""
     check = f"pulsar {namespace}"
     try:
-        unmet = look.check(namespace, fix=fix)
+        unmet_demands = requirements.check(namespace, fix=fix)
     except CleaveError as error:
         return [Finding(check, "wrong", str(error))]
-    return [_finding(check, one) for one in unmet] or [Finding(check, "ok", "set as segments need it")]
+    return [_finding(check, unmet) for unmet in unmet_demands] or [
+        Finding(check, "ok", "set as segments need it")
+    ]
 
 
-def _finding(check: str, one: Unmet) -> Finding:
-    demand = one.demand
-    if one.set_now:
+def _finding(check: str, unmet: Unmet) -> Finding:
+    """Return the finding about one requirement that was not met: it is set now, or what to do."""
+    demand = unmet.demand
+    if unmet.set_now:
         return Finding(check, "ok", f"set now: {demand.name}")
     remedy = "" if demand.path is None else "; `cleave doctor --fix` sets it"
     level = "wrong" if demand.severity is Severity.WRONG else "note"

@@ -1,4 +1,6 @@
-"""Checks of rights that every login of the server has, and of logins without limits."""
+"""Checks of rights that every login of the server has, and of logins without limits. Each check returns its
+result as a sentence.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,26 @@ from controller.store.postgres import public_rights
 
 
 def public(cleave: Application) -> str:
-    """Report that PUBLIC has no rights. Raises Note with the remaining rights and the statements that revoke them."""
+    """Check that PUBLIC has no rights. Raises Note with the remaining rights, databases open to every login,
+    and roles that cleave_owner lacks, each with the statement that corrects it.
+    """
     with cleave.store.transaction() as tx:
-        held = public_rights.held_by_everybody(tx)
-        missing = public_rights.missing_for_the_owner(tx)
-        databases = public_rights.databases_open_to_everybody(tx)
+        public_rights_left = public_rights.held_by_public(tx)
+        missing_roles = public_rights.missing_owner_roles(tx)
+        databases = public_rights.databases_open_to_public(tx)
     findings = []
-    if held:
+    if public_rights_left:
         findings.append(
-            f"PUBLIC has in this database: {', '.join(held)}; run `cleave migrate` as a superuser"
+            f"PUBLIC has in this database: {', '.join(public_rights_left)}; run `cleave migrate` as a superuser"
         )
     if databases:
         findings.append(
             f"every login may connect to {', '.join(databases)}; run REVOKE CONNECT ON DATABASE {databases[0]} FROM PUBLIC"
         )
-    if missing:
+    if missing_roles:
         findings.append(
             "transactions of applications that keep a log locked are not ended; as a superuser run "
-            f"GRANT {', '.join(missing)} TO cleave_owner"
+            f"GRANT {', '.join(missing_roles)} TO cleave_owner"
         )
     if findings:
         raise Note(". ".join(findings))
@@ -33,7 +37,9 @@ def public(cleave: Application) -> str:
 
 
 def logins(cleave: Application) -> str:
-    """Report that logins of applications and readers have limits. Raises Note with the logins that have none."""
+    """Check that logins of applications and readers have limits on connections and statements. Raises Note
+    with the logins that have none.
+    """
     with cleave.store.transaction() as tx:
         unlimited = public_rights.logins_without_limits(tx)
     if not unlimited:

@@ -1,20 +1,23 @@
-"""Which consumer reads which buckets: a pure function of layout, drained segments, consumer names and current owners.
+"""Which consumer reads which buckets: a pure function of layout, drained segments, consumer names and current
+owners.
 
-Equal input gives equal output on every machine, whatever the order of the input. The function obeys three rules; the
-first has priority over the others:
+Equal input gives equal output on every machine, whatever the order of the input. The function obeys three rules;
+the first has priority over the others:
 
-1. Order. A segment is assigned only after all its ancestors are drained. Pulsar checks the parents of ACTIVE segments
-   only, so that a sealed parent and its sealed child may be read by different consumers at once
+1. Order. A segment is assigned only after all its ancestors are drained. Pulsar checks the parents of ACTIVE
+   segments only, so that a sealed parent and its sealed child may be read by different consumers at once
    (apache/pulsar#26274).
 2. Fairness. While there are no more consumers than segments, each consumer reads whole segments, and the numbers of
-   segments differ by at most one. More consumers share segments by entry buckets (PIP-486) if `share_buckets` allows
-   it. A segment with very many buckets is divided into runs of buckets (`entry_buckets.ownership_units`), which count
-   as buckets here.
-3. Few moves. Among the fair assignments, one is chosen that takes the fewest buckets from their current owners. With
-   whole segments the number of moves is minimal. With shared segments it is close to minimal, because the segments
-   that get another reader are chosen greedily.
+   segments differ by at most one. More consumers share segments by entry buckets (PIP-486) if `share_buckets`
+   allows it. A segment with very many buckets is divided into runs of buckets (`entry_buckets.ownership_units`),
+   which count as buckets here.
+3. Few moves. Among the fair assignments, one is chosen that takes the fewest buckets from their current owners.
+   With whole segments the number of moves is minimal. With shared segments it is close to minimal, because the
+   segments that get another reader are chosen greedily.
 
-Storing the owners, and the hand-over from one owner to the next, are left to other modules.
+The functions below `assign` identify a consumer by the index of its name in the sorted names. The *homes* of a
+bucket are the consumers that may get the bucket without a move. Storing the owners, and the hand-over from one
+owner to the next, are left to other modules.
 """
 
 from __future__ import annotations
@@ -66,16 +69,19 @@ def assign(
     drain_consumers: int = 1,
     strict_pulsar: bool = False,
 ) -> Assignment:
-    """Return the buckets of each consumer; every consumer has an entry.
+    """Return the buckets of each consumer; every consumer has an entry, which is empty for an idle consumer. The
+    result is empty if there is no consumer.
 
-    `drain_consumers` (1 or more): if consumers read whole segments, at most this many consumers share the buckets of
-    a sealed segment until it is drained, in addition to their other segments.
+    `drained` contains ids of drained segments. `share_buckets`: True if several consumers may read one segment,
+    which they do while there are more consumers than readable segments. `parents_block`: False if a segment need
+    not wait for its ancestors. `drain_consumers` (1 or more): if consumers read whole segments, at most this many
+    consumers share the buckets of a sealed segment until it is drained, in addition to their other segments.
 
     `owners` gives the current owner of each bucket, and the owners of the buckets of the parents of new segments. A
     new bucket stays with the consumer that owned most of the same bucket hashes in its parents, or with any of
     several consumers that owned equally many. Owners that are not among `consumers` do not count. With
-    `strict_pulsar` owners are ignored: segments and buckets are assigned as Pulsar 5 assigns them, except that
-    children still wait for their parents.
+    `strict_pulsar` owners and `drain_consumers` are ignored: segments and buckets are assigned as Pulsar 5 assigns
+    them, except that children still wait for their parents.
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained, parents_block=parents_block)
@@ -85,12 +91,12 @@ def assign(
     fans_out = drain_consumers > 1 and not sharing and not strict_pulsar
     buckets = _Buckets()
 
-    def distribute(held: Mapping[SegmentBucket, str]) -> Assignment:
+    def distribute(current_owners: Mapping[SegmentBucket, str]) -> Assignment:
         if strict_pulsar:
             sizes = [len(buckets.of(segment)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
         else:
-            homes = _homes(ready, buckets, names, held)
+            homes = _homes(ready, buckets, names, current_owners)
             reader_lists = _share_segments(homes, len(names)) if sharing else _assign_whole(homes, len(names))
             if fans_out:
                 reader_lists = _fan_out(ready, homes, reader_lists, len(names), drain_consumers)
@@ -104,22 +110,28 @@ def assign(
 
 
 _MAX_ROUNDS = 16
+"""Maximum number of distributions that `_stabilize` computes."""
 
 
 def _stabilize(
     distribute: Callable[[Mapping[SegmentBucket, str]], Assignment], owners: Mapping[SegmentBucket, str]
 ) -> Assignment:
-    """Repeat the distribution until it moves no bucket, at most `_MAX_ROUNDS` times. A consumer that helps to drain a
-    segment then owns a part of it, which may change the choice for other consumers. If the assignments repeat in a
-    cycle, return the least assignment of the cycle, so that the result does not depend on the starting point.
+    """Return the assignment that distributing again does not change. Each round distributes from the assignment of
+    the round before, because a consumer that helps to drain a segment then owns a part of the segment, which may
+    change the choice for other consumers.
+
+    If the assignments repeat in a cycle, return the least assignment of the cycle, so that the result does not
+    depend on the starting point. After `_MAX_ROUNDS` rounds, return the last assignment.
     """
-    seen = [distribute(owners)]
-    while len(seen) < _MAX_ROUNDS:
-        after = distribute({unit: name for name, share in seen[-1].items() for unit in share})
-        if after in seen:
-            return min(seen[seen.index(after) :], key=lambda shares: sorted(shares.items()))
-        seen.append(after)
-    return seen[-1]
+    assignments = [distribute(owners)]
+    while len(assignments) < _MAX_ROUNDS:
+        assignment = distribute({unit: name for name, share in assignments[-1].items() for unit in share})
+        if assignment in assignments:
+            return min(
+                assignments[assignments.index(assignment) :], key=lambda shares: sorted(shares.items())
+            )
+        assignments.append(assignment)
+    return assignments[-1]
 
 
 class _Buckets:
@@ -145,28 +157,33 @@ def _homes(
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
-    """Return, for each candidate, the consumers with which its buckets may stay. A bucket that has an owner may stay
-    with this owner only, even if the owner is gone. If the owners hold the segment in other pieces, the pieces count
-    like the buckets of a parent.
+    """Return, for each segment of `ready`, the homes of its buckets. The home of a bucket that has an owner is this
+    owner alone; if the owner is not among `names`, the bucket has no home. The homes of a bucket without an owner
+    are the consumers that own most of its hashes in other pieces of the segment, otherwise those that owned most of
+    its hashes in the segment's parents.
     """
     indexes = {name: index for index, name in enumerate(names)}
-    held: dict[int, dict[HashRange, int | None]] = {}
+    owners_by_segment: dict[int, dict[HashRange, int | None]] = {}
     for (segment_id, bucket), owner in owners.items():
-        held.setdefault(segment_id, {})[bucket] = indexes.get(owner)
-    inherited: dict[tuple[tuple[int, ...], tuple[int, ...]], _Homes] = {}  # siblings inherit alike
+        owners_by_segment.setdefault(segment_id, {})[bucket] = indexes.get(owner)
+    homes_by_descent: dict[tuple[tuple[int, ...], tuple[int, ...]], _Homes] = {}  # siblings inherit alike
     homes_of_segments: list[_Homes] = []
     for segment in ready:
         ranges = buckets.of(segment)
-        own = held.get(segment.segment_id, {})
-        has_same_units = len(own) == sum(unit in own for unit in ranges)
-        from_pieces: _Homes = [()] * len(ranges) if has_same_units else _inherited(ranges, [own])
-        descent = (segment.parent_ids, segment.bucket_splits)
-        if descent not in inherited:
-            inherited[descent] = _inherited(ranges, [held[i] for i in segment.parent_ids if i in held])
+        own_owners = owners_by_segment.get(segment.segment_id, {})
+        has_same_units = len(own_owners) == sum(unit in own_owners for unit in ranges)
+        from_pieces: _Homes = [()] * len(ranges) if has_same_units else _inherited(ranges, [own_owners])
+        descent_key = (segment.parent_ids, segment.bucket_splits)
+        if descent_key not in homes_by_descent:
+            homes_by_descent[descent_key] = _inherited(
+                ranges, [owners_by_segment[i] for i in segment.parent_ids if i in owners_by_segment]
+            )
         homes_of_segments.append(
             [
-                _only(own[b]) if b in own else piece_home or home
-                for b, piece_home, home in zip(ranges, from_pieces, inherited[descent], strict=True)
+                _only(own_owners[b]) if b in own_owners else piece_home or home
+                for b, piece_home, home in zip(
+                    ranges, from_pieces, homes_by_descent[descent_key], strict=True
+                )
             ]
         )
     return homes_of_segments
@@ -177,8 +194,9 @@ def _only(consumer: int | None) -> Sequence[int]:
 
 
 def _inherited(ranges: Sequence[HashRange], parents: Sequence[Mapping[HashRange, int | None]]) -> _Homes:
-    """Return, for each range, the consumers that owned most of its hashes in the parents, whatever the parents'
-    boundaries; `ranges` tile the ring.
+    """Return, for each range, the consumers that owned most of its hashes in `parents` (the owner of each piece by
+    its range; None for an owner that is gone), whatever the boundaries of the pieces. Empty for a range of which no
+    consumer owned a part. `ranges` tile the ring.
     """
     starts = [bucket.start for bucket in ranges]
     widths: list[Counter[int]] = [Counter() for _ in ranges]
@@ -210,43 +228,47 @@ def _assign_whole(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]
 
 
 def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: bool = False) -> list[int]:
-    """Return the index of the place that gets each item. The numbers of items per place differ by at most one, and the
-    sum of the weights is the greatest of all such distributions.
+    """Return the index of the place that gets each item. `weights` has for each item the weight at each place that
+    may keep the item. The numbers of items per place differ by at most one, and the sum of the weights is the
+    greatest of all such distributions.
 
-    Items without a weight go to the places in turn. With `in_runs` the first place gets as many of these items as it
-    lacks, then the next place.
+    Items that keep no place go to the places that lack items, in turn. With `in_runs` the first place gets as many
+    of these items as it lacks, then the next place.
     """
-    least, more = divmod(len(weights), places)
-    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    least, surplus = divmod(len(weights), places)
+    items_by_weights: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for item, by_place in enumerate(weights):
         if by_place:
-            alike.setdefault(tuple(sorted(by_place.items())), []).append(item)
-    sent = heaviest(
-        [len(items) for items in alike.values()], [least] * places, [dict(k) for k in alike], pool=more
+            items_by_weights.setdefault(tuple(sorted(by_place.items())), []).append(item)
+    flows = heaviest(
+        [len(items) for items in items_by_weights.values()],
+        [least] * places,
+        [dict(item_weights) for item_weights in items_by_weights],
+        pool=surplus,
     )
     place_of: dict[int, int] = {}
-    taken = [0] * places
-    for items, ways in zip(alike.values(), sent, strict=True):
+    counts = [0] * places
+    for items, amounts in zip(items_by_weights.values(), flows, strict=True):
         waiting = iter(items)
-        for place, amount in ways.items():
-            taken[place] += amount
+        for place, amount in amounts.items():
+            counts[place] += amount
             place_of.update((next(waiting), place) for _ in range(amount))
-    free = iter(_free_places(taken, least, more, in_runs))
-    return [place_of[item] if item in place_of else next(free) for item in range(len(weights))]
+    free_places = iter(_free_places(counts, least, surplus, in_runs))
+    return [place_of[item] if item in place_of else next(free_places) for item in range(len(weights))]
 
 
-def _free_places(taken: Sequence[int], least: int, more: int, in_runs: bool) -> list[int]:
-    """Return the places of the remaining items, in the order of the items. Places that lack the additional item get it,
-    the first places first.
+def _free_places(counts: Sequence[int], least: int, surplus: int, in_runs: bool) -> list[int]:
+    """Return the places for the remaining items, in the order of the items. `counts` are the items that each place
+    has. Each place is filled to `least` items; `surplus` places get one item more, the first places first.
     """
-    more -= sum(count > least for count in taken)
-    free: list[tuple[int, int]] = []
-    for place, count in enumerate(taken):
+    surplus -= sum(count > least for count in counts)
+    free_places: list[tuple[int, int]] = []
+    for place, count in enumerate(counts):
         size = least
-        if count <= least and more:
-            size, more = least + 1, more - 1
-        free += ((0 if in_runs else number, place) for number in range(count, size))
-    return [place for _, place in sorted(free)]
+        if count <= least and surplus:
+            size, surplus = least + 1, surplus - 1
+        free_places += ((0 if in_runs else number, place) for number in range(count, size))
+    return [place for _, place in sorted(free_places)]
 
 
 def _fan_out(
@@ -256,22 +278,24 @@ def _fan_out(
     consumers: int,
     limit: int,
 ) -> list[Sequence[int]]:
-    """Divide the buckets of each sealed segment among several readers: the reader of the whole segment, then consumers
-    that own a part of it, then the consumers that help with the fewest other segments.
+    """Return `reader_lists` with the buckets of each sealed segment divided among at most `limit` readers: the
+    reader of the whole segment, then consumers that own a part of it, then the consumers that help with the fewest
+    other segments. Active segments keep their readers.
     """
-    helping: Counter[int] = Counter()
+    helped_segments: Counter[int] = Counter()
     result = list(reader_lists)
     for index, segment in enumerate(ready):
         number = min(limit, len(homes[index]), consumers)
         if segment.is_active or number == 1:
             continue
-        first = reader_lists[index][0]
+        reader = reader_lists[index][0]
         owned = _count_by_consumer(homes[index])
-        others = sorted(
-            (n for n in range(consumers) if n != first), key=lambda n: (-owned.get(n, 0), helping[n], n)
+        helpers = sorted(
+            (consumer for consumer in range(consumers) if consumer != reader),
+            key=lambda consumer: (-owned.get(consumer, 0), helped_segments[consumer], consumer),
         )[: number - 1]
-        helping.update(others)
-        result[index] = _divide_buckets(homes[index], sorted([first, *others]))
+        helped_segments.update(helpers)
+        result[index] = _divide_buckets(homes[index], sorted([reader, *helpers]))
     return result
 
 
@@ -290,12 +314,13 @@ _Claims = Sequence[Mapping[int, _Claim]]
 
 
 def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket of each segment, if every consumer reads at most one segment.
+    """Return the reader of each bucket of each segment, if every consumer reads at most one segment. Consumers for
+    which no bucket is left read nothing.
 
     The segments that get one more reader are those in which one more reader keeps the most buckets where they are.
     The readers are placed twice. The first placement finds the segment whose buckets each consumer keeps, because a
-    consumer that owns buckets of several segments keeps one segment. The second placement uses the chosen numbers of
-    readers.
+    consumer that owns buckets of several segments keeps one segment. The second placement uses the chosen numbers
+    of readers.
     """
     sizes = [len(segment) for segment in homes]
     claims = _claims(homes)
@@ -312,8 +337,8 @@ def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[in
 
 
 def _claims(homes: Sequence[_Homes]) -> _Claims:
-    """Return the claims of each segment. A bucket that may stay with several consumers counts for the consumer that has
-    the fewest so far.
+    """Return the claims of each segment. A bucket that may stay with several consumers counts as settled for the
+    consumer that has the fewest settled buckets so far.
     """
     totals: Counter[int] = Counter()
     claims: list[Mapping[int, _Claim]] = []
@@ -337,8 +362,9 @@ def _keep_claims(claims: _Claims, readers_by_segment: Sequence[Sequence[int]]) -
 
 
 def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], list[int], int]:
-    """Return the numbers of readers per segment, as equal as the bucket counts allow: the minimum of each segment, the
-    segments that may have one more reader, and how many of those do.
+    """Return the numbers of readers per segment, as equal as the bucket counts allow (`sizes`): the minimum of each
+    segment, the indexes of the segments that may have one more reader, and how many of those do. Needs at least as
+    many consumers as segments.
     """
     least = [1] * len(sizes)
     surplus = consumers - len(sizes)
@@ -352,8 +378,8 @@ def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], lis
 
 
 def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -> list[int]:
-    """Return the number of readers of each segment. The remaining readers go to the segments in which one more reader
-    keeps the most buckets; among equals to the first segments.
+    """Return the number of readers of each segment, at most its number of buckets. The readers beyond the equal
+    minimum go to the segments in which one more reader keeps the most buckets; among equals to the first segments.
     """
     numbers, open_to_more, surplus = _equal_readers(sizes, consumers)
 
@@ -370,8 +396,8 @@ def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -
 
 
 def _count_kept(counts: Sequence[int], buckets: int, readers: int) -> int:
-    """Return the number of buckets that stay with their consumers if the consumers with the most buckets read the
-    segment; `counts` is in descending order.
+    """Return the number of buckets that stay with their consumers if `readers` consumers, those with the most
+    buckets first, read the segment's `buckets` in equal shares; `counts` is in descending order.
     """
     share, more = divmod(buckets, readers)
     first = counts[:readers]
@@ -379,7 +405,7 @@ def _count_kept(counts: Sequence[int], buckets: int, readers: int) -> int:
 
 
 def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
-    """Return pairs of a number of buckets, and the number of readers that get this many."""
+    """Return two pairs: a number of buckets, and the number of readers that get this many."""
     share, more = divmod(buckets, readers)
     return [(share + 1, more), (share, readers - more)]
 
@@ -387,8 +413,9 @@ def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
 def _place_readers(
     claims: _Claims, shares: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
 ) -> list[list[int]]:
-    """Return the readers of each segment that keep the most buckets in total. `pool` readers may exceed the given
-    numbers; a consumer without a claim is not placed.
+    """Return the readers of each segment that keep the most buckets in total. `shares` has the pairs of
+    `_bucket_shares` for each segment. Up to `pool` more readers are placed in all, one for each pair at most. A
+    consumer without a claim is not placed.
     """
     scale = 1 + max((claim.at_home for own in claims for claim in own.values()), default=0)
     weights: list[dict[int, int]] = [{} for _ in range(consumers)]
@@ -410,7 +437,9 @@ def _place_readers(
 
 
 def _place_idle(readers_by_segment: Sequence[list[int]], numbers: Sequence[int], consumers: int) -> None:
-    """Add the remaining consumers in the order of their names; consumers for which no place is left stay idle."""
+    """Add the consumers that no segment has, in the order of their names, until each segment has its number of
+    readers. Consumers for which no place is left stay idle. Sort the readers of each segment.
+    """
     placed = {consumer for readers in readers_by_segment for consumer in readers}
     waiting = (consumer for consumer in range(consumers) if consumer not in placed)
     for readers, number in zip(readers_by_segment, numbers, strict=True):
@@ -419,7 +448,9 @@ def _place_idle(readers_by_segment: Sequence[list[int]], numbers: Sequence[int],
 
 
 def _divide_buckets(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
-    """Return the reader of each bucket of one segment."""
+    """Return the reader of each bucket of one segment. The numbers of buckets differ by at most one, and as many
+    buckets as possible stay where they are.
+    """
     at = {reader: place for place, reader in enumerate(readers)}
     weights = [{at[n]: 1 for n in bucket if n in at} for bucket in homes]
     return [readers[place] for place in _distribute(weights, len(readers), in_runs=True)]
@@ -429,13 +460,15 @@ def _divide_buckets(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
 
 
 def _in_turn(sizes: Sequence[int], consumers: int) -> list[Sequence[int]]:
-    """Assign candidate i to consumer i mod K."""
+    """Return the reader of each bucket if segment i is read by consumer i mod K, as Pulsar 5 assigns whole
+    segments.
+    """
     return [[index % consumers] * size for index, size in enumerate(sizes)]
 
 
 def _runs(sizes: Sequence[int], names: Sequence[str]) -> list[Sequence[int]]:
-    """Assign a run of consecutive consumers to each segment; the run shares the segment's buckets as the broker's
-    dispatcher distributes them.
+    """Return the reader of each bucket if a run of consecutive consumers shares each segment, as Pulsar's
+    dispatcher distributes the buckets.
     """
     reader_lists: list[Sequence[int]] = []
     first = 0

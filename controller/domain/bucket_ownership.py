@@ -1,14 +1,15 @@
-"""Steps from the current owners of buckets to the target assignment: grants, requests to release, and ends of ownership.
+"""Steps from the current owners of buckets to the target assignment: grants, requests to release, and ends of
+ownership.
 
-`assignment` computes the target; this module computes the steps that lead there. A bucket has one owner at a time, so
-an owner changes in a fixed order. The leader asks the owner to release the bucket. The owner stops delivering
-messages, waits until the application has finished, closes the log and reports the release. Only then is the bucket
-granted to the next consumer. A consumer whose session has ended is not asked (trap 22). The leader of a topic calls
-this module and stores the result; the module knows neither connections nor time.
+`assignment` computes the target; this module computes the steps that lead there. A bucket has one owner at a time,
+so an owner changes in a fixed order. The leader requests the owner to release the bucket. The owner stops
+delivering messages, waits until the application has finished, closes the log and reports the release. Only then is
+the bucket granted to the next consumer. A consumer whose session has ended gets no request. The leader of a topic
+calls this module and stores the result; the module knows neither connections nor time.
 
 A bucket is a unit of ownership here, which may be a run of entry buckets. A leader of another version may have
-assigned a segment in other pieces than the target has. Therefore a unit is granted only when no consumer owns a piece
-of it.
+assigned a segment in other pieces than the target has. Therefore a unit is granted only when no consumer owns a
+piece of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from controller.domain.hash_range import HashRange
 
 @dataclass(frozen=True, slots=True)
 class BucketOwner:
-    """The owner of a bucket, and the generation of the subscription at which the ownership began. `is_asked`: True if
-    the owner has been asked, `asked_seconds` ago, to release the bucket, for `successor` if there is one.
+    """The owner of a bucket, and the generation of the subscription at which the ownership began.
+    `is_asked`: True if the owner was requested, `asked_seconds` seconds ago, to release the
+    bucket, for `successor` if there is one.
     """
 
     bucket: SegmentBucket
@@ -41,17 +43,17 @@ class OwnershipChanges:
 
     granted: Mapping[SegmentBucket, str]
     """New owners, each at a new generation."""
-    asked: Mapping[SegmentBucket, str | None]
+    release_requests: Mapping[SegmentBucket, str | None]
     """Buckets whose owner is to release them, each with the consumer that waits for the bucket; None if no consumer
-    waits.
+    waits. A request that stands already is not repeated.
     """
-    kept: frozenset[SegmentBucket]
-    """Buckets whose owner was asked to release them and may keep them."""
+    withdrawn_requests: frozenset[SegmentBucket]
+    """Buckets whose owner was requested to release them and may keep them: the request is withdrawn."""
     ended: frozenset[SegmentBucket]
-    """Buckets that no longer have an owner."""
+    """Buckets that lose their owner and get no other."""
 
     def __bool__(self) -> bool:
-        return bool(self.granted or self.asked or self.kept or self.ended)
+        return bool(self.granted or self.release_requests or self.withdrawn_requests or self.ended)
 
 
 def owner_changes(
@@ -62,11 +64,16 @@ def owner_changes(
     released: Collection[SegmentBucket] = (),
     finished: Collection[int] = (),
 ) -> OwnershipChanges:
-    """Return the steps that are possible at this time.
+    """Return the steps that are possible at this time. Nothing is stored or sent.
 
-    `consumers` are those with a session, connected or within grace. `released` are the buckets that their owners have
-    released. `finished` are the segments that have nothing left to read (drained or pruned); their buckets need no
-    release.
+    A bucket is granted to its consumer of `target` if no other owner holds a piece of it. An owner that `target`
+    does not name loses the bucket if it has released the bucket or has no session, or if the segment is finished;
+    otherwise a request to release the bucket is returned. An owner that `target` names again keeps the bucket,
+    unless it has released it: then the bucket is granted to it again, at a new generation.
+
+    `consumers` are those with a session, connected or within grace. `released` are the buckets that their owners
+    have released. `finished` are the ids of segments that have nothing left to read (drained or pruned); their
+    buckets need no release.
     """
     targets = {bucket: name for name, share in target.items() for bucket in share}
     granted: dict[SegmentBucket, str] = {}

@@ -22,9 +22,11 @@ class ConsumerRegistration(NamedTuple):
     is_new: bool | None
 
     def demand(self, topic_id: int, subscription: str) -> bool:
-        """Return True if the call registered the consumer, False if the consumer was registered already.
+        """Return True if the call registered the consumer, False if the consumer was registered already. `topic_id`
+        and `subscription` appear in messages only.
 
-        Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being deleted.
+        Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being
+        deleted.
         """
         if self.topic_state is None:
             raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")

@@ -32,7 +32,9 @@ COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
 
 
 def for_each_metric(template: str, separator: str = ", ") -> str:
-    """Return a part of a query: the template once for each metric. {m} is the rate's column, {c} the counter's column."""
+    """Return a part of a query: the template once for each metric, joined by the separator. {m} stands for the
+    rate's column, {c} for the counter's column.
+    """
     return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, COUNTERS, strict=True))
 
 
@@ -67,8 +69,8 @@ class CounterSample:
 
 @dataclass(frozen=True, slots=True)
 class WindowLoad:
-    """Rates over a window, the latest instant that they use, the part of the window that was observed, and the source
-    that was read last.
+    """Rates over a window, the latest instant that they use and the part of the window that was observed (both in
+    milliseconds), and the source of the latest valid interval. Two values that differ only in the source are equal.
     """
 
     stats: LoadStats
@@ -90,22 +92,23 @@ class NoRate:
 def judge_counters(
     samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
 ) -> WindowLoad | NoRate | None:
-    """Return the rates of one segment over `(window_end_ms - window_ms, window_end_ms]`. None without an interval in the
-    window.
+    """Return the rates of one segment, per second, over `(window_end_ms - window_ms, window_end_ms]`, milliseconds
+    since the Unix epoch. Return NoRate if no interval of the reader that counts has a rate, because a counter
+    decreased each time; None without an interval that ends in the window.
 
     1. A series consists of the samples that one reader read from one source. Samples after the window's end do not
-       count; several samples of one series at one instant count as one, with the greatest value of each counter. The
-       order of arrival has no effect.
+       count; several samples of one series at one instant count as one, with the greatest value of each counter.
+       The order of arrival has no effect.
     2. Each pair of consecutive samples of one series is an interval. Its increase is the difference, counter by
        counter. A series' first sample is a base line and no increase: the counter may have counted for months.
-    3. An interval counts only if no counter decreased in it, and if no counter decreased in the interval before or
-       after it by more than a `MIN_DECREASE_RATIO`th of the increase. A smaller number does not show why it is smaller: the
-       broker may have reloaded the log, or two clocks may have been taken for one. A source that restarts has another
-       name and begins a new series.
+    3. An interval is valid only if no counter decreased in it, and if no counter decreased in the interval before
+       or after it by more than a `MIN_DECREASE_RATIO`th of the increase. A smaller number does not show why it is
+       smaller: the broker may have reloaded the log, or two clocks may have been taken for one. A source that
+       restarts has another name and begins a new series.
     4. The increase is spread evenly over its interval; the window gets the part that overlaps it.
-    5. The rate of a reader is the sum over intervals and sources, divided by the time observed: the sum of the
-       overlaps, at most the window. So the gap when a log changes its owner, or before a source that began inside the
-       window, is left out instead of counted as zero, and the owners' increases add up.
+    5. The rate of a reader is the sum over valid intervals and sources, divided by the time observed: the sum of
+       the overlaps, at most the window. So the gap when a log changes its owner, or before a source that began
+       inside the window, is left out instead of counted as zero, and the owners' increases add up.
     6. Rates of several readers are not added, because they read the same counters. The reader that observed most of
        the window counts; of several, the reader that read last, then the reader with the greatest name.
     """
@@ -129,22 +132,27 @@ class _Interval:
     before: CounterSample
     after: CounterSample
     increases: tuple[int, ...]
-    counts: bool
+    is_valid: bool
 
 
 class _Sum:
-    """The sums over the intervals of one reader, in the order of sources and instants."""
+    """The sums over the intervals of one reader. `read_last` counts every interval, `counted_last` and `totals` the
+    valid intervals only.
+    """
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms, self._overlaps_ms = window_ms, 0
         self.totals = [0.0, 0.0, 0.0, 0.0]
         self.counted_last = self.read_last = (0, "")
-        """Instant and source."""
+        """Instant in milliseconds, and source."""
 
     def add(self, interval: _Interval, window_start_ms: int) -> None:
+        """Add the part of the interval that lies after `window_start_ms`. An interval that is not valid changes
+        `read_last` only.
+        """
         end = (interval.after.instant_ms, interval.after.source)
         self.read_last = max(self.read_last, end)
-        if not interval.counts:
+        if not interval.is_valid:
             return
         overlap_ms = interval.after.instant_ms - max(interval.before.instant_ms, window_start_ms)
         share = overlap_ms / (interval.after.instant_ms - interval.before.instant_ms)
@@ -163,12 +171,14 @@ class _Sum:
 
 
 def _intervals(samples: Iterable[CounterSample]) -> Iterator[_Interval]:
-    """Yield the intervals of each series in the order of time."""
+    """Yield the intervals of each series, series by series, each in the order of time. Samples of one series at one
+    instant are merged to their greatest counters.
+    """
     merged: dict[tuple[str, str, int], CounterSample] = {}
     for sample in samples:
         key = (sample.reader, sample.source, sample.instant_ms)
-        other = merged.get(key)
-        merged[key] = sample if other is None else _greatest(other, sample)
+        earlier = merged.get(key)
+        merged[key] = sample if earlier is None else _greatest(earlier, sample)
     by_series = sorted(merged)
     for _, keys in groupby(by_series, key=lambda key: key[:2]):
         pairs = list(pairwise(merged[key] for key in keys))
@@ -176,11 +186,13 @@ def _intervals(samples: Iterable[CounterSample]) -> Iterator[_Interval]:
         padded = [(), *increases, ()]
         for index, ((before, after), increase) in enumerate(zip(pairs, increases, strict=True)):
             neighbours = [adjacent for adjacent in (padded[index], padded[index + 2]) if adjacent]
-            yield _Interval(before, after, increase, _counts(increase, neighbours))
+            yield _Interval(before, after, increase, _is_valid(increase, neighbours))
 
 
-def _counts(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]]) -> bool:
-    """Return True if no counter decreased in this interval, nor by too much in an adjacent interval."""
+def _is_valid(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]]) -> bool:
+    """Return True if the interval is valid: no counter decreased in it, and none decreased in a neighbour by more
+    than a `MIN_DECREASE_RATIO`th of this interval's increase.
+    """
     decreases = [max(0, *(-change for change in changes)) for changes in zip(*neighbours, strict=True)]
     return all(
         increase >= 0 and increase // MIN_DECREASE_RATIO >= decrease

@@ -119,15 +119,15 @@ class Recut:
 Decision = Split | Merge | Rebucket | Recut
 
 
-def sealed_by(act: Decision) -> tuple[int, ...]:
+def sealed_by(action: Decision) -> tuple[int, ...]:
     """Return the ids of the segments that the action seals."""
-    match act:
+    match action:
         case Merge(left_id, right_id):
             return left_id, right_id
         case Recut(segment_ids):
             return segment_ids
         case _:
-            return (act.segment_id,)
+            return (action.segment_id,)
 
 
 COLD = "cold"
@@ -137,15 +137,19 @@ CONSUMER_COUNT = "consumer-count"
 
 
 def is_for_consumers(kind: str, reason: str) -> bool:
-    """Return True for an operation that gives consumers places."""
+    """Return True for an operation that gives consumers places: every rebucket, and a reshape with the reason
+    `consumer-count`.
+    """
     return kind == "rebucket" or reason == CONSUMER_COUNT
 
 
-def lane_of(act: Decision) -> Lane:
-    """Return the lane that chose the action."""
-    if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):
+def lane_of(action: Decision) -> Lane:
+    """Return the lane that chose the action. A recut belongs to the merge lane if its reason is `cold`, otherwise
+    to the load lane.
+    """
+    if isinstance(action, Merge) or (isinstance(action, Recut) and action.reason == COLD):
         return Lane.MERGE
-    return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == CONSUMER_COUNT else Lane.LOAD
+    return Lane.CONSUMER if isinstance(action, Rebucket) or action.reason == CONSUMER_COUNT else Lane.LOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +194,8 @@ class Evaluation:
     proposals: tuple[Decision, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """Return the evaluation as JSON values; each action has its `kind`."""
-        actions = [{"kind": type(act).__name__.lower()} | _document(act) for act in self.decisions]
+        """Return the evaluation as JSON values; each action has its `kind`. The proposals are left out."""
+        actions = [{"kind": type(action).__name__.lower()} | _document(action) for action in self.decisions]
         return {
             "decisions": actions,
             "refusals": [refusal.to_document() for refusal in self.refusals],
@@ -199,11 +203,14 @@ class Evaluation:
         }
 
     def to_json(self) -> str:
-        """Return the canonical text: sorted keys, no spaces, integral numbers as integers."""
+        """Return the document as canonical text: sorted keys, no spaces, integral numbers as integers."""
         return json.dumps(self.to_document(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _document(value: Decision | Refusal) -> dict[str, Any]:
+    """Return the fields as JSON values by name, without fields that are None. A float becomes an integer or a text
+    as in `write_parameter`.
+    """
     pairs = ((name, getattr(value, name)) for name in value.__slots__)
     return {
         name: write_parameter(field_value) if isinstance(field_value, float) else field_value

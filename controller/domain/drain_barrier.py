@@ -22,18 +22,20 @@ def candidates(
     drained. Without `parents_block` a segment does not wait for its ancestors; this serves readers that prefer a
     short delay to the order of a key.
     """
-    done = frozenset(drained)
-    free = clear(layout, done) if parents_block else layout.segments
-    ready = [layout.segments[i] for i in free if layout.segments[i].is_active or i not in done]
+    drained_ids = frozenset(drained)
+    free_ids = clear(layout, drained_ids) if parents_block else layout.segments
+    ready = [layout.segments[i] for i in free_ids if layout.segments[i].is_active or i not in drained_ids]
     return tuple(sorted(ready, key=lambda s: (s.hash_range.start, s.hash_range.end, s.segment_id)))
 
 
-def clear(layout: SegmentGraph, done: Collection[int]) -> frozenset[int]:
-    """Return the ids of the segments whose ancestors are all drained or pruned. `done` contains the ids of drained segments."""
+def clear(layout: SegmentGraph, drained: Collection[int]) -> frozenset[int]:
+    """Return the ids of the segments whose ancestors are all drained or pruned. `drained` contains the ids of
+    drained segments.
+    """
     clear_ids: set[int] = set()
     # One pass in ascending order suffices, because the id of a parent is lower than the ids of its children.
     for segment_id in sorted(layout.segments):
         parents = [i for i in layout.segments[segment_id].parent_ids if i in layout.segments]
-        if all(i in clear_ids and i in done for i in parents):
+        if all(i in clear_ids and i in drained for i in parents):
             clear_ids.add(segment_id)
     return frozenset(clear_ids)

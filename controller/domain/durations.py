@@ -27,7 +27,9 @@ def is_duration(text: str) -> bool:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that the text names. Raises InvalidInput."""
+    """Return the duration that the text names: up to six digits and a unit (min, h, d, w). Raises InvalidInput for
+    other texts.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
         raise InvalidInput(f"{shown(text)} is not a duration; write a number and a unit (90min, 12h, 7d, 2w)")

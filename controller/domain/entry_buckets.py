@@ -14,7 +14,9 @@ from itertools import pairwise
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
 
 DEFAULT_BUCKET_BUDGET = 4
+"""Default number of entry buckets that the segments of a topic share."""
 DEFAULT_MAX_BUCKETS = 1024
+"""Default maximum number of entry buckets of one segment."""
 MOST_UNITS = 64
 """Maximum number of ownership units of one segment. A reader has a connection, or a part of a cursor, for each unit that
 the reader owns, and a segment does not justify a thousand of them. Stored owners, and positions that applications
@@ -95,13 +97,14 @@ def ownership_units(splits: Sequence[int]) -> tuple[HashRange, ...]:
 
 def owners(bucket_count: int, consumers: Collection[str]) -> dict[str, range]:
     """Return the bucket indexes of each consumer, as Pulsar's dispatcher assigns them: by name, in equal runs.
+    Empty without a consumer.
 
     Consumer j of k owns `floor(j*N/k) .. floor((j+1)*N/k)-1`; with k > N some consumers own no bucket. The order in
     which the consumers arrived has no effect.
     """
     names = sorted(set(consumers))
-    share = len(names)
+    consumer_count = len(names)
     return {
-        name: range(index * bucket_count // share, (index + 1) * bucket_count // share)
+        name: range(index * bucket_count // consumer_count, (index + 1) * bucket_count // consumer_count)
         for index, name in enumerate(names)
     }

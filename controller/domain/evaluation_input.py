@@ -1,7 +1,7 @@
-"""Situation: the evaluation input, all data that one decision may use, as one value with a canonical text.
+"""The evaluation input: all data that one decision may use, as one value with a canonical text.
 
-The decision log stores the text together with the code version, so every decision can be replayed: the input that is
-read back gives the identical evaluation. The callers collect the parts: the autoscaler, a replay, a test.
+The decision log stores the text together with the code version, so every decision can be replayed: the input that
+is read back gives the identical evaluation. The callers collect the parts: the autoscaler, a replay, a test.
 """
 
 from __future__ import annotations
@@ -140,16 +140,18 @@ class EvaluationInput:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def _optional_fields(self, active: Sequence[Segment]) -> dict[str, Any]:
-        """Return the fields of the document that only some inputs have."""
+        """Return the fields of the document that only some inputs have. A field that has its default is left out."""
         ids = [segment.segment_id for segment in active]
-        left = self.reconnections_left
+        reconnections_left = self.reconnections_left
         values: dict[str, Any] = {
             "foreign_controller": self.foreign_controller or None,
             "is_held": self.is_held or None,
             "consumers_changed_at": self.consumers_changed_at,
             "clients": self.clients or None,
             "producers": self.producers or None,
-            "reconnections_left": None if left is None else write_parameter(float(left)),
+            "reconnections_left": None
+            if reconnections_left is None
+            else write_parameter(float(reconnections_left)),
             "strikes": {str(i): n for i in ids if (n := self.strikes.get(i, 0))} or None,
             "kept": {str(i): list(self.kept[i]) for i in ids if i in self.kept} or None,
             "sketches": {
@@ -171,8 +173,9 @@ class EvaluationInput:
         """Return the input that `to_json` wrote; decisions on it are identical.
 
         Bucket boundaries are restored with equal widths (only their number affects decisions), and sealed segments
-        that no decision reads are missing. Raises InvalidInput for a value of a wrong kind, and Python's errors for a
-        text of another structure.
+        that no decision reads are missing. Under `strict_pulsar` sealed ancestors have the range 0000-0000, which
+        no decision reads. Raises InvalidInput for a value of a wrong kind, InvalidPolicy for a policy with an
+        unknown parameter, and Python's errors for a text of another structure.
         """
         document = json.loads(text)
         return cls(
@@ -218,6 +221,7 @@ class EvaluationInput:
 
 
 def _write_segment(segment: Segment, with_age: bool) -> dict[str, Any]:
+    """Return the segment as JSON values. `with_age`: True to add its creation time."""
     age = {"created_at": segment.created_at_ms} if with_age else {}
     return age | {
         "id": segment.segment_id,
@@ -260,17 +264,17 @@ _WHY_UNREADABLE = "unreadable"
 
 
 def _write_policy(policy: AutoScalePolicy) -> dict[str, Any]:
-    why = {_WHY_UNREADABLE: policy.why} if isinstance(policy, UnreadablePolicy) else {}
-    return {**policy.to_document(), **why}
+    reason = {_WHY_UNREADABLE: policy.why} if isinstance(policy, UnreadablePolicy) else {}
+    return {**policy.to_document(), **reason}
 
 
 def _read_policy(document: Mapping[str, Any]) -> AutoScalePolicy:
     if _WHY_UNREADABLE not in document:
         return AutoScalePolicy.from_document(document)
-    why = document[_WHY_UNREADABLE]
-    if not isinstance(why, str):
-        raise InvalidInput(f"{_WHY_UNREADABLE} = {shown(why)}; give a text")
-    return UnreadablePolicy(why=why)
+    reason = document[_WHY_UNREADABLE]
+    if not isinstance(reason, str):
+        raise InvalidInput(f"{_WHY_UNREADABLE} = {shown(reason)}; give a text")
+    return UnreadablePolicy(why=reason)
 
 
 def _write_stats(stats: LoadStats) -> list[Any]:

@@ -1,9 +1,10 @@
-"""`decide` evaluates an input and returns actions and refusals. The function is pure, so every decision can be replayed.
+"""`decide` evaluates an input and returns actions and refusals. The function is pure, so every decision can be
+replayed.
 
-This module checks what applies to every topic: whether the policy is enabled and valid, and whether another
-controller decides for the topic. Then the policy's profile decides: `adaptive`, or `pip483`, which gives Pulsar 5's
-answers (PIP-483, PIP-486) with deliberate differences. `strict_pulsar` turns off all of these differences but the
-last:
+This module checks what applies to every topic: whether the policy is enabled and valid, whether another controller
+decides for the topic, whether the topic is held, and which actions need an approval. Then the policy's profile
+decides: `adaptive`, or `pip483`, which gives Pulsar 5's answers (PIP-483, PIP-486) with deliberate differences.
+`strict_pulsar` turns off all of these differences except the last, a split where consumers cannot share a segment:
 
 - A segment of width 1 is refused, and the next candidate is tried.
 - Coldness is a sum of rate ÷ threshold, not of raw rates.
@@ -14,8 +15,8 @@ last:
 - Entry buckets that no consumer needs are given up after a while.
 - If consumers cannot share a segment, the rule of PIP-486 that no merge may leave a consumer without a place counts
   segments instead of buckets.
-- In this case, the consumer lane also splits where Pulsar would give a segment more buckets, which no consumer could
-  use.
+- If consumers cannot share a segment, the consumer lane also splits where Pulsar would give a segment more buckets,
+  which no consumer could use.
 
 Ties are resolved by range, in the consumer lane by id. The consumer lane splits at the midpoint. The autoscaler
 performs the actions.
@@ -26,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from controller.domain.approvals import ApprovalGate, asks
+from controller.domain.approvals import ApprovalGate, requires_approvals
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.lanes.evaluation_context import EvaluationContext
@@ -38,8 +39,8 @@ _UNKNOWN = "none-1"  # the version if the policy names an unknown profile
 
 
 def code_version(policy: AutoScalePolicy) -> str:
-    """Return the version of the rules that apply under this policy, as the decision log stores it. A profile raises its
-    version whenever the same input could give another result.
+    """Return the version of the rules that apply under this policy, as the decision log stores it; `none-1` for an
+    unknown profile. A profile raises its version whenever the same input could give another result.
     """
     profile = PROFILES_BY_NAME.get(policy.profile)
     return _UNKNOWN if profile is None else profile.code_version
@@ -49,10 +50,13 @@ ALL_LANES = frozenset(Lane)
 
 
 def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
-    """Return the evaluation of one topic. Never raises for an invalid policy, which counts as disabled.
+    """Return the evaluation of one topic.
 
-    Every segment above its capacity, and every run of neighbours with spare capacity, that is left unchanged has a
-    refusal. A lane that is not evaluated contributes nothing, and `valid_until` refers to the evaluated lanes.
+    A topic whose policy is disabled or invalid, for which another controller decides, or that is held, has no
+    action. Its refusals name no segment and say why: one refusal, or for an invalid policy one for each broken
+    rule. Otherwise every segment above its capacity, and every run of neighbours with spare capacity, that is left
+    unchanged has a refusal. Actions that need an approval are refused, and returned as `proposals` if none was
+    requested. A lane that is not evaluated contributes nothing, and `valid_until` refers to the evaluated lanes.
     """
     policy = situation.policy
     if not policy.enabled:
@@ -64,39 +68,42 @@ def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> E
     broken_rules = _violations(_PolicyIdentity(policy))
     if broken_rules:
         return Evaluation(refusals=tuple(map(_violation_refusal, broken_rules)))
-    if asks(policy):
+    if requires_approvals(policy):
         return _with_approvals(situation, lanes)
-    ground = EvaluationContext(situation)
-    decisions = PROFILES_BY_NAME[policy.profile].answer(ground, lanes)
-    return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
+    context = EvaluationContext(situation)
+    decisions = PROFILES_BY_NAME[policy.profile].answer(context, lanes)
+    return Evaluation(decisions, tuple(context.refusals), context.valid_until)
 
 
 MOST_ROUNDS = 32
-"""Maximum number of times that a profile decides with the segments of held actions excluded; the remaining actions wait
-for the next evaluation.
+"""Maximum number of times that a profile decides with the segments of held actions excluded. If the last of them
+holds actions again, other segments wait for the next evaluation.
 """
 
 
 def _with_approvals(situation: EvaluationInput, lanes: Collection[Lane]) -> Evaluation:
-    """Return the profile's evaluation without the actions that need an approval, and with the actions that the profile
-    chooses elsewhere in the topic meanwhile.
+    """Return the evaluation under a policy that requires approvals. If actions are held, the profile decides again
+    without their segments, until it chooses no action that must be held, at most `MOST_ROUNDS` times.
+
+    The decisions are those of the last round without the held actions. Each held action has a refusal. The
+    evaluation is valid until the earliest end of validity of any round or approval.
     """
     profile = PROFILES_BY_NAME[situation.policy.profile]
     approvals = ApprovalGate(situation.policy, situation.approvals, situation.now)
     ends: list[int | None] = []
     rounds = 0
     while True:
-        ground = EvaluationContext(situation, approvals.held)
-        chosen = profile.answer(ground, lanes)
-        decisions = tuple(act for act in chosen if not approvals.holds(act))
-        ends += (ground.valid_until, approvals.until)
+        context = EvaluationContext(situation, approvals.held)
+        chosen = profile.answer(context, lanes)
+        decisions = tuple(action for action in chosen if not approvals.hold_unless_approved(action))
+        ends += (context.valid_until, approvals.until)
         rounds += 1
         if len(decisions) == len(chosen) or rounds == MOST_ROUNDS:
             break
-    held_refusals = approvals.refusals(ground.refusals)
+    held_refusals = approvals.refusals(context.refusals)
     ends += (refusal.not_before for refusal in held_refusals)
     until = min((end for end in ends if end is not None), default=None)
-    return Evaluation(decisions, (*ground.refusals, *held_refusals), until, tuple(approvals.proposals))
+    return Evaluation(decisions, (*context.refusals, *held_refusals), until, tuple(approvals.proposals))
 
 
 class _PolicyIdentity:
@@ -122,8 +129,8 @@ def _violations(identity: _PolicyIdentity) -> tuple[Violation, ...]:
 
 
 def _violation_refusal(violation: Violation) -> Refusal:
-    """Return the refusal with the parameter and its value; if the value is not a number, with the sentence in place of
-    the parameter.
+    """Return the refusal with the parameter, its value and its bound; if the value is not a number, with the
+    sentence of the violation in place of the parameter.
     """
     number = _number(violation.value)
     return Refusal(
@@ -137,6 +144,7 @@ def _violation_refusal(violation: Violation) -> Refusal:
 
 
 def _number(value: object) -> float | None:
+    """Return the value if it is a number that fits into a float, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or misfit(value, float) is not None:
         return None
     return value

@@ -6,7 +6,7 @@ import re
 
 _ACTIVE_IN_MARKDOWN = re.compile(r"[\\<`]|\](?=[(\[:])")
 _LONGEST = 80
-"""Maximum number of characters of a value in a message; a longer value is cut."""
+"""Maximum number of characters of a value in a message before the value is cut."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -29,8 +29,9 @@ def in_markdown(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return `repr(value)`, cut to 80 characters. Never raises for a value that JSON can hold, including integers of any
-    length and lists of any depth.
+    """Return `repr(value)` for a message. A longer text is cut to its first 60 characters and its length is added.
+    A value that is nested too deeply, or an integer with too many digits to write, is described instead. Never
+    raises for a value that JSON can hold.
     """
     try:
         text = repr(value)
@@ -46,7 +47,9 @@ def shown(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return the duration as text, in the largest unit of which there are at least two."""
+    """Return the duration as text, in the largest unit of which there are at least two (days, hours, minutes),
+    rounded to whole units; otherwise in seconds.
+    """
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -15,7 +15,9 @@ from controller.domain.segment_graph import SegmentGraph
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
-    """Answer about the shut gates of one subscription, by segment id, ascending."""
+    """The shut gates of one subscription that may be opened, and the segments that hold the others back, by segment
+    id, ascending.
+    """
 
     may_open: tuple[int, ...]
     """Shut gates of segments whose ancestors are all drained."""
@@ -28,11 +30,13 @@ class GatePlan:
 def plan(layout: SegmentGraph, drained: Collection[int], shut: Collection[int]) -> GatePlan:
     """Return which of the `shut` gates may be opened, and which sealed segments hold the others back.
 
-    `layout` has every unread segment and what descends from it. A segment that is absent is drained or pruned, and so is everything
-    above it. `drained` names sealed segments.
+    `layout` has every unread segment and its descendants. A segment that is absent is drained or pruned, and so are
+    its ancestors. `drained` contains ids of sealed segments, `shut` ids of segments whose gate is shut.
     """
-    done, closed = frozenset(drained), frozenset(shut)
-    clear = drain_barrier.clear(layout, done)
-    held_back = closed & (layout.segments.keys() - clear)
-    above = layout.ancestors_of(parent for i in held_back for parent in layout.segments[i].parent_ids)
-    return GatePlan(tuple(sorted(closed - held_back)), tuple(sorted((above & clear) - done - closed)))
+    drained_ids, closed_ids = frozenset(drained), frozenset(shut)
+    unblocked = drain_barrier.clear(layout, drained_ids)
+    blocked = closed_ids & (layout.segments.keys() - unblocked)
+    ancestors = layout.ancestors_of(parent for i in blocked for parent in layout.segments[i].parent_ids)
+    return GatePlan(
+        tuple(sorted(closed_ids - blocked)), tuple(sorted((ancestors & unblocked) - drained_ids - closed_ids))
+    )

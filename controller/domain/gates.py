@@ -17,6 +17,10 @@ class GateState(StrEnum):
     """The rate and the barrier are in place, and the cursor is before the barrier. No message of an application is
     delivered.
     """
+    SPENT = "spent"
+    """Closed, but consumers were sent several entries of the barrier since a server loaded the log. A few more, and a message of an
+    application would follow; the gate has to be closed again.
+    """
     OPEN = "open"
     """The rate is not set. Messages are delivered."""
     BREACHED = "breached"
@@ -25,6 +29,11 @@ class GateState(StrEnum):
 
     A gate is also BREACHED briefly while it is closed for the first time, and while it is opened.
     """
+
+    @property
+    def is_shut(self) -> bool:
+        """True if the rate holds messages back."""
+        return self is not GateState.OPEN
 
 
 class FenceState(StrEnum):

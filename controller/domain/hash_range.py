@@ -20,7 +20,7 @@ MAX_HASH = RING_SIZE - 1
 
 
 def hexadecimal(point: int) -> str:
-    """Return a point of the ring as text, `0x8000`. A value far outside the ring is shortened."""
+    """Return a point of the ring as text, `0x8000`. A value beyond 64 bits is shortened."""
     return f"{point:#06x}" if abs(point) <= MOST else shown(point)
 
 
@@ -84,15 +84,15 @@ class HashRange:
         return HashRange(self.start, at - 1), HashRange(at, self.end)
 
     def cut_many(self, points: Sequence[int]) -> tuple[HashRange, ...]:
-        """Return the parts between strictly ascending cut points. A cut point is the first hash of a part; without cut
-        points the range stays whole.
+        """Return the parts between strictly ascending cut points. A cut point is the first hash of a part; without
+        cut points the range stays whole. Raises InvalidRange for a cut point that divides no part.
         """
         parts: list[HashRange] = []
-        rest = self
+        remainder = self
         for at in points:
-            low, rest = rest.cut(at)
+            low, remainder = remainder.cut(at)
             parts.append(low)
-        return (*parts, rest)
+        return (*parts, remainder)
 
     def divide(self, parts: int) -> tuple[HashRange, ...]:
         """Return `parts` ranges of equal width; the last takes the remainder, as when Pulsar creates a topic.
@@ -138,7 +138,7 @@ class HashRange:
     @classmethod
     def parse(cls, text: str) -> HashRange:
         """Return the range that `str(range)` wrote: two four-digit lower-case hex numbers with a hyphen. Raises
-        InvalidRange.
+        InvalidRange for another text, and for a start above the end.
         """
         match = _TEXT.fullmatch(text)
         if match is None:

@@ -33,9 +33,11 @@ once for messages without a key.
 
 
 def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], counted: Mapping[str, int]) -> int:
-    """Return the number of messages in a request. `counted`: messages by producer of the topic since the last landing.
+    """Return the number of messages in a request. `topic` and `producer` are names for messages. `counted`:
+    messages by producer of the topic since the last landing.
 
-    Raises InvalidInput for counts that a producer cannot have, and for more producers than a topic may have.
+    Raises InvalidInput for counts that a producer cannot have (more than `REQUEST_HASHES` hashes, or more than
+    `PRODUCER_MESSAGES` together with `counted`), and for more than `PRODUCERS` producers of a topic.
     """
     hashes = sum(count[1] for count in counts)
     if hashes > REQUEST_HASHES:
@@ -58,7 +60,10 @@ def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], count
 
 
 def by_segment(segments: Sequence[Segment], counts: Sequence[KeyCount]) -> dict[int, list[KeyCount]]:
-    """Return the counts that overlap each segment, by index. The segments tile the ring, in the order of their ranges."""
+    """Return the counts that overlap each segment, by the segment's index in `segments`; a segment without a count
+    is left out. A count that overlaps several segments is in the list of each, undivided. The segments tile the
+    ring, in the order of their ranges.
+    """
     starts = [segment.hash_range.start for segment in segments]
     by_index: dict[int, list[KeyCount]] = {}
     for count in counts:

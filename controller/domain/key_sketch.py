@@ -15,6 +15,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.split_points.fewest import Bin
 
 MOST_BINS = 1_024
+"""Maximum number of bins of a histogram."""
 
 
 def bin_count(hash_range: HashRange) -> int:
@@ -23,7 +24,7 @@ def bin_count(hash_range: HashRange) -> int:
 
 
 def bin_starts(hash_range: HashRange, bins: int) -> list[int]:
-    """Return the first hash of each bin; the widths differ by at most one."""
+    """Return the first hash of each of `bins` bins of the range; the widths differ by at most one."""
     return [hash_range.start, *hash_range.equal_cuts(bins)]
 
 
@@ -41,8 +42,8 @@ def count_hashes(hash_range: HashRange, hashes: Iterable[int]) -> list[int]:
 
 
 def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[int, int, float]]) -> None:
-    """Add counts (first hash, number of hashes, messages) to the bins of a range. Hashes outside the range are ignored;
-    the messages of a count are spread evenly over its hashes.
+    """Add counts (first hash, number of hashes, messages) to `bins`, the histogram of the range, in place. The
+    messages of a count are spread evenly over its hashes; the part outside the range is ignored.
     """
     width = hash_range.width
     starts = [*bin_starts(hash_range, len(bins)), hash_range.end + 1]
@@ -58,7 +59,9 @@ def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[
 
 
 def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list[Bin]:
-    """Return the load of the segment, distributed as in the histogram; evenly if the histogram is empty."""
+    """Return `load` divided among the bins of the segment in proportion to the histogram; evenly if the histogram
+    has no messages.
+    """
     total = sum(sketch)
     shares = [messages / total for messages in sketch] if total > 0 else [1 / len(sketch)] * len(sketch)
     return [
@@ -68,7 +71,8 @@ def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list
 
 
 def share_within(hash_range: HashRange, sketch: Sequence[float], part: HashRange) -> float | None:
-    """Return the share (0..1) of the load that lies within a part of the range; the two ranges overlap.
+    """Return the share (0..1) of the load that lies within a part of the range. The two ranges must overlap, and
+    the histogram must contain messages.
 
     None if the histogram is too coarse to tell: the part lies within one bin of several hashes.
     """

@@ -73,7 +73,8 @@ class SegmentLayout(SegmentGraph):
     @classmethod
     def from_selection(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
         """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not
-        selected are left out, as `prune` does; children are derived from parents.
+        selected are left out, as in `prune`; the children of a segment are derived from the parents of the others,
+        whatever its own `child_ids`.
         """
         selected = {segment.segment_id: segment for segment in segments}
         children: dict[int, list[int]] = {}
@@ -94,34 +95,35 @@ class SegmentLayout(SegmentGraph):
         )
 
     def split(self, segment_id: int, now: int, at: int | Sequence[int] | None = None) -> Self:
-        """Return the layout after sealing one segment in favour of two or more; parameters and errors as in
-        `plan_split`.
+        """Return the next layout: one segment is sealed, and two or more segments take over its range. Parameters
+        and errors as in `plan_split`.
         """
         return self.apply(plan_split(self, segment_id, at), now)
 
     def merge(self, a: int, b: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Self:
-        """Return the layout after sealing two neighbours in favour of one over their union; parameters and errors as in
-        `plan_merge`.
+        """Return the next layout: two neighbours are sealed, and one segment takes over their range. Parameters and
+        errors as in `plan_merge`.
         """
         return self.apply(plan_merge(self, a, b, max_buckets), now)
 
     def rebucket(
         self, segment_id: int, bucket_count: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS
     ) -> Self:
-        """Return the layout after sealing a segment in favour of one with other entry buckets; parameters and errors as
-        in `plan_rebucket`.
+        """Return the next layout: a segment is sealed, and a segment with other entry buckets takes over its range.
+        Parameters and errors as in `plan_rebucket`.
         """
         return self.apply(plan_rebucket(self, segment_id, bucket_count, max_buckets), now)
 
     def apply(self, plan: Reshape, now: int) -> Self:
-        """Return the layout after a planned reshape."""
+        """Return the layout after a planned reshape. Raises the errors of `reshape.validate`."""
         return self.reshape(plan.parent_ids, plan.children, now)
 
     def reshape(self, parent_ids: Sequence[int], children: Sequence[ChildPlan], now: int) -> Self:
-        """Seal the parents and let the children take over their range, in one epoch. Return that layout.
+        """Return the layout of the next epoch, in which the parents are sealed and the children take over their
+        range.
 
-        A child's parents are exactly the sealed segments that the child overlaps, in the order given. Raises
-        SegmentNotFound or InvalidLayoutChange as `reshape.validate` does.
+        A child's parents are exactly the sealed segments that the child overlaps, in the order of `parent_ids`.
+        Raises SegmentNotFound or InvalidLayoutChange as `reshape.validate` does.
         """
         validate(self, parent_ids, children)
         epoch = self.epoch + 1
@@ -130,7 +132,7 @@ class SegmentLayout(SegmentGraph):
         depths = {
             own_parents: self.child_merge_depth(own_parents) for own_parents in set(parents_of.values())
         }
-        heirs: dict[int, list[int]] = {segment_id: [] for segment_id in parent_ids}
+        children_of: dict[int, list[int]] = {segment_id: [] for segment_id in parent_ids}
         for plan in children:
             own_parents = parents_of[plan.segment_id]
             segments[plan.segment_id] = Segment(
@@ -143,8 +145,8 @@ class SegmentLayout(SegmentGraph):
                 merge_depth=depths[own_parents],
             )
             for segment_id in own_parents:
-                heirs[segment_id].append(plan.segment_id)
-        for segment_id, child_ids in heirs.items():
+                children_of[segment_id].append(plan.segment_id)
+        for segment_id, child_ids in children_of.items():
             segments[segment_id] = replace(
                 self.segments[segment_id],
                 state=SegmentState.SEALED,
@@ -160,7 +162,7 @@ class SegmentLayout(SegmentGraph):
         order, as in Pulsar.
 
         Stored merge depths remain. Relatives on either side of a pruned segment no longer reach each other. Raises
-        InvalidLayoutChange for an active segment.
+        SegmentNotFound for an unknown segment, InvalidLayoutChange for an active one.
         """
         pruned = self.segment(segment_id)
         if pruned.is_active:
@@ -178,13 +180,15 @@ class SegmentLayout(SegmentGraph):
         return type(self)(self.epoch + 1, self.next_segment_id, segments)
 
     def to_metadata(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON record of PIP-468; `extra` (as returned by `metadata_extras`) is written back unchanged."""
+        """Return the JSON record of PIP-468. The fields of `extra` that are not the layout's (see
+        `metadata_extras`) are written back unchanged.
+        """
         return layout_metadata.write(self, extra or {})
 
     @classmethod
     def from_metadata(cls, document: Mapping[str, Any]) -> Self:
-        """Return the layout in a record of `to_metadata` or of Pulsar. Unknown fields are ignored, and invariants are
-        not checked.
+        """Return the layout in a record of `to_metadata` or of Pulsar. Unknown fields are ignored, and invariants
+        are not checked. Raises InvalidInput for a record that cannot be read.
         """
         graph = layout_metadata.read(document)
         return cls(graph.epoch, graph.next_segment_id, graph.segments)
@@ -192,15 +196,15 @@ class SegmentLayout(SegmentGraph):
     def _parents_of(
         self, parent_ids: Sequence[int], children: Sequence[ChildPlan]
     ) -> dict[int, tuple[int, ...]]:
-        """Return the parents that each child overlaps, in the order given. Takes one search per child and one step per
-        link.
+        """Return the parents that each child overlaps, by the child's id, in the order of `parent_ids`. Takes one
+        search per child and one step per link.
         """
         by_range = sorted(parent_ids, key=lambda segment_id: self.segments[segment_id].hash_range)
         starts = [self.segments[segment_id].hash_range.start for segment_id in by_range]
-        order = {segment_id: index for index, segment_id in enumerate(parent_ids)}
+        position_of = {segment_id: index for index, segment_id in enumerate(parent_ids)}
         overlapping = {}
         for plan in children:
             first = bisect_right(starts, plan.hash_range.start) - 1
             end = bisect_right(starts, plan.hash_range.end)
-            overlapping[plan.segment_id] = tuple(sorted(by_range[first:end], key=order.__getitem__))
+            overlapping[plan.segment_id] = tuple(sorted(by_range[first:end], key=position_of.__getitem__))
         return overlapping

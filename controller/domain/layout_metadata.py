@@ -28,7 +28,9 @@ def metadata_extras(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a layout, with the fields of `extra` (as returned by `metadata_extras`) added."""
+    """Return the record of a layout as JSON values. The fields of `extra` are added, except those of a layout;
+    `properties` is empty if `extra` has none.
+    """
     return {
         "properties": {},
         **metadata_extras(extra),
@@ -39,8 +41,8 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: Mapping[str, Any]) -> SegmentGraph:
-    """Return the layout in a record; unknown fields are ignored. Raises InvalidInput, which names the field that cannot
-    be read.
+    """Return the layout in a record. Unknown fields are ignored; the merge depth of a segment without `mergeDepth`
+    is computed. Raises InvalidInput for a field that cannot be read, and for a segment under the key of another.
     """
     try:
         epoch, next_segment_id = (whole(document[name], name) for name in ("epoch", "nextSegmentId"))
@@ -82,8 +84,8 @@ def _write_segment(segment: Segment) -> dict[str, Any]:
 
 
 def _read_segment(record: Mapping[str, Any]) -> Segment:
-    """Return the segment in a record. The state decides whether there is a seal, because PIP-468's text has epoch 0 for
-    an active segment and Pulsar's code -1.
+    """Return the segment in a record. The state decides whether there is a seal, because PIP-468's text has epoch 0
+    for an active segment and Pulsar's code -1. Raises InvalidInput for a record that cannot be read.
     """
     try:
         state = SegmentState(record["state"])
@@ -114,7 +116,9 @@ _LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999, and of Python's
 
 
 def _instant(record: Mapping[str, Any], name: str) -> int:
-    """Return milliseconds since the Unix epoch; 0 if the time is unknown, which Pulsar writes as -1 or leaves out."""
+    """Return milliseconds since the Unix epoch; 0 if the time is unknown, which Pulsar writes as -1 or leaves out.
+    Raises InvalidInput for a time after the year 9999.
+    """
     return max(0, whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
 
 

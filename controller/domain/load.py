@@ -18,7 +18,9 @@ METRICS = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")
 """The four metrics in Pulsar's order, which resolves ties."""
 
 DEFAULT_WINDOW_MS = 60_000
+"""Default length of the window over which rates are computed, in milliseconds."""
 DEFAULT_CHANGE_THRESHOLD = 0.25
+"""Default relative change of a rate above which its record is rewritten."""
 
 FLOOR_FRACTION = 0.01
 """Fraction of a metric's merge threshold below which a change is noise: 10 messages/s with the defaults."""
@@ -87,14 +89,14 @@ class LoadUpdate:
 def is_material_change(
     last: LoadStats, current: LoadStats, threshold: float = DEFAULT_CHANGE_THRESHOLD
 ) -> bool:
-    """Return True if any rate changed by more than `threshold`, relative to the rate last written. This is Pulsar's
-    rule.
+    """Return True if any rate changed by more than `threshold` (0.25: a quarter), relative to the rate last
+    written. This is Pulsar's rule.
 
     The comparison is strict; from 0 any other rate is a change.
     """
     return any(
-        abs(now - was) / was > threshold if was else now != 0
-        for was, now in zip(last.rates, current.rates, strict=True)
+        abs(after - before) / before > threshold if before else after != 0
+        for before, after in zip(last.rates, current.rates, strict=True)
     )
 
 
@@ -107,15 +109,16 @@ def next_record(
     *,
     strict_pulsar: bool = False,
 ) -> LoadUpdate:
-    """Return the record to keep after observing `stats`. The aggregation applies this rule only.
+    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. The
+    aggregation applies this rule only. `must_write` is True if the rates or `cold_since` changed.
 
-    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more than
-    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a split or
-    merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since` starts at the
-    first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
-    mergeable; changed thresholds restart it unless the record is cold under them as well. Missing observations do not
-    end it: the evaluator treats a segment without observations as stale. An observation older than the record's
-    changes nothing.
+    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more
+    than `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a
+    split or merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since`
+    starts at the first cold observation and survives any change that stays cold, so a nearly idle segment with
+    jitter becomes mergeable; changed thresholds restart it unless the record is cold under them as well. Missing
+    observations do not end it: the evaluator treats a segment without observations as stale. An observation older
+    than the record's changes nothing.
 
     With `strict_pulsar` the rates are written only if one of them changed materially, by however little.
 
@@ -134,24 +137,28 @@ def next_record(
         stays_cold = previous.cold_since is not None and thresholds.is_cold(previous.stats)
         cold_since = previous.cold_since if stays_cold else observed_at
     if strict_pulsar:
-        is_news = is_material_change(previous.stats, stats, change_threshold)
+        must_rewrite = is_material_change(previous.stats, stats, change_threshold)
     else:
-        is_news = _is_news(previous.stats, stats, thresholds, change_threshold)
-    if is_news or not previous.stats.are_rates:
+        must_rewrite = _must_rewrite(previous.stats, stats, thresholds, change_threshold)
+    if must_rewrite or not previous.stats.are_rates:
         return LoadUpdate(LoadRecord(stats, observed_at, cold_since, observed_at), True)
     record = LoadRecord(previous.stats, previous.modified_at, cold_since, observed_at)
     return LoadUpdate(record, cold_since != previous.cold_since)
 
 
-def _is_news(
-    last: LoadStats, current: LoadStats, thresholds: LoadThresholds, change_threshold: float
+def _must_rewrite(
+    written: LoadStats, observed: LoadStats, thresholds: LoadThresholds, change_threshold: float
 ) -> bool:
-    """Return True if a rate crossed a threshold, or changed by more than noise."""
-    limits = zip(last.rates, current.rates, thresholds.split.rates, thresholds.merge.rates, strict=True)
+    """Return True if a rate crossed a threshold, or changed materially and by more than `FLOOR_FRACTION` of its
+    merge threshold.
+    """
+    limits = zip(written.rates, observed.rates, thresholds.split.rates, thresholds.merge.rates, strict=True)
     for previous, rate, split_at, merge_at in limits:
         if (rate > split_at) != (previous > split_at) or (rate < merge_at) != (previous < merge_at):
             return True
-        change = abs(rate - previous)
-        if change > FLOOR_FRACTION * merge_at and (not previous or change / previous > change_threshold):
+        difference = abs(rate - previous)
+        if difference > FLOOR_FRACTION * merge_at and (
+            not previous or difference / previous > change_threshold
+        ):
             return True
     return False

@@ -50,14 +50,16 @@ class Origin:
     siblings: tuple[int, ...]
 
 
-def origins_of(made: Collection[int], segments: Mapping[int, Descendant]) -> dict[int, Origin]:
-    """Return the origin of each segment in `made` whose parents are all among `segments`."""
+def origins_of(segment_ids: Collection[int], segments: Mapping[int, Descendant]) -> dict[int, Origin]:
+    """Return the origin of each of these segments. A segment without parents, or whose parents are not all among
+    `segments`, is left out.
+    """
     children: dict[int, list[int]] = {}
     for segment_id, segment in segments.items():
         for parent in segment.parent_ids:
             children.setdefault(parent, []).append(segment_id)
     origins = {}
-    for segment_id in made:
+    for segment_id in segment_ids:
         segment = segments[segment_id]
         if not segment.parent_ids or any(parent not in segments for parent in segment.parent_ids):
             continue
@@ -86,7 +88,9 @@ class _Memory:
         return self.last_tick - len(self.ticks) + 1
 
     def at(self, tick: int) -> _Rates:
-        """Return the rates at the tick, or at the last tick before it."""
+        """Return the rates at the tick, or at the last tick if the tick is later. The tick must not be before the
+        first.
+        """
         return self.ticks[min(tick, self.last_tick) - self.last_tick - 1].rates
 
     def reaches(self, tick: int, tick_seconds: float) -> bool:
@@ -111,8 +115,8 @@ class LoadMemory:
         return {i: tuple(self.known[i].ticks) for i in segment_ids if i in self.known}
 
     def strikes(self, segment_ids: Iterable[int]) -> dict[int, int]:
-        """Return, for those of these segments that have any, the number of consecutive splits that left nearly all of
-        the load in one part.
+        """Return the number of consecutive splits that left nearly all of the load in one part, by segment id.
+        Segments without such a split are left out.
         """
         return {i: self.known[i].strikes for i in segment_ids if i in self.known and self.known[i].strikes}
 
@@ -129,6 +133,9 @@ class LoadMemory:
     ) -> None:
         """Add the rates of the window that ended at `end_ms` (milliseconds since the Unix epoch).
 
+        A segment without a memory takes over those of its parents, if they are recent. A gap of up to five minutes
+        or five ticks, whichever is longer, is filled with the last rates. After a longer gap, or a change of the
+        tick length, the memory starts again, with its strikes. A second observation in one tick replaces the first.
         `memory_seconds` is the time that the ticks span according to the policy. `origins`: the origins of the
         segments that may take over memories; at least those of the active segments that have no memory.
         """
@@ -160,8 +167,11 @@ class LoadMemory:
         tick: int,
         tick_seconds: float,
     ) -> _Memory | None:
-        """Return the memory that the segment takes over from its parents, up to the tick before. None if one of the
-        parents remembers nothing recent.
+        """Return the memory that the segment takes over from its parents: their loads, multiplied by the parts that
+        the segment has of them (see the module), as far back as all parents remember, up to the tick before.
+
+        None if a parent has no memory, none recent enough, or none before this tick. The strikes are those of the
+        parent plus one if the segment measures nearly all of the load of a split; otherwise they are 0.
         """
         memories = [self.known[parent] for parent in origin.parent_ids if parent in self.known]
         if len(memories) < len(origin.parent_ids):
@@ -192,8 +202,8 @@ def _part_of(parent: HashRange, child: HashRange) -> float:
 def _shares(
     segment_id: int, siblings: Collection[int], measured: Mapping[int, LoadStats]
 ) -> list[float | None] | None:
-    """Return, for each metric, the segment's share of what all siblings measure; None for a metric that measures
-    nothing. Return None if a sibling has no measurement, or if there are no siblings.
+    """Return, for each metric, the segment's share of the load that all siblings measure; None for a metric without
+    load. Return None if a sibling has no measurement, or if there are no siblings.
     """
     if not siblings or any(sibling not in measured for sibling in siblings):
         return None
@@ -203,5 +213,6 @@ def _shares(
 
 
 def _weighted_sum(parts: Sequence[_Rates], rates: Sequence[_Rates]) -> LoadStats:
+    """Return the sum of `rates[i]`, each metric multiplied by its part in `parts[i]`."""
     a, b, c, d = (sum(part[m] * rate[m] for part, rate in zip(parts, rates, strict=True)) for m in range(4))
     return LoadStats(a, b, c, d)

@@ -29,7 +29,8 @@ class LayoutStep:
 
 
 def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep, ...]:
-    """Return the changes after `before`'s epoch, by epoch; epochs without a step are unknown.
+    """Return the changes after `before`'s epoch, in the order of their epochs. An epoch whose segments have all
+    been pruned has no step.
 
     Raises Conflict if `after` is older than `before`: the topic was deleted on the broker and created again.
     """
@@ -57,7 +58,9 @@ def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep
 
 
 def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKind | None:
-    """Return the kind of reshape that turned `sealed` into `created`. None if either is empty or their widths differ."""
+    """Return the kind of reshape that turned `sealed` into `created`, by their numbers. None if either is empty or
+    their widths differ.
+    """
     if not sealed or not created or _widths(sealed) != _widths(created):
         return None
     if len(sealed) == 1:
@@ -68,12 +71,13 @@ def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKin
 def last_reshape_times(
     layout: SegmentGraph, since: SegmentGraph | None = None, besides: Collection[int] = ()
 ) -> dict[ReshapeKind, int]:
-    """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a reshape
-    is left out.
+    """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a
+    reshape is left out.
 
     The times are derived from the creation times of segments, as a new leader in Pulsar derives its cooldowns: from
-    segments created after `since` and not in `besides`. Pulsar forgets a reshape whose parents were pruned. Here the
-    reshape is derived from the previous layout, or from several children of one epoch.
+    segments created after the epoch of the layout `since`, without those whose ids are in `besides`. Pulsar forgets
+    a reshape whose parents were pruned. Here the reshape is derived from the layout `since`, or from several
+    children of one epoch, which count as a split. A segment whose creation time is unknown (0) does not count.
     """
     created_per_epoch = Counter(segment.created_epoch for segment in layout.segments.values())
     last_times: dict[ReshapeKind, int] = {}
@@ -91,7 +95,7 @@ def last_reshape_times(
 
 def _kind_of_origin(layout: SegmentGraph, segment: Segment, since: SegmentGraph | None) -> ReshapeKind | None:
     """Return the kind of reshape that created the segment; None for a segment of the first layout, and if the kind
-    cannot be derived.
+    cannot be derived. If the parents were pruned, the active segments of `since` in the same range stand for them.
     """
     if len(segment.parent_ids) > 1:
         return ReshapeKind.MERGE
@@ -114,11 +118,14 @@ def _kind_from_ranges(parent: HashRange, child: HashRange) -> ReshapeKind:
     return ReshapeKind.SPLIT if is_part else ReshapeKind.MERGE  # one of the merge's two parents was pruned
 
 
-def has_taken_over(layout: SegmentGraph, parent_ids: Sequence[int], ranges: Sequence[HashRange]) -> bool:
-    """Return True if the layout shows that the reshape is done: the parents were sealed in one epoch, in favour of
-    children with these ranges. Return False if all parents are active.
+def have_children_taken_over(
+    layout: SegmentGraph, parent_ids: Sequence[int], ranges: Sequence[HashRange]
+) -> bool:
+    """Return True if the layout shows that the reshape is done: the parents were sealed in one epoch, and the
+    children of this epoch have exactly these ranges. Return False if all parents are active.
 
-    Raises Conflict if another reshape sealed one of the parents, or a parent is gone: the reshape can never be done.
+    Raises Conflict otherwise: another reshape sealed a parent, only some parents are sealed, or a parent is gone.
+    The reshape can then never be done.
     """
     parents = [layout.segments.get(i) for i in parent_ids]
     if all(parent is not None and parent.is_active for parent in parents):

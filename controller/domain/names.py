@@ -2,10 +2,12 @@
 
 A name appears on terminals, in URLs, logs and pages. Each of its characters must therefore be visible. White space,
 control, formatting (bidirectional ones among them) and invisible characters are refused. So is a path part `.` or
-`..`, which a client would resolve. The function `cleave.is_name` in PostgreSQL is the same rule; a test compares both
-for every code point. A name that is part of a path has no slash either, so that every interface can express the name.
+`..`, which a client would resolve. The function `cleave.is_name` in PostgreSQL is the same rule; a test compares
+both for every code point. A name that is part of a path has no slash either, so that every interface can express
+the name.
 
-Names that brokers report were given by other programs and cannot be refused: `domain.shown.printable` escapes them.
+Names that brokers report were given by other programs and cannot be refused: `domain.formatting.printable` escapes
+them.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ MAX_NAME_BYTES: Final = 1_000
 as a key or an owner.
 """
 LONGEST_TOPIC: Final = 2_000
+"""Maximum length, in characters, of a topic's name in a request."""
 MOST_TOPIC_BYTES: Final = 950
 """Maximum length, in bytes of UTF-8, of a topic's full name, or of a namespace. Data planes store 1,000 bytes of a log's
 name, which adds the segment's range and id; an index entry of PostgreSQL holds 2,704 bytes.
 """
 LONGEST_REASON: Final = 1_000
+"""Maximum length, in characters, of a reason."""
 CLUSTER: Final = "cluster"
 """The highest level of policy."""
 REFUSED: Final = (
@@ -76,7 +80,10 @@ _IN_NO_PATH = frozenset({"producer", "worker"})
 
 
 def demand_name(kind: str, name: str) -> str:
-    """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect."""
+    """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect: an empty name, more
+    than `LONGEST_NAME` characters or `MAX_NAME_BYTES` bytes, a slash (allowed for a producer and a worker), or a
+    character that is not visible.
+    """
     if not name:
         raise InvalidInput(f"the {kind} is empty; give it a name")
     if len(name) > LONGEST_NAME:
@@ -90,7 +97,9 @@ def demand_name(kind: str, name: str) -> str:
 
 
 def demand_namespace(text: str) -> str:
-    """Return `tenant/namespace` unchanged. Raises InvalidInput."""
+    """Return `tenant/namespace` unchanged. Raises InvalidInput for another form, more than `MOST_TOPIC_BYTES` bytes
+    of UTF-8, or a part that is not a name as in `demand_name`.
+    """
     parts = text.split("/")
     if len(parts) != 2:
         raise InvalidInput(f"{shown(text)} is not a namespace; write tenant/namespace")
@@ -101,7 +110,9 @@ def demand_namespace(text: str) -> str:
 
 
 def demand_topic(text: str) -> str:
-    """Return `topic://tenant/namespace/name` unchanged. Raises InvalidInput."""
+    """Return `topic://tenant/namespace/name` unchanged. Raises InvalidInput for another form, more than
+    `MOST_TOPIC_BYTES` bytes of UTF-8, or a part that is not a name as in `demand_name`.
+    """
     if not text:
         raise InvalidInput("the topic is empty; give it a name")
     tenant, namespace, name, *_ = *text.removeprefix("topic://").split("/", 2), "", ""
@@ -134,8 +145,8 @@ def _demand_bytes(kind: str, text: str, limit: int) -> None:
 
 
 def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
-    """Return the text unchanged, of one or several lines. Raises InvalidInput for a text that is blank, too long, or
-    contains control or bidirectional characters.
+    """Return the text unchanged, of one or several lines. Raises InvalidInput for a text that is blank, longer than
+    `longest` characters, or contains control or bidirectional characters. `kind` names the text in the message.
     """
     if not text.strip():
         raise InvalidInput(f"the {kind} is empty; give a reason, or leave it out")
@@ -148,8 +159,8 @@ def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
 
 
 def topic_name(text: str) -> str:
-    """Return the full name of a topic. The text may also have the form of Pulsar's tools: `persistent://t/n/x`, `t/n/x`,
-    or `x` in public/default.
+    """Return the full name of a topic without checking it. The text may also have the form of Pulsar's tools:
+    `persistent://t/n/x`, `t/n/x`, or `x` in public/default.
     """
     return full_name(text.removeprefix("persistent://"), "topic")
 
@@ -160,7 +171,10 @@ def quoted(text: str) -> str:
 
 
 def policy_level(text: str) -> str:
-    """Return a level of policy: `cluster`, a namespace, or a topic's full name. Raises InvalidInput."""
+    """Return a level of policy: `cluster`, a namespace, or a topic's full name. A topic's name may have the form of
+    Pulsar's tools; it is not checked. Raises InvalidInput for another form, and for a namespace whose parts are not
+    names.
+    """
     if text == CLUSTER:
         return text
     parts = text.rsplit("://", maxsplit=1)[-1].split("/")

@@ -44,25 +44,30 @@ class SubscriptionUse:
 
 
 def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[str, SubscriptionUse]:
-    """Return the use of each subscription over the logs of one topic; a subscription without a consumer is left out."""
+    """Return the use of each subscription over the logs of one topic (`logs`: the consumers of each log, by its
+    name); a subscription without a consumer is left out.
+    """
     by_subscription: defaultdict[str, list[tuple[str, ObservedConsumer]]] = defaultdict(list)
     for log, attached in logs.items():
         for consumer in attached:
             by_subscription[consumer.subscription].append((log, consumer))
-    return {subscription: _use(listed) for subscription, listed in sorted(by_subscription.items())}
+    return {subscription: _use(pairs) for subscription, pairs in sorted(by_subscription.items())}
 
 
-def _use(listed: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
+def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
     # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
-    kinds = {consumer.subscription_type for _, consumer in listed}
+    """Return the use of one subscription from its consumers, each with its log. If consumers have several types,
+    the first in the alphabet that is not `Shared` counts.
+    """
+    kinds = {consumer.subscription_type for _, consumer in pairs}
     logs_of: defaultdict[str, set[str]] = defaultdict(set)
-    for log, consumer in listed:
+    for log, consumer in pairs:
         logs_of[consumer.name].add(log)
     counted_once = {
         name for name, logs in logs_of.items() if _GENERATED_NAME.fullmatch(name) and len(logs) == 1
     }
     counted_once.add("")
-    unnamed = [(log, consumer) for log, consumer in listed if consumer.name in counted_once]
+    unnamed = [(log, consumer) for log, consumer in pairs if consumer.name in counted_once]
     return SubscriptionUse(
         min(kinds - {SHARED}, default=SHARED),
         len(logs_of.keys() - counted_once) + _minimum(unnamed),
@@ -71,8 +76,9 @@ def _use(listed: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
 
 
 def _minimum(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
-    """Return the smallest possible number of consumers: per connection the most on one log, per broker the sum over its
-    connections, and of all brokers the largest.
+    """Return the smallest possible number of unnamed consumers. A connection has at least as many consumers as it
+    has on one log. A broker has the sum over its connections; consumers of several brokers may be the same, so only
+    the largest sum counts.
     """
     on_log = Counter((consumer.broker, consumer.connection, log) for log, consumer in unnamed)
     of_connection: Counter[tuple[str, str]] = Counter()

@@ -283,7 +283,10 @@ class Operation:
         return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
 
     def origin_of(self, child: ReservedChild, topic_epoch: int) -> LogOrigin | None:
-        """Return the creation record to store with the child's log; None for an operation without a token."""
+        """Return the creation record to store with the child's log; None for an operation without a token. The
+        record has epoch `topic_epoch` + 1, and as parents those that the child overlaps, or whose range their log's
+        name does not show.
+        """
         if self.token is None:
             return None
         parents = zip(self.parent_ids, map(segment_of_log, self.parent_topics), strict=True)
@@ -339,9 +342,12 @@ class Observed:
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
-    """Return the step to take, and the state that follows when the step succeeds.
+    """Return the step to take, and the state that follows when the step succeeds. Step.WAIT keeps the state.
 
-    Raises KeyError only for a final state; pass live operations only.
+    An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline
+    is over, as far as the state permits. Then the operation waits for older operations and for readers. A commit
+    with children is preceded by Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final
+    state; pass live operations only.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):
@@ -358,15 +364,18 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
 
 def is_abortable(operation: Operation) -> bool:
-    """Return True if the operation may still be aborted: its kind has an abort, and the fence has not been announced."""
+    """Return True if a request or the deadline may still abort the operation: its kind has an abort, and the fence
+    has not been announced.
+    """
     return operation.state in abortable_states(operation.kind) and _S.ABORTING in operation.moves
 
 
 def can_give_up(operation: Operation) -> bool:
     """Return True if the operation ends when the data plane refuses its next step permanently.
 
-    An operation that has closed a parent can only go forward. A seek that has moved some cursors ends with all
-    messages unread. The mirror finds the changes that a broker has made to its layout.
+    An operation that has terminated a parent cannot end like this. A seek may, even if it has moved some cursors;
+    the kinds of `NOT_ABORTABLE` may before their first step is done. A reshape of a mirrored topic may until it is
+    committed, because the mirror finds the changes that a broker has made to its layout.
     """
     if _S.ABORTING not in operation.moves:
         return False
@@ -386,7 +395,9 @@ def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
 
 
 def why_aborted(observed: Observed) -> str:
-    """Return the reason why an operation is given up that the data plane has not refused."""
+    """Return the reason why an operation is aborted that the data plane has not refused: the reason of the request,
+    or the deadline.
+    """
     if observed.abort_requested:
         return observed.abort_reason or "its topic is being deleted"
     return "its deadline passed before its segments were fenced"

@@ -8,14 +8,16 @@ from controller.domain.reshape import Reshape
 from controller.domain.segment_graph import SegmentGraph
 
 
-def plan(act: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
-    """Return the reshape that performs the action on this layout. Raises the errors of the planners in `reshape`."""
-    match act:
+def plan(action: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
+    """Return the reshape that performs the action on this layout. `max_buckets`: maximum number of entry buckets of
+    a child of a merge, rebucket or recut. Raises the errors of the planners in `reshape`.
+    """
+    match action:
         case Split(segment_id, at):
-            return reshape.plan_split(layout, segment_id, at or None, buckets=act.buckets)
+            return reshape.plan_split(layout, segment_id, at or None, buckets=action.buckets)
         case Merge(left_id, right_id):
             return reshape.plan_merge(layout, left_id, right_id, max_buckets)
         case Rebucket(segment_id, bucket_count):
             return reshape.plan_rebucket(layout, segment_id, bucket_count, max_buckets)
         case Recut(segment_ids, at):
-            return reshape.plan_recut(layout, segment_ids, at, max_buckets, buckets=act.buckets)
+            return reshape.plan_recut(layout, segment_ids, at, max_buckets, buckets=action.buckets)

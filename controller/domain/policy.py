@@ -86,7 +86,7 @@ class AutoScalePolicy:
 
     @property
     def thresholds(self) -> LoadThresholds:
-        """The eight thresholds in the order of `METRICS`."""
+        """The split and the merge thresholds, each in the order of `METRICS`."""
         return LoadThresholds(
             LoadStats(
                 self.split_msg_rate_in,
@@ -109,7 +109,7 @@ class AutoScalePolicy:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the policy in a cluster's document; a parameter that is absent or null has its default. Raises
-        InvalidPolicy.
+        InvalidPolicy for an unknown name or a value of a wrong type.
         """
         values: dict[str, Any] = dict(read_parameters(document, PARAMETERS))
         return cls(**values)
@@ -272,8 +272,8 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
 
 
 def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
-    """Return every rule that a resolved policy violates; empty if it is valid. Never raises, whatever values the
-    parameters have.
+    """Return every rule that a resolved policy violates; empty if it is valid. Parameters of a wrong type are
+    reported once, and not compared with others. Never raises, whatever values the parameters have.
     """
     if isinstance(policy, UnreadablePolicy):
         return (Violation("policy", policy, None, "readable"),)
@@ -299,6 +299,9 @@ def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
 
 
 def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
+    """Return a violation for each parameter whose value does not have its type, or is an integer that no float can
+    hold.
+    """
     mistyped = []
     for parameter, kind in PARAMETERS.items():
         value = getattr(policy, parameter)
@@ -311,7 +314,9 @@ def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
 
 
 def validate(policy: AutoScalePolicy) -> None:
-    """Raise InvalidPolicy, which names each invalid parameter, its value and the rule that it violates."""
+    """Raise InvalidPolicy, which names each invalid parameter, its value and the rule that it violates, unless the
+    policy is valid.
+    """
     broken_rules = violations(policy)
     if broken_rules:
         raise InvalidPolicy(f"Invalid auto split/merge configuration: {'; '.join(map(str, broken_rules))}")

@@ -20,7 +20,8 @@ NON_FINITE = ("Infinity", "-Infinity", "NaN")
 
 
 def write_parameter(value: ParameterValue) -> ParameterValue:
-    """Return a value that is the same in any JSON: integral floats as integers, numbers that are not finite as text.
+    """Return a value that is the same in any JSON: integral floats below 2^53 as integers, numbers that are not
+    finite as text. Other values are returned unchanged.
 
     JSON has no infinity; PostgreSQL's `float8` reads the same texts as Python.
     """
@@ -37,10 +38,11 @@ def write_parameter(value: ParameterValue) -> ParameterValue:
 def read_parameters(
     document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
 ) -> Iterator[tuple[str, ParameterValue]]:
-    """Yield the parameters that a document sets, in the order of `kinds`; null is the same as absent.
+    """Yield the parameters that a document sets, in the order of `kinds`, converted to their types; null is the
+    same as absent.
 
-    Raises InvalidPolicy, whose message contains `subject`, for a name that is not in `kinds` or a value of another
-    type.
+    Raises InvalidPolicy, whose message contains `subject`, for a document that is not an object, a name that is not
+    in `kinds`, or a value of another type.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy(
@@ -59,8 +61,9 @@ def read_parameters(
 
 
 def misfit(value: object, kind: type) -> str | None:
-    """Return what to give instead of a value that a parameter of this kind cannot hold; None if the value fits. Never
-    raises.
+    """Return what to give instead of a value that a parameter of this kind cannot hold, such as an integer beyond
+    the range of floats; None if the value fits. A whole number fits a float, and an integral float fits an int.
+    Never raises.
     """
     if kind in (bool, str):
         return None if isinstance(value, kind) else _EXPECTED[kind]

@@ -22,8 +22,9 @@ class Proxy:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return the proxy with this address. Raises InvalidInput, whose message does not contain the text, because the
-        text may contain a password.
+        """Return the proxy with this address; surrounding white space is removed. Raises InvalidInput unless the
+        text is the http or https address of a host, without a path, query or fragment. The message does not contain
+        the text, because the text may contain a password.
         """
         url = text.strip()
         try:

@@ -34,17 +34,18 @@ def canonical_topic_name(name: str) -> str:
     """Return the complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`.
 
     `pulsar-admin` and every client complete names in the same way. Raises InvalidInput for a text that Pulsar would
-    not accept as a name, and for a name that contains a cluster, which Pulsar 5 no longer supports.
+    not accept as a name, for half of a surrogate pair, and for a name that contains a cluster, which Pulsar 5 no
+    longer supports.
     """
     if "://" not in name and name.count("/") not in (0, 2):
         raise InvalidInput(
             f"topic {name!r} is neither a topic nor tenant/namespace/topic; "
             "write it as persistent://tenant/namespace/topic"
         )
-    domain, _, rest = full_name(name).partition("://")
+    domain, _, path = full_name(name).partition("://")
     if domain not in DOMAINS:
         raise InvalidInput(f"topic {name!r} has the domain {domain!r}; give one of {', '.join(DOMAINS)}")
-    parts = rest.split("/", 2)
+    parts = path.split("/", 2)
     if len(parts) < 3 or not parts[2].strip():
         raise InvalidInput(f"topic {name!r} is not complete; write it as {domain}://tenant/namespace/topic")
     if "/" in parts[2] and domain in DOMAINS[:2]:
@@ -53,7 +54,7 @@ def canonical_topic_name(name: str) -> str:
             f"write it as {domain}://tenant/namespace/topic, without a cluster"
         )
     checked_namespace("/".join(parts[:2]))
-    complete = f"{domain}://{rest}"
+    complete = f"{domain}://{path}"
     if any("\ud800" <= letter <= "\udfff" for letter in complete):
         raise InvalidInput(
             f"topic {name!r} contains half of a surrogate pair and has no UTF-8 form; correct its encoding"
@@ -75,14 +76,14 @@ def checked_namespace(namespace: str) -> str:
 
 def namespace_of(topic: str) -> str:
     """Return `tenant/namespace` of a topic in any of its forms. Raises InvalidInput as `canonical_topic_name` does."""
-    rest = canonical_topic_name(topic).partition("://")[2]
-    return "/".join(rest.split("/", 2)[:2])
+    path = canonical_topic_name(topic).partition("://")[2]
+    return "/".join(path.split("/", 2)[:2])
 
 
 def partitioned_topic_of(topic: str) -> str:
-    """Return the complete name without `-partition-N`, as people name the topic; the name itself if the topic is not a
-    partition.
+    """Return the complete name without `-partition-N`, as people name the topic; the complete name itself if the
+    topic is not a partition. Raises InvalidInput as `canonical_topic_name` does.
     """
     complete = canonical_topic_name(topic)
-    base, mark, index = complete.rpartition("-partition-")
-    return base if mark and _PARTITION.fullmatch(mark + index) else complete
+    base, separator, index = complete.rpartition("-partition-")
+    return base if separator and _PARTITION.fullmatch(separator + index) else complete

@@ -64,26 +64,30 @@ class RecoveryPlan:
 def plan_recovery(
     journal: SegmentLayout,
     logs: Mapping[int, SegmentLog],
-    found: Sequence[SegmentLog],
+    unrecorded: Sequence[SegmentLog],
     now: int,
     *,
     highest_id: int = -1,
 ) -> RecoveryPlan:
-    """Return the layout that the logs show. Its next segment id is also above `highest_id`.
+    """Return the layout that the logs show, and what has to change for it. Its next segment id is above every id of
+    the logs and above `highest_id`, its epoch above every epoch that the topic can have had.
 
-    `journal` holds the segments that are not pruned, `logs` their logs by segment id. `found` are logs that no
+    `journal` holds the segments that are not pruned, `logs` their logs by segment id. `unrecorded` are logs that no
     segment of the journal has: created by operations that the journal lost, or by live operations that the journal
-    has in an earlier state. `now` in milliseconds since the Unix epoch.
+    has in an earlier state. `now` is in milliseconds since the Unix epoch. Contradictions and violated invariants
+    are returned as `problems`.
     """
-    effective, to_terminate, problems = _effective_logs(journal, logs, found)
-    epoch = _unused_epoch(journal, [*logs.values(), *found])
-    replaced = {i for log in effective for i in log.parent_ids}
-    sealed = tuple(sorted(i for i, s in journal.segments.items() if s.is_active and i in replaced))
+    effective, to_terminate, problems = _effective_logs(journal, logs, unrecorded)
+    epoch = _unused_epoch(journal, [*logs.values(), *unrecorded])
+    replaced_ids = {i for log in effective for i in log.parent_ids}
+    sealed = tuple(sorted(i for i, s in journal.segments.items() if s.is_active and i in replaced_ids))
     sealed += _replaced_by_descendants(journal, logs, effective, sealed)
     segments = {i: _sealed(s, epoch, now) if i in sealed else s for i, s in journal.segments.items()}
     for log in sorted(effective, key=lambda log: log.segment_id):
-        segments[log.segment_id] = _segment(log, segments, epoch, now, is_sealed=log.segment_id in replaced)
-    highest_id = max((highest_id, *(log.segment_id for log in found)))
+        segments[log.segment_id] = _segment(
+            log, segments, epoch, now, is_sealed=log.segment_id in replaced_ids
+        )
+    highest_id = max((highest_id, *(log.segment_id for log in unrecorded)))
     layout = SegmentLayout.from_selection(
         epoch, max(journal.next_segment_id, highest_id + 1), segments.values()
     )
@@ -101,8 +105,9 @@ def plan_recovery(
 def _effective_logs(
     journal: SegmentLayout, logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]
 ) -> tuple[list[SegmentLog], set[str], list[str]]:
-    """Return the unrecorded logs that belong to the layout, the parents that are still to be closed, and the
-    contradictions.
+    """Return the unrecorded logs that belong to the layout, the names of their parents' logs that are still to be
+    terminated, and the contradictions as texts. The logs of one operation belong to the layout together or not at
+    all.
     """
     by_id = {**logs, **{log.segment_id: log for log in unrecorded}}
     groups: defaultdict[str, list[SegmentLog]] = defaultdict(list)
@@ -111,19 +116,21 @@ def _effective_logs(
     effective: list[SegmentLog] = []
     to_terminate: set[str] = set()
     problems = _conflicting_ids(logs, unrecorded)
-    replaced = {i for i, segment in journal.segments.items() if not segment.is_active}
+    replaced_ids = {i for i, segment in journal.segments.items() if not segment.is_active}
     for children in sorted(groups.values(), key=_precedence, reverse=True):
         parent_ids = {i for child in children for i in child.parent_ids}
         parents = [by_id[i] for i in sorted(parent_ids & by_id.keys())]
-        used = [log.backing_topic for log in children if log.has_carried_messages]
-        if parent_ids & replaced:
-            problems += [f"{name} holds messages, but other logs replaced its parents, too" for name in used]
+        used_logs = [log.backing_topic for log in children if log.has_carried_messages]
+        if parent_ids & replaced_ids:
+            problems += [
+                f"{name} holds messages, but other logs replaced its parents, too" for name in used_logs
+            ]
         elif not _took_effect(journal, logs, children, parents):
             problems += [
-                f"{name} holds messages, but what it replaces still accepts appends" for name in used
+                f"{name} holds messages, but what it replaces still accepts appends" for name in used_logs
             ]
         else:
-            replaced |= parent_ids
+            replaced_ids |= parent_ids
             effective += children
             to_terminate |= {log.backing_topic for log in parents if not log.is_closed}
     return effective, to_terminate, problems
@@ -135,9 +142,10 @@ def _took_effect(
     children: Sequence[SegmentLog],
     parents: Sequence[SegmentLog],
 ) -> bool:
-    """Return True if a parent is closed, or if the children cover their parents and a child contains messages.
+    """Return True if the operation that created the children took effect: a parent is closed, or the children cover
+    their parents and a child contains messages.
 
-    If no parent is left, every segment that the journal has in their place must be closed.
+    If no parent is left, every segment that the journal has in the children's ranges must be closed.
     """
     if parents:
         was_committed = any(child.has_carried_messages for child in children) and _cover(children, parents)
@@ -158,24 +166,25 @@ def _cover(children: Sequence[SegmentLog], parents: Sequence[SegmentLog]) -> boo
 def _span(logs: Sequence[SegmentLog]) -> HashRange | None:
     """Return the hash range that the logs tile. None if they leave a gap or overlap."""
     ordered = sorted(log.hash_range for log in logs)
-    if not all(left.is_adjacent_to(right) for left, right in pairwise(ordered)):
+    if not all(low.is_adjacent_to(high) for low, high in pairwise(ordered)):
         return None
     return HashRange(ordered[0].start, ordered[-1].end)
 
 
 def _conflicting_ids(logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]) -> list[str]:
+    """Return a text for each segment id that two logs share."""
     owners = {i: log.backing_topic for i, log in logs.items()}
     problems = []
     for log in unrecorded:
-        other = owners.setdefault(log.segment_id, log.backing_topic)
-        if other != log.backing_topic:
-            problems.append(f"{other} and {log.backing_topic} share segment id {log.segment_id}")
+        owner = owners.setdefault(log.segment_id, log.backing_topic)
+        if owner != log.backing_topic:
+            problems.append(f"{owner} and {log.backing_topic} share segment id {log.segment_id}")
     return problems
 
 
 def _precedence(children: Sequence[SegmentLog]) -> tuple[bool, int]:
-    """Return the sort key of two operations on the same parents: the operation whose logs were used has precedence, then
-    the later operation.
+    """Return the sort key of two operations on the same parents: the operation whose logs contain messages has
+    precedence, then the operation with the higher segment ids.
     """
     return any(log.has_carried_messages for log in children), max(log.segment_id for log in children)
 
@@ -198,7 +207,9 @@ def _replaced_by_descendants(
     effective: Sequence[SegmentLog],
     sealed: Collection[int],
 ) -> tuple[int, ...]:
-    """Return ACTIVE segments whose log is gone and whose range later segments cover: their children were pruned as well."""
+    """Return the ids of ACTIVE segments that are not in `sealed`, whose log is closed and whose range later
+    segments cover: their children were pruned as well.
+    """
     covering = [log for log in effective if log.segment_id >= journal.next_segment_id]
     return tuple(
         i
@@ -236,6 +247,7 @@ def _segment(
 
 
 def _violated_invariants(layout: SegmentLayout) -> list[str]:
+    """Return the violated invariant as text; empty if the layout is valid."""
     try:
         layout.check_invariants()
     except InvariantViolated as error:

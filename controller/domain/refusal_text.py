@@ -36,7 +36,8 @@ _RELATIONS: Mapping[str, str] = {
 
 
 def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
-    """Return the sentence of a refusal; empty for a reason without figures.
+    """Return the sentence of a refusal: the value, the value needed and the distance, and the remaining time; empty
+    for a reason without figures.
 
     `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but
     the first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining
@@ -53,12 +54,14 @@ def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
     figures = " ".join(filter(None, (metric, _number(value))))
     if needed is not None:
         figures += f", needs {_bound(reason, metric, value, needed)}"
-    left = _left(refusal.get("not_before"), now)
-    return f"{figures}; {left}" if figures and left else figures or left
+    remaining_time = _remaining_time(refusal.get("not_before"), now)
+    return f"{figures}; {remaining_time}" if figures and remaining_time else figures or remaining_time
 
 
 def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
-    """Return the value needed, the relation to it, and the distance of the current value from it."""
+    """Return the value needed, the relation to it, and the distance of the current value from it and its ratio to
+    it. The distance is left out if one of the two is not a number.
+    """
     relation = _relation(reason, metric)
     bound = f"{relation} {_number(needed)}".strip()
     if not _is_figure(value) or not _is_figure(needed):
@@ -70,13 +73,18 @@ def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
 
 
 def _relation(reason: str, metric: str | None) -> str:
-    """Return the relation to the value needed. Of scores the highest is chosen, of warmths the lowest."""
+    """Return the relation to the value needed; empty for a reason without one. For LOWER_SCORE the highest score
+    was chosen, or the lowest warmth.
+    """
     if reason == RefusalReason.LOWER_SCORE:
         return "below" if metric == "warmth" else "above"
     return _RELATIONS.get(reason, "")
 
 
 def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int | None) -> str:
+    """Return the sentence of a refusal that waits from `began` to `ends`, milliseconds since the Unix epoch. The
+    remaining time is left out without `now`; a stale reading has its age instead.
+    """
     if not _is_figure(began):
         return f"{metric} is unknown"
     sentence = f"{metric} {_instant(began)}"
@@ -85,12 +93,13 @@ def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int 
     if reason == RefusalReason.STALE_LOAD:
         overdue = "" if now is None else f" ({duration((now - ends) / 1000)} too old)"
         return f"{sentence}, counted until {_instant(ends)}{overdue}"
-    left = _left(ends, now)
-    remaining = f" ({left} of {duration((ends - began) / 1000)})" if left else ""
+    remaining_time = _remaining_time(ends, now)
+    remaining = f" ({remaining_time} of {duration((ends - began) / 1000)})" if remaining_time else ""
     return f"{sentence}, needs {_instant(ends)}{remaining}"
 
 
-def _left(ends: Any, now: int | None) -> str:
+def _remaining_time(ends: Any, now: int | None) -> str:
+    """Return the time until `ends` as text; empty without `now` or if `ends` is not a number."""
     if now is None or not _is_figure(ends):
         return ""
     return f"{duration(max(0, ends - now) / 1000)} left"
@@ -102,7 +111,9 @@ def _is_figure(value: Any) -> bool:
 
 
 def _number(value: Any) -> str:
-    """Return the number with three digits or one decimal, whichever is more precise; integers in full."""
+    """Return the number as text with thousands separators and without trailing zeros: one decimal from 10 on, two
+    from 1 on, otherwise three; four digits from 1e15 on. None gives an empty text, any other value its text.
+    """
     if value is None:
         return ""
     if not _is_figure(value):

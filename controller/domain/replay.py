@@ -50,7 +50,9 @@ class Replay:
 
 
 def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
-    """Repeat the decision from the canonical text of its input, with the lanes of the stored evaluation. Never raises."""
+    """Repeat the decision from the canonical text of its input, with the lanes of the stored evaluation. Never
+    raises: if the input cannot be read or evaluated, the result has no evaluation and says why.
+    """
     try:
         parsed = EvaluationInput.from_json(situation)
         evaluation = decide(parsed, lanes)

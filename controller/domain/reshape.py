@@ -55,13 +55,13 @@ class Reshape:
 
 
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Check that the parents are active and adjacent, that the children tile exactly their union, and that the ids are
-    unused.
+    """Raise an error unless the parents are active and adjacent, the children tile exactly their union, their ids
+    are unused and their bucket boundaries ascend.
 
     An id counts as unused if no present segment has it and it is higher than every parent's id. Ids below
-    `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the meantime;
-    only the journal knows whether a reserved id was used and pruned. Raises SegmentNotFound for an unknown parent,
-    InvalidLayoutChange for everything else.
+    `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the
+    meantime; only the journal knows whether a reserved id was used and pruned. Raises SegmentNotFound for an
+    unknown parent, InvalidLayoutChange for everything else.
     """
     union = _union(_active_parents(layout, parent_ids))
     if not children:
@@ -80,6 +80,9 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
+    """Raise InvalidLayoutChange unless the ids are unused (as in `validate`), different and at most `MOST`, and the
+    bucket boundaries ascend within 1..65535.
+    """
     child_ids = [plan.segment_id for plan in children]
     if max(child_ids) > MOST:
         raise InvalidLayoutChange(
@@ -107,11 +110,12 @@ def plan_split(
     *,
     buckets: int | None = None,
 ) -> Reshape:
-    """Plan a split 1 → 2 at the midpoint (None) or at one cut point, or 1 → k at several cut points.
+    """Return the plan of a split 1 → 2 at the midpoint (None) or at one cut point, or 1 → k at several cut points.
 
     A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal
     width, which do not follow the parent's boundaries; None: `max(1, N // k)`, as in Pulsar for k = 2. Raises
-    SegmentNotFound or InvalidLayoutChange.
+    SegmentNotFound, or InvalidLayoutChange for a sealed segment, a range of one hash, an empty list of cut points,
+    and cut points that do not ascend within the range.
     """
     parent = _active(layout, segment_id)
     _demand_divisible(parent, 2)
@@ -133,8 +137,9 @@ def plan_split(
 
 
 def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Reshape:
-    """Plan a split 1 → `parts` (>= 2) into widths that differ by at most one; a power of two gives the same ranges as
-    repeated halving.
+    """Return the plan of a split 1 → `parts` (>= 2) into widths that differ by at most one; a power of two gives
+    the same ranges as repeated halving. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, and
+    for fewer than 2 parts or more than hashes.
     """
     parent = _active(layout, segment_id)
     if parts < 2:
@@ -146,7 +151,10 @@ def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Resha
 
 
 def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Reshape:
-    """Plan a merge 2 → 1 over adjacent segments; the child lists its parents in the order given, as in Pulsar."""
+    """Return the plan of a merge 2 → 1 over adjacent segments. The child lists its parents in the order given, as
+    in Pulsar, and gets the sum of their entry buckets, at most `max_buckets`. Raises SegmentNotFound, or
+    InvalidLayoutChange for sealed segments and for segments that are not adjacent.
+    """
     left, right = _active(layout, a), _active(layout, b)
     if not left.hash_range.is_adjacent_to(right.hash_range):
         raise InvalidLayoutChange(f"segments {left} and {right} are not adjacent; merge neighbours only")
@@ -158,7 +166,10 @@ def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_
 def plan_rebucket(
     layout: SegmentGraph, segment_id: int, bucket_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS
 ) -> Reshape:
-    """Plan a rebucket 1 → 1 over the same range with `bucket_count` equal buckets, within 1..`max_buckets` and 1..65536."""
+    """Return the plan of a rebucket 1 → 1 over the same range with `bucket_count` equal buckets. Raises
+    SegmentNotFound, or InvalidLayoutChange for a sealed segment, a count outside 1..`max_buckets` (at most 65536),
+    and buckets that the segment has already.
+    """
     parent = _active(layout, segment_id)
     limit = min(max_buckets, RING_SIZE)  # each bucket needs at least one hash
     if not 1 <= bucket_count <= limit:
@@ -174,7 +185,9 @@ def plan_rebucket(
 
 
 def plan_heal(layout: SegmentGraph, segment_id: int) -> Reshape:
-    """Plan a repair 1 → 1 with the same range and buckets, for a segment whose log another program terminated."""
+    """Return the plan of a repair 1 → 1 with the same range and buckets, for a segment whose log another program
+    terminated. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment.
+    """
     parent = _active(layout, segment_id)
     child = ChildPlan(layout.next_segment_id, parent.hash_range, parent.bucket_splits)
     return Reshape(ReshapeKind.HEAL, (segment_id,), (child,))
@@ -188,11 +201,13 @@ def plan_recut(
     *,
     buckets: int | None = None,
 ) -> Reshape:
-    """Plan a recut n → m: the union of adjacent segments with other boundaries; without a cut point the segments are
-    joined into one.
+    """Return the plan of a recut n → m: the union of adjacent segments with other boundaries; without a cut point
+    the segments are joined into one.
 
     Each child gets `buckets` entry buckets; None: the parents' buckets divided equally, at least 1 and at most
-    `max_buckets` per child. Raises InvalidLayoutChange for cut points that leave the ranges unchanged.
+    `max_buckets` per child. Raises SegmentNotFound, or InvalidLayoutChange for segments that are sealed, repeated
+    or not adjacent, for cut points that do not ascend within the union, and for cut points that leave the ranges
+    unchanged.
     """
     parents = _active_parents(layout, parent_ids)
     union = _union(parents)
@@ -234,12 +249,13 @@ def _active_parents(layout: SegmentGraph, parent_ids: Sequence[int]) -> list[Seg
 
 
 def _union(parents: Sequence[Segment]) -> HashRange:
-    first, *others = sorted(parents, key=lambda segment: segment.hash_range)
+    """Return the range that the parents tile, in any order. Raises InvalidLayoutChange for a gap."""
+    first, *successors = sorted(parents, key=lambda segment: segment.hash_range)
     union = first.hash_range
-    for other in others:
-        if not union.is_adjacent_to(other.hash_range):
-            raise InvalidLayoutChange(f"segments {first} to {other} leave a gap; reshape neighbours only")
-        union = union.join(other.hash_range)
+    for successor in successors:
+        if not union.is_adjacent_to(successor.hash_range):
+            raise InvalidLayoutChange(f"segments {first} to {successor} leave a gap; reshape neighbours only")
+        union = union.join(successor.hash_range)
     return union
 
 

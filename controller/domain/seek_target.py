@@ -19,7 +19,8 @@ _LAST_MS = 4_000_000_000_000
 @dataclass(frozen=True, slots=True)
 class SeekTarget:
     """The position from which a subscription continues. `instant_ms` (milliseconds since the Unix epoch): the first
-    message published at this time or later. None: all messages published so far are skipped.
+    message published at this time or later. None: all messages published so far are skipped. Raises InvalidInput at
+    construction for an instant before 1970 or after 2096.
     """
 
     instant_ms: int | None
@@ -55,8 +56,9 @@ EARLIEST, LATEST, KEPT = SeekTarget(_FIRST_MS), SeekTarget(None), SeekTarget(Non
 
 
 def parse_seek_target(text: str) -> SeekTarget:
-    """Return the target that the text names: `earliest`, `latest`, `kept`, or an instant in ISO 8601 with its offset
-    (`2026-11-22T10:00:00Z`). Raises InvalidInput.
+    """Return the target that the text names: `earliest`, `latest`, `kept` (in any case), or an instant in ISO 8601
+    with its offset (`2026-11-22T10:00:00Z`). Raises InvalidInput for another text, and for an instant before 1970
+    or after 2096.
     """
     named = {"earliest": EARLIEST, "latest": LATEST, _KEPT: KEPT}.get(text.lower())
     if named is not None:

@@ -79,7 +79,9 @@ def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
 
 
 def segment_of_log(name: str) -> tuple[HashRange, int] | None:
-    """Return the range and the id at the end of a log's name; None if the name does not end in a segment descriptor."""
+    """Return the range and the id at the end of a log's name; None if the name does not end in a segment
+    descriptor. Raises InvalidRange for a descriptor whose range is not valid.
+    """
     match = _DESCRIPTOR_AT_END.search(name)
     return None if match is None else (HashRange.parse(match[1]), int(match[2]))
 

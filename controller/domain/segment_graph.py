@@ -75,11 +75,15 @@ class SegmentGraph:
         return tuple(sorted(sealed, key=lambda s: s.segment_id))
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
-        """Return every present ancestor of the segment, without the segment itself."""
+        """Return every present ancestor of the segment, without the segment itself. Raises SegmentNotFound for an
+        unknown segment.
+        """
         return self.ancestors_of(self.segment(segment_id).parent_ids)
 
     def ancestors_of(self, parent_ids: Iterable[int]) -> frozenset[int]:
-        """Return the given segments and all their ancestors; segments that are no longer present are skipped."""
+        """Return the given segments and all their ancestors, by id; segments that are no longer present are
+        skipped.
+        """
         ancestors: set[int] = set()
         pending = [i for i in parent_ids if i in self.segments]
         while pending:
@@ -90,7 +94,9 @@ class SegmentGraph:
         return frozenset(ancestors)
 
     def descendants(self, segment_id: int) -> frozenset[int]:
-        """Return every present descendant of the segment, without the segment itself."""
+        """Return every present descendant of the segment, without the segment itself. Raises SegmentNotFound for an
+        unknown segment.
+        """
         descendants: set[int] = set()
         pending = list(self.segment(segment_id).child_ids)
         while pending:
@@ -113,13 +119,13 @@ class SegmentGraph:
         return self.segment(segment_id).merge_depth
 
     def merge_depths_by_ancestry(self) -> dict[int, int]:
-        """Return Pulsar's number for every segment, without a limit: the distinct segments with two or more parents,
-        among the segment itself and its present ancestors. Takes one pass over the links.
+        """Return Pulsar's merge depth of every segment, by id, without a limit: the number of distinct segments
+        with two or more parents, among the segment itself and its present ancestors. Takes one pass over the links.
 
-        Segments are processed in the order of their ids, because a parent's id is lower than its children's. A set of
-        merges is an integer with one bit per merge, kept until the last child has used it.
+        Segments are processed in the order of their ids, because a parent's id is lower than its children's. A set
+        of merges is an integer with one bit per merge, kept until the last child has used it.
         """
-        children_left = Counter(
+        unvisited_children = Counter(
             parent_id for segment in self.segments.values() for parent_id in segment.parent_ids
         )
         merges_of: dict[int, int] = {}
@@ -130,13 +136,13 @@ class SegmentGraph:
             merges = 0
             for parent_id in parent_ids:
                 merges |= merges_of.get(parent_id, 0)
-                children_left[parent_id] -= 1
-                if not children_left[parent_id]:
+                unvisited_children[parent_id] -= 1
+                if not unvisited_children[parent_id]:
                     merges_of.pop(parent_id, None)
             if len(parent_ids) >= 2:
                 merges |= 1 << merge_count
                 merge_count += 1
-            if children_left[segment_id]:
+            if unvisited_children[segment_id]:
                 merges_of[segment_id] = merges
             depths[segment_id] = merges.bit_count()
         return depths
@@ -156,8 +162,9 @@ class SegmentGraph:
 
     @cached_property
     def _merges(self) -> Mapping[int, frozenset[int]]:
-        """The merges among each segment and its ancestors, or at least `COUNTED_MERGES` of them. One pass in the order
-        of ids suffices, because a parent's id is lower than its children's.
+        """The merges among each segment and its ancestors, by the segment's id; at least `COUNTED_MERGES` of them
+        if there are more. One pass in the order of ids suffices, because a parent's id is lower than its
+        children's.
         """
         merges_of: dict[int, frozenset[int]] = {}
         for segment_id in sorted(self.segments):
@@ -169,7 +176,10 @@ class SegmentGraph:
         return merges_of
 
     def check_invariants(self) -> None:
-        """Raise InvariantViolated, which names the violated invariant and its values."""
+        """Raise InvariantViolated, which names the first violated invariant and its values, unless the ACTIVE
+        ranges tile the ring, parents and children list each other and overlap, and ids, epochs, bucket boundaries
+        and merge depths are consistent. A layout without segments, that of a deleted topic, passes.
+        """
         self._check_tiling()
         children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}
         parents = {key: frozenset(segment.parent_ids) for key, segment in self.segments.items()}
@@ -187,7 +197,9 @@ class SegmentGraph:
                 _demand(not is_unlinked, f"child {shown(child_id)} does not list parent {segment}")
 
     def _check_tiling(self) -> None:
-        """Check that the ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
+        """Raise InvariantViolated unless the ACTIVE ranges tile the ring. A deleted topic has no segments and
+        passes.
+        """
         if not self.segments:
             return
         _demand(bool(self.active), f"no segment is active at epoch {shown(self.epoch)}")
@@ -200,6 +212,9 @@ class SegmentGraph:
             )
 
     def _check_state(self, segment: Segment) -> None:
+        """Raise InvariantViolated unless the seal, the epochs, the bucket boundaries and the merge depth of the
+        segment fit its state.
+        """
         sealed = (segment.sealed_epoch, segment.sealed_at_ms)
         if segment.is_active:
             _demand(sealed == (None, None), f"active segment {segment} is recorded as sealed {shown(sealed)}")
@@ -224,6 +239,9 @@ class SegmentGraph:
         )
 
     def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
+        """Raise InvariantViolated unless the parent has a lower id and, if it is present, lists the child, overlaps
+        it and has no greater merge depth.
+        """
         _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
         parent = self.segments.get(parent_id)
         if parent is not None:

@@ -16,32 +16,39 @@ _SOURCE, _SINK, _POOL, _FIRST = 0, 1, 2, 3
 
 
 def heaviest(
-    supplies: Sequence[int], rooms: Sequence[int], weights: Sequence[Mapping[int, int]], *, pool: int = 0
+    supplies: Sequence[int], capacities: Sequence[int], weights: Sequence[Mapping[int, int]], *, pool: int = 0
 ) -> list[dict[int, int]]:
-    """Return, for each good, how many units go to each place; units that stay behind have a weight of 0.
+    """Return, for each good, the units that go to each place, by the place's index; places that get none are
+    absent. The sum of the weights is the greatest possible. Units may stay behind, with a weight of 0.
 
-    `weights[i]` is the weight of one unit of good i at each place that accepts it: at least 1, other places are
-    absent. Place j takes `rooms[j]` units, and one more while fewer than `pool` places have done so. The cost is
-    about the number of weights for every distinct weight.
+    `supplies` are the units of each good. `weights[i]` is the weight of one unit of good i at each place that
+    accepts it: at least 1, other places are absent. Place j takes `capacities[j]` units, and one more while fewer
+    than `pool` places have done so. The cost is about the number of weights for every distinct weight.
     """
-    top = max((weight for by_place in weights for weight in by_place.values()), default=0)
-    network = _Network(_FIRST + len(supplies) + len(rooms))
+    max_weight = max((weight for by_place in weights for weight in by_place.values()), default=0)
+    network = _Network(_FIRST + len(supplies) + len(capacities))
     first_place = _FIRST + len(supplies)
     network.link(_POOL, _SINK, pool, 0)
     links: list[dict[int, int]] = []
     for good, (supply, by_place) in enumerate(zip(supplies, weights, strict=True), _FIRST):
         network.link(_SOURCE, good, supply, 0)
         links.append(
-            {j: network.link(good, first_place + j, supply, top - w) for j, w in sorted(by_place.items())}
+            {
+                place_index: network.link(good, first_place + place_index, supply, max_weight - weight)
+                for place_index, weight in sorted(by_place.items())
+            }
         )
-    for place, room in enumerate(rooms, first_place):
-        network.link(place, _SINK, room, 0)
+    for place, capacity in enumerate(capacities, first_place):
+        network.link(place, _SINK, capacity, 0)
         if pool:
             network.link(place, _POOL, 1, 0)
-    while network.lower_potentials() < top:
+    while network.lower_potentials() < max_weight:
         while network.find_levels():
             network.push()
-    return [{j: sent for j, link in good.items() if (sent := network.room[link ^ 1])} for good in links]
+    return [
+        {place_index: amount for place_index, link in good.items() if (amount := network.room[link ^ 1])}
+        for good in links
+    ]
 
 
 class _Network:
@@ -67,36 +74,38 @@ class _Network:
         return number
 
     def lower_potentials(self) -> float:
-        """Set potentials under which the cheapest paths to the sink cost nothing. Return the cost of these paths,
-        infinity if there is no path.
+        """Set potentials under which the cheapest paths to the sink cost nothing. Return the cost of these paths;
+        infinity, without a change, if there is no path.
         """
         infinity = float("inf")
         distance: list[float] = [infinity] * len(self._out)
         distance[_SOURCE] = 0
         heap: list[tuple[int, int]] = [(0, _SOURCE)]
         while heap:
-            so_far, node = heappop(heap)
-            if so_far > distance[node]:
+            reached_cost, node = heappop(heap)
+            if reached_cost > distance[node]:
                 continue
             if node == _SINK:
                 break
-            offset = so_far + self._potential[node]
+            offset = reached_cost + self._potential[node]
             for number in self._out[node]:
                 if self.room[number]:
                     end = self._end[number]
-                    length = offset + self._cost[number] - self._potential[end]
-                    if length < distance[end]:
-                        distance[end] = length
-                        heappush(heap, (length, end))
-        reached = distance[_SINK]
-        if reached == infinity:
+                    cost = offset + self._cost[number] - self._potential[end]
+                    if cost < distance[end]:
+                        distance[end] = cost
+                        heappush(heap, (cost, end))
+        path_cost = distance[_SINK]
+        if path_cost == infinity:
             return infinity
-        for node, length_to_node in enumerate(distance):
-            self._potential[node] += int(min(length_to_node, reached))
+        for node, node_cost in enumerate(distance):
+            self._potential[node] += int(min(node_cost, path_cost))
         return self._potential[_SINK] - self._potential[_SOURCE]
 
     def find_levels(self) -> bool:
-        """Number the nodes by their distance in links that cost nothing. Return True if the sink is among them."""
+        """Number the nodes by their distance from the source in links that cost nothing and have room, and reset
+        the links that `push` has tried. Return True if the sink is reached.
+        """
         self._level = [-1] * len(self._out)
         self._next = [0] * len(self._out)
         self._level[_SOURCE] = 0
@@ -111,7 +120,9 @@ class _Network:
         return self._level[_SINK] >= 0
 
     def push(self) -> None:
-        """Send as much flow as the levels allow. A link without a continuation is tried only once."""
+        """Send as much flow from the source to the sink as the levels of `find_levels` allow. A link without a
+        continuation is tried only once.
+        """
         path: list[int] = []
         node = _SOURCE
         while True:
@@ -128,7 +139,9 @@ class _Network:
                 return
 
     def _send(self, path: list[int]) -> int:
-        """Fill the path and cut it at its first full link. Return the node at which the shortened path ends."""
+        """Fill the path until its first link is full, and remove this link and the rest from `path`. Return the
+        node at which the shortened path ends.
+        """
         amount = min(self.room[number] for number in path)
         for number in path:
             self.room[number] -= amount
@@ -139,7 +152,9 @@ class _Network:
         return node
 
     def _next_link(self, node: int) -> int | None:
-        """Return the next open link from the node to the level above; None if there is none."""
+        """Return the next link from the node to the level above that has room and costs nothing; None if there is
+        none. Links that are passed over are not tried again.
+        """
         out = self._out[node]
         while self._next[node] < len(out):
             number = out[self._next[node]]

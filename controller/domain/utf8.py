@@ -12,27 +12,29 @@ from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 
 
-def utf8(text: str, what: str) -> bytes:
-    """Return the bytes of `text`. Raises InvalidInput, which names `what` the text is, if a lone surrogate has no UTF-8
-    form.
+def utf8(text: str, subject: str) -> bytes:
+    """Return the bytes of `text`. Raises InvalidInput for a lone surrogate, which has no UTF-8 form; the message
+    names the text as `subject`.
     """
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         surrogate = error.object[error.start]
         raise InvalidInput(
-            f"{what} {shown(text)} contains {surrogate!r}, half of a surrogate pair, which has no UTF-8 form; leave it out, or "
+            f"{subject} {shown(text)} contains {surrogate!r}, half of a surrogate pair, which has no UTF-8 form; leave it out, or "
             "give bytes where bytes are taken"
         ) from error
 
 
-def demand_utf8(value: object, what: str) -> None:
-    """Raise InvalidInput for a lone surrogate in a text, or in a name or text within lists and objects, of any depth."""
+def demand_utf8(value: object, subject: str) -> None:
+    """Raise InvalidInput, which names the value as `subject`, for a lone surrogate in a text, or in a name or text
+    within lists and objects, of any depth.
+    """
     pending = [value]
     while pending:
         item = pending.pop()
         if isinstance(item, str):
-            utf8(item, what)
+            utf8(item, subject)
         elif isinstance(item, Mapping):
             pending += [*item, *item.values()]
         elif isinstance(item, list | tuple):

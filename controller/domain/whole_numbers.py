@@ -19,7 +19,9 @@ LARGEST_FLOAT = sys.float_info.max
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
-    """Return the number in the field `name`. Raises InvalidInput unless it is a whole number within the bounds."""
+    """Return `value` unchanged. Raises InvalidInput, which names the field `name`, unless it is a whole number (not
+    a boolean) from `least` to `most`.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidInput(f"{name} = {shown(value)}; give a whole number from {least} to {most}")
     return value
@@ -37,7 +39,9 @@ def from_digits(text: str, most: int = MOST) -> int | None:
 
 
 def wholes(values: Any, name: str) -> tuple[int, ...]:
-    """Return a list of whole numbers as a tuple; empty if the list is missing. Raises InvalidInput."""
+    """Return a list of whole numbers from 0 to `MOST` as a tuple; empty if the list is missing or empty. Raises
+    InvalidInput, which names the field `name`, for anything else.
+    """
     values = values or ()
     if not isinstance(values, list | tuple):
         raise InvalidInput(f"{name} = {shown(values)}; give a list of whole numbers")
@@ -45,8 +49,8 @@ def wholes(values: Any, name: str) -> tuple[int, ...]:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a decimal number as a whole number or a float; as text if it is outside the range of 64-bit integers or not
-    finite. Return other values unchanged.
+    """Return a Decimal as a whole number if it is integral, otherwise as a float; as text if it is outside the
+    range of 64-bit integers or not finite. Return other values unchanged.
     """
     if not isinstance(value, Decimal):
         return value

@@ -67,47 +67,53 @@ class LandingArea:
         self.schema = schema
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
-        """Write one tick of one collector, completely or not at all. Return the file's path in the area."""
+        """Write one tick of one collector, completely or not at all. Return the file's path in the area. A file of
+        the same tick and collector is replaced. Raises InvalidInput for a collector name that cannot be part of a
+        file name, and the errors of the storage.
+        """
         path = tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
             pq.write_table(samples.select(self.schema.names).cast(self.schema), stream)
         return path
 
     def files(self, from_ms: int, to_ms: int) -> tuple[list[LandedFile], list[RejectedFile]]:
-        """Return the files whose ticks may lie in the inclusive span, oldest first, and the files whose names are not
-        valid.
+        """Return the files whose ticks may lie in the inclusive span (milliseconds since the Unix epoch), oldest
+        first, without files that a compacted file replaces; and the files whose names are not valid.
 
         Only the directories of the span's days are listed.
         """
         landed: list[LandedFile] = []
-        foreign: list[RejectedFile] = []
+        invalid: list[RejectedFile] = []
         for day in day_directories(from_ms, to_ms):
-            of_day, rejected = self.day(day)
-            landed += [file for file in of_day if file.covers(from_ms, to_ms)]
-            foreign += rejected
-        return landed, foreign
+            day_files, rejected = self.day(day)
+            landed += [file for file in day_files if file.covers(from_ms, to_ms)]
+            invalid += rejected
+        return landed, invalid
 
     def day(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
-        """Return the files of one day that contain each of its samples exactly once, and the files whose names are not
-        valid.
+        """Return the files of one day that contain each of its samples exactly once, oldest first, and the files
+        whose names are not valid. Reads the footers of compacted files that other files overlap.
         """
-        landed, foreign = self._list(directory)
+        landed, invalid = self._list(directory)
         replacements = self.replacements(landed)
         hidden = {name for replacement in replacements.values() for name in replacement.names}
         for (
             path,
-            own,
+            replacement,
         ) in replacements.items():  # Two compactors may have run at once, one of which listed one more file.
-            if own.names and any(own.names < other.names for other in replacements.values()):
+            if replacement.names and any(replacement.names < other.names for other in replacements.values()):
                 hidden.add(path.rpartition("/")[2])
-        return [file for file in landed if file.name not in hidden], foreign
+        return [file for file in landed if file.name not in hidden], invalid
 
     def landed(self, directory: str) -> list[LandedFile]:
-        """Return every file of one day, including those that a compacted file replaces."""
+        """Return every file of one day with a valid name, oldest first, including those that a compacted file
+        replaces.
+        """
         return self._list(directory)[0]
 
     def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examination:
-        """Read the footers (`deeply`: all contents) and separate usable files from the others.
+        """Read the footers (`deeply`: all contents), and separate files that can be used, files without valid
+        samples (`rejected`), and files that the storage cannot read. Nothing is moved.
 
         A file that was deleted in the meantime is left out. Raises OSError if the storage does not answer at all,
         because then the files are not at fault.
@@ -131,9 +137,10 @@ class LandingArea:
     def quarantine(self, rejected: Iterable[RejectedFile]) -> list[str]:
         """Move the files below `_quarantine`, where no reader looks. Return their former paths.
 
-        A file that cannot be moved stays; its path is returned as well.
+        A file that cannot be moved stays, with a warning in the log; its path is returned as well. A file that no
+        longer exists is left out.
         """
-        moved = []
+        former_paths = []
         for file in rejected:
             try:
                 self.location.move(file.path, f"{QUARANTINE}/{file.path}")
@@ -141,30 +148,34 @@ class LandingArea:
                 continue  # another run has moved the file
             except OSError as error:
                 log.warning("cannot move file to quarantine", path=file.path, reason=str(error))
-            moved.append(file.path)
-        return moved
+            former_paths.append(file.path)
+        return former_paths
 
     def urls(self, files: Iterable[LandedFile]) -> list[str]:
         """Return the URLs of the files for Spark."""
         return [self.location.url(file.path) for file in files]
 
     def batches(self, files: Iterable[LandedFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of the files, one bounded batch at a time."""
+        """Yield the given columns of the files, file by file, one bounded batch at a time. Raises the errors of the
+        storage.
+        """
         for file in files:
             with self.location.open(file.path) as stream:
                 yield from pq.ParquetFile(stream).iter_batches(columns=list(columns))
 
     def expire(self, before: date) -> list[str]:
-        """Delete the days before `before`. Return their directories."""
-        old = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
-        for directory in old:
+        """Delete the directories of the days before `before`. Return their names."""
+        expired = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
+        for directory in expired:
             self.location.delete_directory(directory)
-        return old
+        return expired
 
     def replacements(self, landed: Sequence[LandedFile]) -> dict[str, Replacement]:
-        """Return the files that each compacted file of a listing replaces, by the compacted file's path.
+        """Return the files that each compacted file of a listing replaces, by the compacted file's path. A
+        compacted file that cannot be read replaces nothing.
 
-        A footer is read only if another file's ticks overlap. Otherwise the small files are deleted already.
+        A footer is read only if another file's ticks overlap. Otherwise the small files are deleted already, and
+        the compacted file is left out.
         """
         return {
             file.path: self._replacement(file.path)
@@ -174,16 +185,20 @@ class LandingArea:
         }
 
     def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
-        landed, foreign = [], []
+        """Return the files of one day with a valid name, oldest first, and the others."""
+        landed, invalid = [], []
         for file in self.location.files(directory):
-            parsed = parse_path(file.path, file.size_bytes)
-            if parsed is None:
-                foreign.append(RejectedFile(file.path, "the name is not <tick>-<collector>.parquet"))
+            landed_file = parse_path(file.path, file.size_bytes)
+            if landed_file is None:
+                invalid.append(RejectedFile(file.path, "the name is not <tick>-<collector>.parquet"))
             else:
-                landed.append(parsed)
-        return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), foreign
+                landed.append(landed_file)
+        return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), invalid
 
     def _replacement(self, path: str) -> Replacement:
+        """Return the files that the compacted file's footer names. None of them if the file cannot be read: the
+        small files then still count, and the compacted file will be quarantined.
+        """
         try:
             with self.location.open(path) as stream:
                 metadata = pq.read_metadata(stream).metadata or {}
@@ -195,8 +210,8 @@ class LandingArea:
         return Replacement(frozenset(note["names"]), note["written_at_ms"])
 
     def _examine(self, path: str, deeply: bool) -> int | str | None:
-        """Return the number of rows of a usable file, the defect of an unusable file, None for a file that no longer
-        exists.
+        """Return the number of rows of a usable file, the defect of an unusable file as text, None for a file that
+        no longer exists. Raises OSError if the storage does not answer.
         """
         try:
             stream = self.location.open(path)

@@ -31,6 +31,7 @@ DEFAULT_SETTLE_MS = 3_600_000
 DEFAULT_GRACE_MS = 900_000
 """Milliseconds for which replaced files are kept; a reader takes less time from listing to reading."""
 DEFAULT_TARGET_BYTES = 512 * 1024 * 1024
+"""Maximum size of the files, in bytes, that one compacted file replaces."""
 _HOUR_MS = 3_600_000
 _ROWS_AT_ONCE = 262_144
 
@@ -39,8 +40,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """Results of one run: the files written, the number of files that they replace, the number of replaced files
-    deleted, the files quarantined, and the files left in place.
+    """Results of one run: the paths of the files written, the number of files that they replace, the number of
+    replaced files deleted, the files quarantined (`rejected`), and the files that could not be read and stay in
+    place (`unreadable`).
     """
 
     written: tuple[str, ...] = ()
@@ -59,25 +61,32 @@ def compact(
     grace_ms: int = DEFAULT_GRACE_MS,
     target_bytes: int = DEFAULT_TARGET_BYTES,
 ) -> CompactionReport:
-    """Compact the last `days_back` days and today once; memory is bounded whatever the files contain."""
+    """Compact the last `days_back` days and today once, as described above: write compacted files for hours that
+    ended at least `settle_ms` ago, quarantine files without valid samples, and delete files that were replaced at
+    least `grace_ms` ago. Drafts of interrupted writers are deleted, too. `now_ms` is in milliseconds since the Unix
+    epoch.
+
+    Memory is bounded whatever the files contain. Logs files that cannot be read, and the result if anything
+    changed.
+    """
     written: list[str] = []
     rejected: list[RejectedFile] = []
     unreadable: list[RejectedFile] = []
     replaced = 0
     for directory in _days(area, now_ms, days_back):
-        _sweep_drafts(area, directory, now_ms - settle_ms)
+        _delete_drafts(area, directory, now_ms - settle_ms)
         landed, _ = area.day(directory)
-        small = [f for f in landed if not f.is_compacted and _hour_end_ms(f) + settle_ms <= now_ms]
-        examined = area.examine(
-            small, deeply=True
+        small_files = [f for f in landed if not f.is_compacted and _hour_end_ms(f) + settle_ms <= now_ms]
+        examination = area.examine(
+            small_files, deeply=True
         )  # a broken page would prevent the compaction of the whole hour
-        rejected += examined.rejected
-        unreadable += examined.unreadable
-        for group in _groups(examined.files, target_bytes):
+        rejected += examination.rejected
+        unreadable += examination.unreadable
+        for group in _groups(examination.files, target_bytes):
             written.append(_write(area, group, now_ms))
             replaced += len(group)
     area.quarantine(rejected)
-    deleted = sum(_sweep(area, day, now_ms - grace_ms) for day in _days(area, now_ms, days_back))
+    deleted = sum(_delete_replaced(area, day, now_ms - grace_ms) for day in _days(area, now_ms, days_back))
     for file in unreadable:
         log.warning("cannot read file", path=file.path, reason=file.reason)
     if written or deleted or rejected:
@@ -95,10 +104,12 @@ def _hour_end_ms(file: LandedFile) -> int:
 
 
 def _groups(files: Sequence[LandedFile], target_bytes: int) -> Iterator[list[LandedFile]]:
-    """Yield groups of two or more files of one hour, each of about `target_bytes` at most."""
-    for _, of_hour in groupby(files, key=_hour_end_ms):
+    """Yield groups of two or more files of one hour, each with a total size of at most `target_bytes`. A file that
+    fits into no group with another stays as it is. `files` are in the order of time.
+    """
+    for _, hour_files in groupby(files, key=_hour_end_ms):
         group: list[LandedFile] = []
-        for file in of_hour:
+        for file in hour_files:
             if group and sum(f.size_bytes for f in group) + file.size_bytes > target_bytes:
                 if len(group) > 1:
                     yield group
@@ -109,31 +120,38 @@ def _groups(files: Sequence[LandedFile], target_bytes: int) -> Iterator[list[Lan
 
 
 def _write(area: LandingArea, group: Sequence[LandedFile], now_ms: int) -> str:
+    """Write the samples of the group into one compacted file, completely or not at all. Return its path. Rows with
+    a missing value are left out.
+    """
     names = sorted(file.name for file in group)
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
     path = compacted_path(group[0].first_tick_ms, max(f.last_tick_ms for f in group), digest)
     note = json.dumps({"names": names, "written_at_ms": now_ms})
     schema = SAMPLE_SCHEMA.with_metadata({REPLACES: note.encode()})
     with area.location.writing(path) as stream, pq.ParquetWriter(stream, schema) as writer:
-        waiting: list[pa.Table] = []
+        tables: list[pa.Table] = []
         for batch in area.batches(group, SAMPLE_SCHEMA.names):
             rows = pa.Table.from_batches([batch]).drop_null()  # a row with a missing value is not a sample
-            waiting.append(rows.select(schema.names).cast(schema))
-            if sum(table.num_rows for table in waiting) >= _ROWS_AT_ONCE:
-                _flush(writer, waiting)
-        _flush(writer, waiting)
+            tables.append(rows.select(schema.names).cast(schema))
+            if sum(table.num_rows for table in tables) >= _ROWS_AT_ONCE:
+                _flush(writer, tables)
+        _flush(writer, tables)
     return path
 
 
-def _flush(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
-    """Write the waiting tables as one row group, because few large row groups are read faster than one per tick."""
-    if waiting:
-        writer.write_table(pa.concat_tables(waiting))
-        waiting.clear()
+def _flush(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
+    """Write the tables as one row group and remove them from the list, because few large row groups are read faster
+    than one per tick. Does nothing for an empty list.
+    """
+    if tables:
+        writer.write_table(pa.concat_tables(tables))
+        tables.clear()
 
 
-def _sweep(area: LandingArea, directory: str, before_ms: int) -> int:
-    """Delete the files that are replaced by compacted files written before `before_ms`. Return their number."""
+def _delete_replaced(area: LandingArea, directory: str, before_ms: int) -> int:
+    """Delete the files of the day that are replaced by compacted files written at or before `before_ms`. Return
+    their number.
+    """
     landed = area.landed(directory)
     present = {file.name: file.path for file in landed}
     deleted = 0
@@ -145,8 +163,10 @@ def _sweep(area: LandingArea, directory: str, before_ms: int) -> int:
     return deleted
 
 
-def _sweep_drafts(area: LandingArea, directory: str, before_ms: int) -> None:
-    """Delete the unfinished files of terminated writers, if the storage reports the age of files."""
+def _delete_drafts(area: LandingArea, directory: str, before_ms: int) -> None:
+    """Delete the hidden files of the day that were last written at or before `before_ms`: drafts of writers that
+    ended abnormally. Does nothing if the storage does not report the age of files.
+    """
     for file in area.location.hidden_files(directory):
         if 0 < file.modified_at_ms <= before_ms:
             area.location.delete(file.path)

@@ -4,7 +4,7 @@ An engine writes a run's rates into a scratch directory. After the run is merged
 their final names `day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>`. So a window is stored once, even if it was
 computed twice.
 
-Before the merge a note in the same directory records the run to which they belong. If the run ends abnormally after the
+Before the merge, `Scratch.finish` records the run in the same directory. If the run ends abnormally after the
 merge, a later run finds the rates (`left_over`) and publishes them. Publishing can be repeated after any
 interruption.
 """
@@ -42,10 +42,11 @@ class RateHistory:
         return Scratch(self.location, f"{_SCRATCH}/{attempt}")
 
     def publish(self, scratch: Scratch, window_end_ms: int) -> None:
-        """Give the run's rates their final names. A file that has its final name already is left unchanged.
+        """Give the rates in the scratch directory their final names, below the window's end. A file that another
+        run has published in the meantime is skipped.
 
-        If another attempt's rates of the window are stored, these rates are not published, because two attempts must
-        not be mixed.
+        If another attempt's rates of the window are stored, these rates are not published, because two attempts
+        must not be mixed. The scratch directory is not deleted.
         """
         directory = f"{day_directory(window_end_ms)}/window_end={format_tick(window_end_ms)}"
         prefix = f"{scratch.attempt}-"
@@ -57,29 +58,30 @@ class RateHistory:
                 self.location.move(path, f"{directory}/{prefix}{name}")
 
     def left_over(self) -> list[tuple[Scratch, FinishedRun]]:
-        """Return the attempts that computed their rates and have neither published nor discarded them. Some may still be
-        running.
+        """Return the attempts that computed their rates and have neither published nor discarded them, each with
+        its run. Some may still be running.
         """
         paths = [file.path for file in self.location.files(_SCRATCH) if file.name == _NOTE]
         attempts = [Scratch(self.location, path.rpartition("/")[0]) for path in paths]
         return [(attempt, note) for attempt in attempts if (note := attempt.finished()) is not None]
 
     def sweep(self, before_ms: int) -> list[str]:
-        """Delete scratch directories without a write since `before_ms`, if the storage reports times. Return their
-        paths.
+        """Delete the scratch directories that were last written at or before `before_ms` (milliseconds since the
+        Unix epoch). Return their paths. A directory whose time the storage does not report stays.
         """
-        outdated = [
+        abandoned = [
             path
             for name in self.location.directories(_SCRATCH)
             if 0 < self.location.modified_at_ms(path := f"{_SCRATCH}/{name}") <= before_ms
         ]
-        for path in outdated:
+        for path in abandoned:
             self.location.delete_directory(path)
-        return outdated
+        return abandoned
 
     def read(self, from_ms: int, to_ms: int, topic_ids: Collection[int] | None = None) -> pa.Table:
-        """Return the rates of every window that ended in the inclusive span, with `window_end_ms` as last column. With
-        `topic_ids`, at most one file with rates of other topics is held in memory at a time.
+        """Return the rates of every window that ended in the inclusive span (milliseconds since the Unix epoch),
+        with `window_end_ms` as last column; segments without rates are left out. With `topic_ids`, only rates of
+        these topics are returned, and at most one file with rates of other topics is held in memory at a time.
         """
         selected = None if topic_ids is None else pa.array(sorted(topic_ids), pa.int64())
         tables = [RATE_SCHEMA.append(_WINDOW_END).empty_table()]
@@ -97,11 +99,11 @@ class RateHistory:
         return pa.concat_tables(tables)
 
     def expire(self, before: date) -> list[str]:
-        """Delete the days before `before`. Return their directories."""
-        old = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
-        for directory in old:
+        """Delete the directories of the days before `before`. Return their names."""
+        expired = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
+        for directory in expired:
             self.location.delete_directory(directory)
-        return old
+        return expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +136,25 @@ class Scratch:
         return self._files("rates")
 
     def rate_rows(self) -> int:
-        """Return the number of observed segments; only footers are read."""
+        """Return the number of observed segments, with and without rates; only footers are read."""
         return sum(_rows(self._location, path) for path in self.rate_files())
 
     def without_rates(self) -> pa.Table:
-        """Return the observed segments that have no rates, as RATE_SCHEMA. Of a file without such a segment only the
-        footer is read.
+        """Return the observed segments that have no rates, in the schema RATE_SCHEMA. Of a file without such a
+        segment only the footer is read.
         """
         tables = [_without_rates(self._location, path) for path in self.rate_files()]
         return pa.concat_tables([RATE_SCHEMA.empty_table(), *tables])
 
     def write(self, name: str, table: pa.Table) -> None:
-        """Write a table below `name`: `rates`, or the name of an engine's input."""
+        """Write a table below `name`: `rates`, or the name of an engine's input. An earlier table of this name is
+        replaced.
+        """
         with self._location.writing(f"{self._directory}/{name}/part-0.parquet") as stream:
             pq.write_table(table, stream)
 
     def read(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Return all that an engine wrote below `name`."""
+        """Return all rows that an engine wrote below `name`, in this schema; empty if there are none."""
         tables = [_read(self._location, path).select(schema.names).cast(schema) for path in self._files(name)]
         return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -160,7 +164,9 @@ class Scratch:
             stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
 
     def finished(self) -> FinishedRun | None:
-        """Return the run that `finish` recorded; None without a record, or if the directory no longer exists."""
+        """Return the run that `finish` recorded; None without a readable record, or if the directory no longer
+        exists.
+        """
         try:
             with self._location.open(f"{self._directory}/{_NOTE}") as stream:
                 return FinishedRun(**json.loads(stream.read()))

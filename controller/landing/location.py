@@ -68,7 +68,8 @@ class Location:
         return f"{self._base}/{path}" if path else self._base
 
     def files(self, directory: str = "") -> list[FoundFile]:
-        """Return the visible files below `directory`, at any depth, by path; empty if the directory does not exist.
+        """Return the visible files below `directory`, at any depth, ordered by path; empty if the directory does
+        not exist.
 
         A file is hidden if a part of its path below `directory` is hidden; `directory` itself may be.
         """
@@ -78,15 +79,17 @@ class Location:
         """Return the hidden files below `directory`, which are not (or not yet) intended for readers."""
         return [file for file in self._walk(directory) if _is_hidden(file.path[len(directory) :])]
 
-    def directories(self, below: str = "") -> list[str]:
-        """Return the names of the directories directly below `below`."""
-        selector = fs.FileSelector(self._absolute(below), allow_not_found=True)
+    def directories(self, parent: str = "") -> list[str]:
+        """Return the names of the directories directly below `parent`, sorted; empty if it does not exist. Hidden
+        ones are included.
+        """
+        selector = fs.FileSelector(self._absolute(parent), allow_not_found=True)
         infos = self._files.get_file_info(selector)
         return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def modified_at_ms(self, directory: str) -> int:
-        """Return the time of the last write in the directory, in milliseconds since the Unix epoch; 0 if the storage
-        does not know.
+        """Return the time of the last write in the directory or below it, in milliseconds since the Unix epoch; 0
+        if the storage does not know.
         """
         absolute = self._absolute(directory)
         selector = fs.FileSelector(absolute, recursive=True, allow_not_found=True)
@@ -95,8 +98,9 @@ class Location:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """Yield a stream that becomes the file at `path` if the block ends without error; otherwise the draft is
-        deleted.
+        """Yield a stream that becomes the file at `path` if the block ends without error, replacing an earlier
+        file. After an error, which is raised, nothing is written. Until the end the data is in a hidden draft in
+        the same directory, which is created if necessary.
         """
         directory, _, name = path.rpartition("/")
         draft = self._absolute(f"{directory}/.{name}.{token_hex(4)}")
@@ -114,7 +118,9 @@ class Location:
         return self._files.open_input_file(self._absolute(path))
 
     def move(self, path: str, to: str) -> None:
-        """Rename the file. Raises FileNotFoundError if the file no longer exists."""
+        """Rename the file, and create the directory of its new path if necessary. Raises FileNotFoundError if the
+        file no longer exists.
+        """
         self._files.create_dir(self._absolute(to.rpartition("/")[0]), recursive=True)
         self._files.move(self._absolute(path), self._absolute(to))
 
@@ -153,6 +159,9 @@ def _is_hidden(path: str) -> bool:
 
 
 def _resolve(url: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of the URL, and the root of the location in it. pyarrow is tried first, then fsspec.
+    Raises InvalidInput if no installed library can read the URL, OSError if the storage does not answer.
+    """
     scheme = urlsplit(url).scheme
     if scheme == "file":
         return fs.LocalFileSystem(), url.removeprefix("file://")
@@ -171,6 +180,9 @@ def _resolve(url: str) -> tuple[fs.FileSystem, str]:
 
 
 def _through_fsspec(url: str, scheme: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system and the root from fsspec. Raises InvalidInput if fsspec or the package for the scheme
+    is not installed.
+    """
     try:
         import fsspec  # type: ignore[import-untyped]
 

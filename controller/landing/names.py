@@ -40,8 +40,8 @@ class LandedFile:
 
 
 def tick_path(tick_ms: int, collector: str) -> str:
-    """Return the path of a collector's tick. Raises InvalidInput for a collector name that cannot be part of a file
-    name.
+    """Return the path of a collector's tick in the area. Raises InvalidInput for a collector name that cannot be
+    part of a file name, or is longer than 100 characters.
     """
     if not _COLLECTOR.fullmatch(collector):
         raise InvalidInput(
@@ -58,7 +58,9 @@ def compacted_path(first_tick_ms: int, last_tick_ms: int, digest: str) -> str:
 
 
 def parse_path(path: str, size_bytes: int) -> LandedFile | None:
-    """Return the file that the name describes; None for a name that Cleave does not use."""
+    """Return the file that the name describes; None for a name that Cleave does not use. `size_bytes` is stored in
+    the result.
+    """
     name = path.rpartition("/")[2]
     try:
         if match := _TICK.fullmatch(name):
@@ -83,7 +85,9 @@ def day_directories(from_ms: int, to_ms: int) -> list[str]:
 
 
 def day_of(directory: str) -> date | None:
-    """Return the day of a directory; None if the name is not that of a day."""
+    """Return the day of a directory; None if the name does not have the form of a day. Raises ValueError for digits
+    that are not a date.
+    """
     match = _DAY.fullmatch(directory)
     return date.fromisoformat(match[1]) if match else None
 
@@ -97,5 +101,5 @@ def parse_tick(text: str) -> int:
     """Return the instant that `format_tick` wrote, in milliseconds since the Unix epoch. Raises ValueError for other
     texts.
     """
-    whole = datetime.strptime(text[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-    return int(whole.timestamp()) * 1000 + int(text[15:18])
+    second = datetime.strptime(text[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(second.timestamp()) * 1000 + int(text[15:18])

@@ -26,7 +26,9 @@ class Sample(NamedTuple):
 
 
 def sample_table(samples: Iterable[Sample]) -> pa.Table:
-    """Return the samples as a table of SAMPLE_SCHEMA."""
+    """Return the samples as a table of SAMPLE_SCHEMA, in their order. Raises pyarrow's errors for a value that does
+    not fit its column.
+    """
     columns = list(zip(*samples, strict=True)) or [()] * len(Sample._fields)
     table = dict(zip(SAMPLE_SCHEMA.names, map(list, columns), strict=True))
     table["instant"] = [instant_ms * 1000 for instant_ms in table["instant"]]

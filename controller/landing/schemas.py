@@ -60,7 +60,9 @@ counters decreased each time, and there are no rates.
 
 
 def difference(schema: pa.Schema, expected: pa.Schema = SAMPLE_SCHEMA) -> str | None:
-    """Return the difference between a file's schema and the expected one as text; None without a difference."""
+    """Return the first column that is missing or has another type than expected, as text; None without a
+    difference. Further columns do not count.
+    """
     for field in expected:
         index = schema.get_field_index(field.name)
         if index < 0:

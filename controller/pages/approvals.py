@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from controller.pages.context import MAX_ROWS
 from controller.questions.approvals import LIST_APPROVALS, ListApprovals, read_waiting
 from controller.questions.question import read_page
-from controller.tasks.dag_runs import asking_run
+from controller.tasks.dag_runs import presenting_run
 
 
 def page(tx: Connection) -> dict[str, Any]:
@@ -23,4 +23,4 @@ def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]
     None without one; `question` is the map index of the task instance.
     """
     rows = read_waiting(tx, topic_id, limit=MAX_ROWS)
-    return [row | {"asking": asking_run(row["asked_in"])} for row in rows]
+    return [row | {"asking": presenting_run(row["asked_in"])} for row in rows]

@@ -1,4 +1,4 @@
-"""Figures of the pages, as documents that plotly draws in the browser: the ring now, the ring over time, load over time.
+"""Figures of the pages, as documents that plotly draws in the browser: the ring now, load over time. `mosaic` draws the ring over time.
 
 Pure: the functions turn rows of schema `inspect` into figures. Every axis has a name and a unit; hashes are hexadecimal.
 """
@@ -6,7 +6,6 @@ Pure: the functions turn rows of schema `inspect` into figures. Every axis has a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -14,52 +13,41 @@ Row = Mapping[str, Any]
 Figure = dict[str, Any]
 
 RING = 0x10000
-_HASHES = {"title": {"text": "hash (hexadecimal)"}, "range": [0, RING - 1], "tickformat": "04x"}
+HASHES = {"title": {"text": "hash (hexadecimal)"}, "range": [0, RING - 1], "tickformat": "04x"}
 """Axis of hashes. The browser chooses the labelled hashes again when the user zooms."""
 _LOAD_SCALE = ((0.0, "#3b6fb6"), (0.4, "#7fb0a6"), (0.5, "#e8c75a"), (0.75, "#d1743b"), (1.0, "#a3262a"))
 """Colours from idle over the split threshold (the middle) to twice the threshold."""
-_UNKNOWN = "#9aa0a6"
+UNKNOWN = "#9aa0a6"
+BORDER = "rgba(255, 255, 255, 0.7)"
 _LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 
 
 def ring_now(segments: Sequence[Row]) -> Figure:
-    """Draw one strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
+    """Draw segment strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
     trace = {
         "orientation": "h",
         "x": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
         "y": ["now"] * len(segments),
-        **_bars(segments, "hottest_ratio"),
+        "type": "bar",
+        "base": [segment["range_start"] for segment in segments],
+        "marker": {
+            "color": [load_colour(segment["hottest_ratio"]) for segment in segments],
+            "line": {"color": BORDER, "width": 1},
+        },
+        "text": [str(segment["segment_id"]) for segment in segments],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "customdata": [segment["segment_id"] for segment in segments],
+        "hovertext": [about(segment, segment["hottest_ratio"]) for segment in segments],
+        "hoverinfo": "text",
     }
     return {
         "data": [trace],
         "layout": {
             "height": 170,
             "margin": {"l": 60, "r": 20, "t": 10, "b": 45},
-            "xaxis": _HASHES,
+            "xaxis": HASHES,
             "yaxis": {"visible": False, "fixedrange": True},
-            "showlegend": False,
-        },
-    }
-
-
-def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
-    """Draw a rectangle for each segment, its range by its lifetime, coloured by the highest recorded load."""
-    spans = [(segment["created_at"], segment["sealed_at"] or now) for segment in segments]
-    trace = {
-        "y": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
-        "x": [(start + (end - start) / 2).isoformat() for start, end in spans],
-        "width": [max((end - start).total_seconds() * 1000, 1.0) for start, end in spans],
-        "textangle": 0,
-        **_bars(segments, "peak_ratio"),
-    }
-    return {
-        "data": [trace],
-        "layout": {
-            "height": 420,
-            "margin": {"l": 70, "r": 20, "t": 10, "b": 45},
-            "barmode": "overlay",
-            "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
-            "yaxis": _HASHES,
             "showlegend": False,
         },
     }
@@ -155,32 +143,11 @@ def regrets(rows: Sequence[Row]) -> Figure:
     }
 
 
-def _bars(segments: Sequence[Row], ratio: str) -> Figure:
-    """Return the common parts of all bars of segments: the colour of the load in column `ratio`, the id, and the hover text."""
-    return {
-        "type": "bar",
-        "base": [segment["range_start"] for segment in segments],
-        "marker": _coloured([segment[ratio] for segment in segments]),
-        "text": [str(segment["segment_id"]) for segment in segments],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "customdata": [segment["segment_id"] for segment in segments],
-        "hovertext": [_about(segment, segment[ratio]) for segment in segments],
-        "hoverinfo": "text",
-    }
-
-
-def _coloured(ratios: Sequence[Any]) -> Figure:
-    """Colour known loads by the scale and unknown ones grey, because plotly does not colour a bar without a number."""
-    return {
-        "color": [_UNKNOWN if ratio is None else _shade(float(ratio)) for ratio in ratios],
-        "line": {"color": "rgba(255, 255, 255, 0.7)", "width": 1},
-    }
-
-
-def _shade(ratio: float) -> str:
-    """Return the colour of a load relative to the split threshold."""
-    place = min(max(ratio / 2, 0.0), 1.0)
+def load_colour(ratio: Any) -> str:
+    """Return the colour of a load relative to the split threshold; grey if the load is unknown."""
+    if ratio is None:
+        return UNKNOWN
+    place = min(max(float(ratio) / 2, 0.0), 1.0)
     for (low, first), (high, second) in pairwise(_LOAD_SCALE):
         if place <= high:
             share = (place - low) / (high - low)
@@ -193,6 +160,7 @@ def _between(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 
 
-def _about(segment: Row, ratio: Any) -> str:
+def about(segment: Row, ratio: Any) -> str:
+    """Return the id, the range and the load of a segment."""
     load = "load unknown" if ratio is None else f"{float(ratio):.2f} of the split threshold"
     return f"segment {segment['segment_id']} [{segment['hash_range']}]<br>{load}"

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.domain.names import topic_name
-from controller.pages import approvals, figures, journal
+from controller.pages import approvals, figures, journal, mosaic
 from controller.pages.context import MAX_ROWS
 from controller.questions.consumers import LIST_BUCKETS, readers_of
 from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
-from controller.questions.history import load_records, segments_over_time
+from controller.questions.history import load_cells, load_records, segments_over_time
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.overviews import active_segments, fleet_topic
 from controller.questions.policies import LIST_CANDIDATES
@@ -29,6 +29,8 @@ UNITS = {
 }
 MOST_SEGMENTS = 3_000
 """Maximum number of segments in the ring over time, the newest; a browser can draw as many at once."""
+MOST_CELLS = 4_000
+"""Maximum number of cells of the ring over time, unless there are more segments; longer spans and more segments have longer cells."""
 MOST_LINES = 32
 """Maximum number of segments whose load is drawn, the hottest; more lines could not be distinguished."""
 MOST_PARTS = 3_000
@@ -49,7 +51,12 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
     thresholds = {
         rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
     }
-    over_time = segments_over_time(tx, inspected_topic.topic_id, since, thresholds, MOST_SEGMENTS)
+    over_time = segments_over_time(tx, inspected_topic.topic_id, since, MOST_SEGMENTS)
+    grid = mosaic.grid(over_time, since, now, MOST_CELLS)
+    segment_ids = [segment["segment_id"] for segment in over_time]
+    cells = load_cells(
+        tx, inspected_topic.topic_id, segment_ids, since, thresholds, cell_seconds=grid.seconds
+    )
     records = load_records(
         tx, inspected_topic.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS
     )
@@ -61,7 +68,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "hours": hours,
         "spans": SPANS_HOURS,
         "ring": figures.ring_now(segments),
-        "history": figures.ring_over_time(over_time, now),
+        "history": mosaic.ring_over_time(over_time, cells, grid),
         "is_cut_off": len(over_time) == MOST_SEGMENTS,
         "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,

@@ -41,7 +41,7 @@ class DatabaseAddress:
 
     @classmethod
     def of(cls, url: str | URL | DatabaseAddress) -> DatabaseAddress:
-        """Read any `postgresql`, `postgres` or `postgresql+driver` URL.
+        """Read any `postgresql`, `postgres` or `postgresql+driver` URL. A DatabaseAddress is returned as it is.
 
         Raises InvalidInput for other URLs. The message quotes no part that may belong to a password.
         """
@@ -120,18 +120,18 @@ def _read(url: str) -> dict[str, str]:
     from psycopg2 import ProgrammingError
     from psycopg2.extensions import parse_dsn
 
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, after_scheme = url.partition("://")
     if not separator:
         raise InvalidInput(f"the database URL cannot be read; write {FORM}")
     if scheme.partition("+")[0] not in _SCHEMES:
         raise InvalidInput(f"{scheme}:// is not PostgreSQL; give a postgresql:// database URL")
-    _refuse_repeated(Counter(_PARAMETER_NAMES.findall(rest)))
+    _refuse_repeated(Counter(_PARAMETER_NAMES.findall(after_scheme)))
     try:
-        return dict(parse_dsn(f"postgresql://{rest}"))
+        return dict(parse_dsn(f"postgresql://{after_scheme}"))
     except ProgrammingError as error:
-        unknown = _UNKNOWN_PARAMETER.search(str(error))
-        if unknown is not None:
-            reason = f"libpq knows no parameter {unknown[1]!r} of a database URL; leave it out"
+        unknown_parameter = _UNKNOWN_PARAMETER.search(str(error))
+        if unknown_parameter is not None:
+            reason = f"libpq knows no parameter {unknown_parameter[1]!r} of a database URL; leave it out"
         else:
             reason = f"the database URL cannot be read; write {FORM}, with % / ? # @ : of a name or password percent-encoded"
         raise InvalidInput(reason) from None  # the cause quotes parts of the URL
@@ -178,7 +178,9 @@ def _check_hosts(parameters: Mapping[str, str]) -> None:
 
 
 def _is_host(host: str) -> bool:
-    """Return True for a name, an IP address or a socket directory; False for a text that contains a port or a login."""
+    """Return True for a name, an IP address, or a socket directory or abstract socket; False for a text that
+    contains a port or a login.
+    """
     if ":" not in host and "@" not in host:
         return True
     if host.startswith(("/", "@")):

@@ -115,8 +115,8 @@ class WatchedConnection(psycopg2.extensions.connection):
 
     def is_spoilt_by(self, error: psycopg2.Error) -> bool:
         """Return True if work after the error needs another connection."""
-        why = self.condition(error)
-        return why is not None and why.spoils_connection
+        condition_of_error = self.condition(error)
+        return condition_of_error is not None and condition_of_error.spoils_connection
 
     @contextmanager
     def answering_by(self, due_at: float) -> Iterator[None]:
@@ -128,7 +128,11 @@ class WatchedConnection(psycopg2.extensions.connection):
             self.due_at = math.inf
 
     def demand_answer(self) -> None:
-        """Raise psycopg2.Error unless the server answers in `ANSWER_SECONDS` and is not superseded. Needs autocommit."""
+        """Execute a trivial statement.
+
+        Raises psycopg2.Error (NoAnswer) if the server does not answer in `ANSWER_SECONDS` or is superseded.
+        Needs autocommit.
+        """
         if self.is_superseded:
             raise NoAnswer(f"PostgreSQL at {self.server} has been replaced by another server")
         with self.answering_by(time.monotonic() + ANSWER_SECONDS), self.cursor() as cursor:
@@ -140,17 +144,17 @@ class WatchedConnection(psycopg2.extensions.connection):
         return self.maker is not current()
 
     def close(self) -> None:
-        """Close, unless another process uses the connection."""
+        """Close the connection. Does nothing if another process uses the connection."""
         if not self.is_foreign:
             super().close()
 
     def commit(self) -> None:
-        """Commit. Raises NoAnswer."""
+        """Commit. Raises NoAnswer if the server does not answer in time; then the transaction may or may not be committed."""
         with _Wait(self):
             super().commit()
 
     def rollback(self) -> None:
-        """Roll back, unless another process uses the connection. Raises NoAnswer."""
+        """Roll back. Does nothing if another process uses the connection. Raises NoAnswer."""
         if self.is_foreign:
             return
         with _Wait(self):
@@ -213,29 +217,30 @@ def connect(
     connect_seconds: float = math.inf,
     more_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> WatchedConnection:
-    """Connect to the first server of the address that accepts, with the settings of `session` and `more_settings` in force.
+    """Connect to the first server of the address that accepts, with the settings of `session` and `more_settings` in force. Autocommit
+    is off.
 
-    `connect_seconds` limits the attempt at each address of each host, if it is less than the default. Raises psycopg2.OperationalError,
-    including PoolerUnfit.
+    `connect_seconds` limits the attempt at each address of each host, if it is less than the default. With several servers, the
+    accepting server is tried first at the next call. Raises psycopg2.OperationalError, including PoolerUnfit.
     """
     limit = _connect_limit(address, connect_seconds)
     settings = session.settings(statement_seconds, more_settings)
 
     def attempt() -> WatchedConnection:
-        made = _connected(address, application_name, limit, session.as_options(settings))
-        made.statement_seconds, made.maker = statement_seconds, current()
-        return made
+        connection = _connected(address, application_name, limit, session.as_options(settings))
+        connection.statement_seconds, connection.maker = statement_seconds, current()
+        return connection
 
-    made = attempt()
+    connection = attempt()
     try:
-        _begin_session(made, address, settings, attempt)
+        _begin_session(connection, address, settings, attempt)
     except BaseException:
-        made.close()
+        connection.close()
         raise
     if len(address.servers) > 1:
-        made.chosen_from = address.servers
-        _note_serving(made)
-    return made
+        connection.chosen_from = address.servers
+        _note_serving(connection)
+    return connection
 
 
 def _connect_limit(address: DatabaseAddress, connect_seconds: float) -> int:
@@ -246,7 +251,10 @@ def _connect_limit(address: DatabaseAddress, connect_seconds: float) -> int:
 def _connected(
     address: DatabaseAddress, application_name: str, limit: int, options: str
 ) -> WatchedConnection:
-    """Connect with the options, or without them if a pooler refuses them; then `_begin_session` sets them."""
+    """Connect with the options, or without them if a pooler refuses them; then `_begin_session` sets them.
+
+    Later connections to these servers do not try the options again.
+    """
     ordered = address
     if len(address.servers) > 1 and address.parameters.get("target_session_attrs") in _WRITABLE:
         ordered = _last_serving_first(address)
@@ -259,53 +267,58 @@ def _connected(
         except psycopg2.OperationalError as error:
             if not _REFUSES_OPTIONS.search(str(error)):
                 raise
-    made = _dial({**parameters, "options": ""})  # without the empty value, libpq would use PGOPTIONS
+    connection = _dial({**parameters, "options": ""})  # without the empty value, libpq would use PGOPTIONS
     _refusing_options.add(address.servers)
-    return made
+    return connection
 
 
 def _dial(parameters: Mapping[str, str]) -> WatchedConnection:
-    made: WatchedConnection = psycopg2.connect(
+    connection: WatchedConnection = psycopg2.connect(
         connection_factory=WatchedConnection, cursor_factory=_WatchedCursor, **parameters
     )
-    return made
+    return connection
 
 
 def _begin_session(
-    made: WatchedConnection,
+    connection: WatchedConnection,
     address: DatabaseAddress,
     settings: Mapping[str, str],
-    again: Callable[[], WatchedConnection],
+    connect_again: Callable[[], WatchedConnection],
 ) -> None:
-    """Set the settings of the session, and those of the URL that a pooler may have ignored. Refuse a pooler that shares sessions."""
-    if made.info.parameter_status("standard_conforming_strings") == "off":
+    """Set the settings of the session, and those of the URL that a pooler may have ignored.
+
+    Raises PoolerUnfit for a pooler that shares sessions, or that turns off standard_conforming_strings.
+    """
+    if connection.info.parameter_status("standard_conforming_strings") == "off":
         raise PoolerUnfit(  # the driver quotes values for the setting at the start of the connection
-            f"the database sets standard_conforming_strings to off, and the pooler at {made.server} lets no connection start "
+            f"the database sets standard_conforming_strings to off, and the pooler at {connection.server} lets no connection start "
             "otherwise; run ALTER DATABASE ... RESET standard_conforming_strings, and restart the pooler"
         )
-    made.autocommit = True  # a rollback would undo settings that a transaction makes
-    with made.answering_by(time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)):
-        made.server_process = session.settle(made, settings)
-        if made.is_pooled:
-            session.apply_options(made, address.parameters.get("options", ""), settings)
-    if made.is_pooled:
-        _demand_own_session(made, address, again)
-    made.autocommit = False
+    connection.autocommit = True  # a rollback would undo settings that a transaction makes
+    with connection.answering_by(time.monotonic() + min(connection.statement_seconds, ANSWER_SECONDS)):
+        connection.server_process = session.settle(connection, settings)
+        if connection.is_pooled:
+            session.apply_options(connection, address.parameters.get("options", ""), settings)
+    if connection.is_pooled:
+        _demand_own_session(connection, address, connect_again)
+    connection.autocommit = False
 
 
 def _demand_own_session(
-    made: WatchedConnection, address: DatabaseAddress, again: Callable[[], WatchedConnection]
+    connection: WatchedConnection, address: DatabaseAddress, connect_again: Callable[[], WatchedConnection]
 ) -> None:
     def other() -> WatchedConnection:
-        second = again()
-        second.due_at = made.due_at = time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)
+        second = connect_again()
+        second.due_at = connection.due_at = time.monotonic() + min(
+            connection.statement_seconds, ANSWER_SECONDS
+        )
         return second
 
     pool = (address.servers, address.parameters.get("user"), address.parameters.get("dbname"))
     try:
-        POOLERS.demand_own_session(pool, made, other, made.server)
+        POOLERS.demand_own_session(pool, connection, other, connection.server)
     finally:
-        made.due_at = math.inf
+        connection.due_at = math.inf
 
 
 def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
@@ -316,14 +329,14 @@ def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
     return address.starting_with(last)
 
 
-def _note_serving(made: WatchedConnection) -> None:
-    entry = _entry_of(made)
+def _note_serving(connection: WatchedConnection) -> None:
+    entry = _entry_of(connection)
     if entry is not None:
         with _serving_lock:
-            _serving[made.chosen_from] = entry
+            _serving[connection.chosen_from] = entry
 
 
-def _entry_of(made: WatchedConnection) -> tuple[str, str] | None:
+def _entry_of(connection: WatchedConnection) -> tuple[str, str] | None:
     """Return the server of the connection, as the address names the server."""
-    host, port = made.info.host, str(made.info.port)
-    return next((entry for entry in made.chosen_from if entry in ((host, port), (host, ""))), None)
+    host, port = connection.info.host, str(connection.info.port)
+    return next((entry for entry in connection.chosen_from if entry in ((host, port), (host, ""))), None)

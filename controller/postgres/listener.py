@@ -89,9 +89,10 @@ class Listener(Renewed):
         self.close()
 
     def wait(self, timeout_seconds: float) -> list[Notification]:
-        """Return the notifications that arrived; empty if the time has passed or `interrupt` was called.
+        """Return the notifications that arrived, without those of another form; empty if the time has passed or `interrupt` was called.
 
-        Raises StoreUnavailable if PostgreSQL is unreachable. The next call connects again and, if it succeeds, returns the resync.
+        Without a connection, as at the first call, connects and returns the resync without waiting. If the connection is lost, connects
+        again and returns the resync. Raises StoreUnavailable if PostgreSQL is unreachable.
         """
         if self._connection is None:
             self._connect()
@@ -137,31 +138,31 @@ class Listener(Renewed):
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _poll(self, live: WatchedConnection, deadline: float) -> list[Notification] | None:
-        """Return well-formed notifications, an empty list after an interrupt, or None if none arrived before the deadline or the next
-        test of the server.
+    def _poll(self, connection: WatchedConnection, deadline: float) -> list[Notification] | None:
+        """Return well-formed notifications, an empty list after an interrupt, or None if none arrived before the deadline
+        (`time.monotonic` seconds) or the next test of the server. Raises psycopg2.Error if the server does not answer.
         """
-        if not live.notifies:
-            socket, wake = live.fileno(), self._wake_read
-            asks_at = self._heard_at + SILENT_SECONDS
+        if not connection.notifies:
+            socket, wake = connection.fileno(), self._wake_read
+            test_at = self._heard_at + SILENT_SECONDS
             ready = readable(
-                socket, wake, timeout_seconds=max(0.0, min(deadline, asks_at) - time.monotonic())
+                socket, wake, timeout_seconds=max(0.0, min(deadline, test_at) - time.monotonic())
             )
             if socket in ready:
-                live.poll()
+                connection.poll()
                 self._heard_at = time.monotonic()
-            elif time.monotonic() >= asks_at:
-                live.demand_answer()
+            elif time.monotonic() >= test_at:
+                connection.demand_answer()
                 self._heard_at = time.monotonic()
             if wake in ready:
                 os.read(wake, _PIPE_BYTES)
-                return self._take(live)
-        return self._take(live) or None
+                return self._take(connection)
+        return self._take(connection) or None
 
     @staticmethod
-    def _take(live: WatchedConnection) -> list[Notification]:
-        taken, live.notifies[:] = list(live.notifies), []
-        arrived = [Notification(notify.channel, notify.payload, notify.pid) for notify in taken]
+    def _take(connection: WatchedConnection) -> list[Notification]:
+        raw, connection.notifies[:] = list(connection.notifies), []
+        arrived = [Notification(notify.channel, notify.payload, notify.pid) for notify in raw]
         legible = [notification for notification in arrived if notification.is_legible]
         if len(legible) < len(arrived):
             _ignore([notification for notification in arrived if not notification.is_legible])
@@ -169,16 +170,16 @@ class Listener(Renewed):
 
     def _connect(self) -> None:
         try:
-            live = connect(
+            connection = connect(
                 self._address, application_name=self._application_name, statement_seconds=ANSWER_SECONDS
             )
-            live.autocommit = True
-            with live.cursor() as cursor:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
                 for channel in self._channels:
                     cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except psycopg2.Error as error:  # a standby refuses LISTEN
             raise StoreUnavailable(f"PostgreSQL is unreachable: {error}", RECONNECT_SECONDS) from error
-        self._connection, self._heard_at = live, time.monotonic()
+        self._connection, self._heard_at = connection, time.monotonic()
 
 
 def _ignore(illegible: Sequence[Notification]) -> None:

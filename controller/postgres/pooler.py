@@ -40,19 +40,22 @@ class Poolers:
         self.reset()
 
     def reset(self) -> None:
-        """Create a free lock, in a forked process: a thread of the parent process may have held the lock."""
+        """Create a free lock, for a forked process: a thread of the parent process may have held the lock.
+
+        The verified pools stay verified.
+        """
         self._lock = threading.Lock()
 
     def demand_own_session(
         self,
         key: Hashable,
-        made: psycopg2.extensions.connection,
-        again: Callable[[], psycopg2.extensions.connection],
+        connection: psycopg2.extensions.connection,
+        connect_again: Callable[[], psycopg2.extensions.connection],
         where: str,
     ) -> None:
         """Raise PoolerUnfit if the pooler shares sessions. `key` identifies the pool. A pool is tested until it was verified once.
 
-        `made` is in autocommit mode, and `again` opens another connection in the same way. If that fails, for example because the pool
+        `connection` is in autocommit mode, and `connect_again` opens another connection in the same way. If that fails, for example because the pool
         is full, the test is inconclusive. Connections of one process are tested one at a time, because concurrent connections would
         falsify the result.
         """
@@ -62,10 +65,10 @@ class Poolers:
             if key in self._kept:
                 return
             try:
-                with closing(again()) as other:
-                    is_shared = _shares(made, other)
+                with closing(connect_again()) as other:
+                    is_shared = _shares(connection, other)
             except psycopg2.Error:
-                if made.closed:
+                if connection.closed:
                     raise
                 return
             if is_shared:
@@ -73,18 +76,19 @@ class Poolers:
             self._kept.add(key)
 
 
-def _shares(made: psycopg2.extensions.connection, other: psycopg2.extensions.connection) -> bool:
-    """Return True if both connections used one session, or one connection used two sessions.
+def _shares(connection: psycopg2.extensions.connection, other: psycopg2.extensions.connection) -> bool:
+    """Return True if both connections used one session, or one connection used two sessions. Executes up to
+    30 statements, and sets `other` to autocommit.
 
-    If a pooler assigns the most recently freed session first, both connections get the same session. If a pooler assigns its sessions
-    in turn, two statements of one connection get two sessions.
+    If a pooler assigns the most recently freed session first, both connections get the same session. If a
+    pooler assigns its sessions in turn, two statements of one connection get two sessions.
     """
     other.autocommit = True
-    ours, theirs = set[int](), set[int]()
+    own_processes, other_processes = set[int](), set[int]()
     for _ in range(_ROUNDS):
-        ours |= {_process(made), _process(made)}
-        theirs.add(_process(other))
-        if len(ours) > 1 or len(theirs) > 1 or ours & theirs:
+        own_processes |= {_process(connection), _process(connection)}
+        other_processes.add(_process(other))
+        if len(own_processes) > 1 or len(other_processes) > 1 or own_processes & other_processes:
             return True
     return False
 

@@ -108,12 +108,13 @@ def _of_options(options: str) -> Iterator[tuple[str, str]]:
 
 
 def settle(connection: psycopg2.extensions.connection, values: Mapping[str, str]) -> int:
-    """Set the settings of the session. Return the id of the server process of the session. Needs autocommit.
-
+    """Set those settings of the session that the server knows. Return the id of the server process of the session. Needs autocommit.
     Raises psycopg2.Error.
+
+    Sets default_transaction_read_only to off only if the database or the login turns it on.
     """
-    every = {**_AFTER_THE_START, **values}
+    settings_to_set = {**_AFTER_THE_START, **values}
     with connection.cursor() as cursor:
-        cursor.execute(_SETTLE, (list(every), list(every.values())))
+        cursor.execute(_SETTLE, (list(settings_to_set), list(settings_to_set.values())))
         [(process, _)] = cursor.fetchall()
     return int(process)

@@ -73,8 +73,8 @@ SHOW_APPROVAL = Question(
 
 
 def read_waiting(tx: Connection, topic_id: int | None = None, *, limit: int) -> list[Row]:
-    """Return the answerable approvals of one topic or of all topics, the first to expire first. `question` is the map index of the approval
-    in the Airflow run that requests the answer.
+    """Return at most `limit` answerable approvals of one topic (None: of all topics), the first to expire first.
+    `question` is the map index of the approval in the Airflow run that requests the answer.
     """
     return inspection.rows(tx, _WAITING, topic_id=topic_id, limit=limit)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_DAYS_OVER_HTTP = 200.0
 """Maximum number of simulated days of a request over HTTP: about ten seconds of computation, without the reading of the load."""
-USUAL = ("in-force", "adaptive", "pip483")
+DEFAULT_POLICIES = ("in-force", "adaptive", "pip483")
 """Policies that are compared by default."""
 MOST_SEEDS = 1_000
 _DEFAULT_SPAN = timedelta(days=7)
@@ -56,7 +56,9 @@ class BacktestRequest:
     pictures: bool = False
 
     def question(self) -> Question:
-        """Return the comparison to compute for each load. Raises the errors of the function `question`."""
+        """Return the comparison to compute for each load: the policies, or the policy in force with other
+        parameters. Raises the errors of the function `question`.
+        """
         if self.parameters is not None:
             return of_what_if(self.parameters)
         return question(
@@ -69,8 +71,10 @@ class BacktestRequest:
 
 
 def past(since: str | None, until: str | None, now: datetime) -> tuple[datetime, datetime]:
-    """Return the requested span; the last seven days by default. Raises InvalidInput."""
-    return span(since, until, now=now, unless_given=(now - _DEFAULT_SPAN, now))
+    """Return the start and the end of the requested span. A missing start is seven days before `now`, a missing end
+    is `now`. Raises InvalidInput for a text that is neither a time nor an age, and for an empty span.
+    """
+    return span(since, until, now=now, default=(now - _DEFAULT_SPAN, now))
 
 
 def question(
@@ -81,9 +85,12 @@ def question(
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """Return the comparison to compute for each load. `policies_in` splits policies that are one text.
+    """Return the comparison to compute for each load. Policies may be one text (see `policies_in`); without a
+    policy, `DEFAULT_POLICIES` are compared. `weights` as in `prices`; `actuation_seconds` is the duration of a
+    reshape, 0 to 86400.
 
-    Raises InvalidInput for values that cannot be read, Unsupported without NumPy.
+    Raises InvalidInput for values that cannot be read or are out of bounds, and for a policy that is named twice;
+    Unsupported without NumPy.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import Question
@@ -92,13 +99,15 @@ def question(
         raise InvalidInput(f"seeds must be between 1 and {MOST_SEEDS}, not {seeds}")
     if not 0 <= actuation_seconds <= 86_400:
         raise InvalidInput(f"actuation must be between 0 and 86400 s, not {actuation_seconds:g} s")
-    named = policies_in(policies) if isinstance(policies, str) else policies
-    chosen = tuple(map(candidate, named)) or tuple(map(candidate, USUAL))
-    names = [policy.name for policy in chosen]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise InvalidInput(f"policy {', '.join(sorted(twice))} is named twice; name each policy once")
-    return Question(chosen, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
+    texts = policies_in(policies) if isinstance(policies, str) else policies
+    candidates = tuple(map(candidate, texts)) or tuple(map(candidate, DEFAULT_POLICIES))
+    names = [policy.name for policy in candidates]
+    repeated_names = {name for name in names if names.count(name) > 1}
+    if repeated_names:
+        raise InvalidInput(
+            f"policy {', '.join(sorted(repeated_names))} is named twice; name each policy once"
+        )
+    return Question(candidates, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
 
 
 def of_what_if(parameters: Mapping[str, Any]) -> Question:
@@ -120,9 +129,11 @@ def _demand_libraries() -> None:
 
 
 def policies_in(text: str) -> list[str]:
-    """Return the policies of a text, which commas, semicolons, spaces or line breaks separate.
+    """Return the texts of the policies in a text, which commas, semicolons, spaces or line breaks separate. They
+    are not checked.
 
-    Names of some rules contain spaces or a comma, and commas separate parameters, so the longest matching name is used.
+    Names of some rules contain spaces or a comma, and commas separate parameters, so the longest matching name is
+    used.
     """
     from controller.backtest.rivals.registry import RULES
 
@@ -131,8 +142,9 @@ def policies_in(text: str) -> list[str]:
 
 
 def candidate(text: str) -> Candidate:
-    """Return the policy of a text such as `adaptive`, or with parameters `adaptive:target_use=0.8,max_segments=128`. Raises
-    InvalidInput.
+    """Return the policy of a text such as `adaptive`, or with parameters
+    `adaptive:target_use=0.8,max_segments=128`. The name of the rule and the parameters are checked when the
+    backtest runs. Raises InvalidInput for a character that is not printable, a parameter without `=`, and null.
     """
     from spark_jobs.policy_backtest import Candidate
 
@@ -148,24 +160,24 @@ def candidate(text: str) -> Candidate:
 
 
 def prices(text: str) -> Prices:
-    """Return the weights of the cost in a text such as `excess=20,change_seconds=60,reseal_seconds=0`. Missing weights have their
-    defaults. Raises InvalidInput.
+    """Return the weights of the cost in a text such as `excess=20,change_seconds=60,reseal_seconds=0`. Missing
+    weights have their defaults. Raises InvalidInput for an unknown name, and for a number below 0 or above 1e9.
     """
     from controller.backtest.score import Prices
 
-    usual = Prices()
+    defaults = Prices()
     names = [field.name for field in fields(Prices)]
     weights: dict[str, float] = {}
     for pair in (part.strip() for part in text.split(",") if part.strip()):
-        name, equals, value = pair.partition("=")
+        name, separator, value = pair.partition("=")
         number = _number(value)
-        if name not in names or not equals or number is None:
+        if name not in names or not separator or number is None:
             raise InvalidInput(
                 f"weight {shown(pair)}: write name=number with a number of 0 or more; the weights are "
-                + ", ".join(f"{name}={getattr(usual, name):g}" for name in names)
+                + ", ".join(f"{name}={getattr(defaults, name):g}" for name in names)
             )
         weights[name] = number
-    return replace(usual, **weights)
+    return replace(defaults, **weights)
 
 
 def _number(text: str) -> float | None:
@@ -177,7 +189,9 @@ def _number(text: str) -> float | None:
 
 
 def recorded_load(tx: Connection, loads: Loads) -> Row:
-    """Count the topics, segments and records of these loads that PostgreSQL keeps."""
+    """Return the numbers of topics, segments and records of these loads that PostgreSQL keeps, and the times of the
+    first and the last record (None without a record).
+    """
     topics = list(loads.topics) if loads.topics else None
     [counts] = read_statement(
         tx, _RECORDED, since=loads.since, until=loads.until, topics=topics, namespace=loads.namespace

@@ -79,7 +79,7 @@ class RunBacktest(ActionRequest):
     until: str | None = Field(None, max_length=100, description="None: now.")
     policies: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=50)] = Field(
         [],
-        description=f"Policies to compare. Default: {', '.join(backtest_requests.USUAL)}.",
+        description=f"Policies to compare. Default: {', '.join(backtest_requests.DEFAULT_POLICIES)}.",
         examples=[["in-force", "adaptive:target_use=0.8"]],
     )
     parameters: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
@@ -93,8 +93,11 @@ class RunBacktest(ActionRequest):
     seeds: int = Field(1, description="Number of draws of each load; the first draw is the recorded load.")
     actuation_seconds: float = Field(0.0, description="Duration of a reshape in seconds.")
 
-    def asked(self, now: datetime) -> BacktestRequest:
-        """Return the backtest that the request describes. Raises InvalidInput."""
+    def to_backtest_request(self, now: datetime) -> BacktestRequest:
+        """Return the backtest that the request describes; `now` is the time from which ages count. Raises
+        InvalidInput for both policies and parameters, for topics below the level of the cluster, and for a span
+        that cannot be read.
+        """
         if self.parameters is not None and self.policies:
             raise InvalidInput("policies and parameters: give one of the two")
         if self.topics is not None and self.level != CLUSTER:
@@ -195,8 +198,10 @@ class BacktestDocument(Document):
 
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
-    """Run the backtest. Raises InvalidInput, Unsupported without NumPy, and the errors of `services.policy_backtest`."""
-    backtest = request.asked(datetime.now(UTC))
+    """Run the backtest in this process, store its results, and return them. A repeated request key returns the
+    stored results. Raises InvalidInput, Unsupported without NumPy, and the errors of `services.policy_backtest`.
+    """
+    backtest = request.to_backtest_request(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(
         backtest.question(),
         backtest.loads,
@@ -215,7 +220,7 @@ def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
 
 
 def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
-    """Return the backtest and its summary. Raises NotFound."""
+    """Return the backtest and its summary, as of one snapshot. Raises NotFound."""
     with snapshot(context.store) as tx:
         row, results = read_backtest(tx, request.run_id)
     summary = backtest_rows.summary(backtest_rows.result_rows(results))

@@ -33,12 +33,14 @@ _TYPES: Mapping[str, Schema] = MappingProxyType(
 
 
 def row_schemas(tx: Connection) -> dict[str, Schema]:
-    """Return the schema of a row of each view, by the view's name. Every column may be null."""
+    """Return the JSON schema of a row of each view of schema `inspect`, by the view's full name. Every column may
+    be null; a column of another type has no type.
+    """
     schemas: dict[str, Schema] = {}
     for column in inspection.rows(tx, _COLUMNS):
         row = schemas.setdefault(column["view"], {"type": "object", "properties": {}})
-        described = {"description": column["comment"]} if column["comment"] else {}
-        row["properties"][column["name"]] = _schema_of(column["type"]) | described
+        description = {"description": column["comment"]} if column["comment"] else {}
+        row["properties"][column["name"]] = _schema_of(column["type"]) | description
     return schemas
 
 

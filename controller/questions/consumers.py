@@ -87,14 +87,14 @@ class LagAnswer(Answer):
         """Return one sentence about the answer."""
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
-        but = f", and {uncounted} that could not be counted" if uncounted else ""
-        places = f"in {len(self.buckets)} places{but}"
+        uncounted_text = f", and {uncounted} that could not be counted" if uncounted else ""
+        bucket_text = f"in {len(self.buckets)} places{uncounted_text}"
         if self.kind is SubscriptionKind.CHECKPOINT:
             return (
-                f"{self.topic}: {self.subscription} keeps {messages} messages {places}; its consumers keep their own places and "
+                f"{self.topic}: {self.subscription} keeps {messages} messages {bucket_text}; its consumers keep their own places and "
                 "acknowledge nothing, so this number does not say how far they have read"
             )
-        return f"{self.topic}: {self.subscription} has {messages} messages to read {places}"
+        return f"{self.topic}: {self.subscription} has {messages} messages to read {bucket_text}"
 
     def rows(self) -> Sequence[Row]:
         """Return the rows of the answer's table."""
@@ -102,7 +102,9 @@ class LagAnswer(Answer):
 
 
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
-    """Return the lag of the subscription. Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
+    """Return the lag of the subscription; the data plane counts the messages. Raises TopicNotFound,
+    SubscriptionNotFound, Unsupported.
+    """
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -112,12 +114,16 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
 
 
 def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:
-    """Return the consumers of a topic with their entry buckets. A consumer that is no longer registered may still own buckets."""
+    """Return at most `limit` consumers of a topic with their entry buckets, ordered by subscription and name. A
+    consumer that is no longer registered may still own buckets.
+    """
     return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
 
 
 def _explain_no_buckets(tx: Connection, filters: Mapping[str, Any]) -> None:
-    """Raise SubscriptionNotFound, or Conflict for a subscription whose buckets have no owners."""
+    """Raise SubscriptionNotFound for an unknown subscription, and Conflict for a subscription whose buckets have no
+    owners. Does nothing if no subscription is named, or if its buckets may have owners.
+    """
     name = filters.get("subscription")
     if name is None:
         return
@@ -162,7 +168,7 @@ LIST_BUCKETS = Question(
         "waits_for",
         "held_by",
     ),
-    on_nothing=_explain_no_buckets,
+    explain_no_rows=_explain_no_buckets,
     default_limit=100_000,
 )
 QUESTIONS = (LIST_CONSUMERS, LIST_BUCKETS)

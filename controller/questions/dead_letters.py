@@ -80,7 +80,10 @@ class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
 
 
 def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLettersAnswer:
-    """Return a page of dead letters. Raises TopicNotFound, SubscriptionNotFound, and NotFound if there never was a dead letter."""
+    """Return a page of dead letters, oldest first, and the number that can be put back. Reads their log without
+    acknowledging, and disconnects another reader of the log. Raises TopicNotFound, SubscriptionNotFound, NotFound
+    if there never was a dead letter, and InvalidInput for an invalid page.
+    """
     [after] = request.keys([tuple])
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)
@@ -102,16 +105,16 @@ def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLetters
 
 
 def _read_after(reader: DeadLetterReader, after: Position | None, limit: int, count: int) -> list[DeadLetter]:
-    """Return the first `limit` of the `count` letters after the position. The log is read from its beginning, because none of its
-    messages is acknowledged.
+    """Return the first `limit` letters after the position (None: from the first), of the `count` letters that the
+    log holds. The log is read from its beginning, because none of its messages is acknowledged.
     """
     result: list[DeadLetter] = []
-    read = 0
-    while len(result) < limit and read < count:
-        letters = reader.read(min(limit if after is None else CHUNK, count - read))
+    read_count = 0
+    while len(result) < limit and read_count < count:
+        letters = reader.read(min(limit if after is None else CHUNK, count - read_count))
         if not letters:
             break
-        read += len(letters)
+        read_count += len(letters)
         result += [letter for letter in letters if after is None or letter.message.position > after]
     return result[:limit]
 

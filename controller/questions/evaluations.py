@@ -24,7 +24,9 @@ IN_FORCE, WHAT_IF = "in_force", "what_if"
 
 
 def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the evaluation that a row of `inspect.decisions` or `inspect.decision_inputs` holds."""
+    """Return the evaluation that a row of `inspect.decisions` or `inspect.decision_inputs` holds, as JSON values
+    with times in milliseconds.
+    """
     valid_until = row["valid_until"]
     return {
         "decisions": row["decisions"],
@@ -34,24 +36,28 @@ def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document(evaluation: Document, now: int) -> dict[str, Any]:
-    """Return the evaluation with the keys of `inspect.why_not`, and times instead of milliseconds. Each refusal has a text (`how_far`)
-    about its distance from an action at `now`, the time of the question.
+    """Return the evaluation with times instead of milliseconds. Each refusal has a text (`how_far`) about its
+    distance from an action at `now`, the time of the question in milliseconds since the Unix epoch.
     """
     refusals = [refusal_document(refusal, now) for refusal in evaluation["refusals"]]
     return {**evaluation, "refusals": refusals, "valid_until": at(evaluation["valid_until"])}
 
 
 def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
-    """Return the refusal with times instead of milliseconds, and a text about its distance from an action."""
+    """Return the refusal with times instead of milliseconds, and a text (`how_far`) about its distance from an
+    action at `now`. If its value is a time, `value_at` and `needed_at` are added.
+    """
     instants = {"not_before": at(refusal.get("not_before")), **_measured_at(refusal)}
     return {**refusal, **instants, "how_far": how_far(refusal, now)}
 
 
 def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Return the row of `inspect.why_not` with a text about its distance from an action at `now`."""
+    """Return the row of `inspect.why_not` with a text (`how_far`) about its distance from an action at `now`, in
+    milliseconds since the Unix epoch.
+    """
     ends = row["not_before"]
-    refused = {**row, "not_before": None if ends is None else to_ms(ends)}
-    return {**row, "how_far": how_far(refused, now)}
+    refusal = {**row, "not_before": None if ends is None else to_ms(ends)}
+    return {**row, "how_far": how_far(refusal, now)}
 
 
 def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
@@ -61,38 +67,45 @@ def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
 
 
 def difference(first: Document, second: Document, names: tuple[str, str]) -> dict[str, Any]:
-    """Return, by name of the evaluation, the decisions and refusals that only this one of the two evaluations has."""
-    only: dict[str, dict[str, Any]] = {name: {} for name in names}
+    """Return, by name of the evaluation, the decisions and refusals that only this one of the two evaluations has.
+    `names` are the names of the first and the second evaluation.
+    """
+    by_name: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key in ("decisions", "refusals"):
-        left, right, _ = matched(first[key], second[key])
-        only[names[0]][key], only[names[1]][key] = left, right
-    return only
+        only_first, only_second, _ = matched(first[key], second[key])
+        by_name[names[0]][key], by_name[names[1]][key] = only_first, only_second
+    return by_name
 
 
 def matched(
     first: Sequence[Document], second: Sequence[Document]
 ) -> tuple[list[Document], list[Document], list[Document]]:
-    """Return the documents that are only in the first sequence, only in the second, and in both, with repetitions."""
-    left = list(first)
-    right, both = list[Document](), list[Document]()
-    keys = [_key(document) for document in left]
+    """Return the documents that are only in the first sequence, only in the second, and in both. Equal documents
+    are matched one to one, so repetitions count.
+    """
+    only_first = list(first)
+    only_second, in_both = list[Document](), list[Document]()
+    keys = [_key(document) for document in only_first]
     for document in second:
         key = _key(document)
         if key in keys:
             index = keys.index(key)
             keys.pop(index)
-            both.append(left.pop(index))
+            in_both.append(only_first.pop(index))
         else:
-            right.append(document)
-    return left, right, both
+            only_second.append(document)
+    return only_first, only_second, in_both
 
 
 def _key(document: Document) -> str:
+    """Return a text that is equal for equal documents."""
     return json.dumps(exact(document), sort_keys=True, default=str)
 
 
 def at(milliseconds: float | None) -> datetime | int | None:
-    """Return the time. A time beyond the calendar, which a what-if may have, stays a number."""
+    """Return the time of milliseconds since the Unix epoch; None for None. A time beyond the calendar, which a
+    what-if may have, stays a number.
+    """
     if milliseconds is None:
         return None
     try:
@@ -101,18 +114,20 @@ def at(milliseconds: float | None) -> datetime | int | None:
         return int(milliseconds)
 
 
-def comparison(found: WhatIf) -> dict[str, Any]:
-    """Return the evaluations under the policy in force and under another policy, with their differences."""
-    answers, now = (found.in_force.to_document(), found.what_if.to_document()), found.now.now
-    apart = difference(*answers, (IN_FORCE, WHAT_IF))
+def comparison(result: WhatIf) -> dict[str, Any]:
+    """Return the evaluations under the policy in force and under another policy, with their differences, as the
+    fields of `what_if.Comparison`.
+    """
+    evaluation_documents, now = (result.in_force.to_document(), result.what_if.to_document()), result.now.now
+    differences = difference(*evaluation_documents, (IN_FORCE, WHAT_IF))
     return {
-        "topic": found.topic,
-        "epoch": found.now.layout.epoch,
+        "topic": result.topic,
+        "epoch": result.now.layout.epoch,
         "at": at(now),
-        "lanes": [lane for lane in Lane if lane in found.lanes],
-        "changes": found.changes,
-        "is_same": not any(documents for side in apart.values() for documents in side.values()),
-        IN_FORCE: document(answers[0], now),
-        WHAT_IF: document(answers[1], now),
-        "difference": apart,
+        "lanes": [lane for lane in Lane if lane in result.lanes],
+        "changes": result.changes,
+        "is_same": not any(documents for side in differences.values() for documents in side.values()),
+        IN_FORCE: document(evaluation_documents[0], now),
+        WHAT_IF: document(evaluation_documents[1], now),
+        "difference": differences,
     }

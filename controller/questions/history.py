@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -15,18 +15,36 @@ from controller.questions.question import Question, Row, SpanFilter, TopicQuesti
 SegmentId = Annotated[int, Field(ge=0, le=MOST, description="Id of the segment.", examples=[0])]
 
 
-# The thresholds are those in force now, so past rates are compared with the present policy.
 _OVER_TIME = """
-    SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, greatest(s.created_at, :since) AS created_at, s.sealed_at, peak.ratio AS peak_ratio
+    SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, greatest(s.created_at, :since) AS created_at, s.sealed_at
       FROM inspect.segments s
-      LEFT JOIN LATERAL (
-           SELECT max(greatest(h.msg_rate_in / nullif(CAST(:msg_rate_in AS float8), 0), h.byte_rate_in / nullif(CAST(:byte_rate_in AS float8), 0),
-                               h.msg_rate_out / nullif(CAST(:msg_rate_out AS float8), 0),
-                               h.byte_rate_out / nullif(CAST(:byte_rate_out AS float8), 0))) AS ratio
-             FROM inspect.load_history h
-            WHERE h.topic_id = s.topic_id AND h.segment_id = s.segment_id AND h.recorded_at >= :since) peak ON true
      WHERE s.topic_id = :topic_id AND coalesce(s.sealed_at, 'infinity') >= :since
      ORDER BY s.created_epoch DESC, s.range_start LIMIT :limit
+"""
+# A record holds until the next one, so the last record before `since` counts too. The thresholds are those in force now, so past rates
+# are compared with the present policy.
+_CELLS = """
+    WITH record AS (
+        SELECT h.*
+          FROM inspect.load_history h
+         WHERE h.topic_id = :topic_id AND h.segment_id = ANY (CAST(:segments AS bigint[])) AND h.recorded_at >= :since
+         UNION ALL
+        SELECT before.*
+          FROM unnest(CAST(:segments AS bigint[])) AS drawn (segment_id)
+         CROSS JOIN LATERAL (
+               SELECT * FROM inspect.load_history h
+                WHERE h.topic_id = :topic_id AND h.segment_id = drawn.segment_id AND h.recorded_at < :since
+                ORDER BY h.recorded_at DESC LIMIT 1) before
+    ), rated AS (
+        SELECT segment_id, recorded_at,
+               CAST(floor(extract(epoch FROM recorded_at)::float8 / CAST(:cell_seconds AS float8)) AS bigint) AS cell,
+               greatest(msg_rate_in / nullif(CAST(:msg_rate_in AS float8), 0), byte_rate_in / nullif(CAST(:byte_rate_in AS float8), 0),
+                        msg_rate_out / nullif(CAST(:msg_rate_out AS float8), 0),
+                        byte_rate_out / nullif(CAST(:byte_rate_out AS float8), 0)) AS ratio
+          FROM record
+    )
+    SELECT segment_id, cell, max(ratio) AS highest, (max(ARRAY[extract(epoch FROM recorded_at)::float8, ratio]))[2] AS last  -- without a sort
+      FROM rated GROUP BY segment_id, cell ORDER BY segment_id, cell
 """
 # A page has fewer pixels than records. So a line keeps two records of each part of the time: the peak and the last one.
 _RECORDS = """
@@ -91,17 +109,42 @@ class ListHotKeys(TopicQuestion):
     """Show the part of each segment with the most load, and the load that no split can divide."""
 
 
-def segments_over_time(
-    tx: Connection, topic_id: int, since: datetime, thresholds: Mapping[str, Any], limit: int
+def segments_over_time(tx: Connection, topic_id: int, since: datetime, limit: int) -> list[Row]:
+    """Return at most `limit` segments that were ACTIVE after `since`, the newest first."""
+    return read_statement(tx, _OVER_TIME, topic_id=topic_id, since=since, limit=limit)
+
+
+def load_cells(
+    tx: Connection,
+    topic_id: int,
+    segments: Sequence[int],
+    since: datetime,
+    thresholds: Mapping[str, Any],
+    *,
+    cell_seconds: float,
 ) -> list[Row]:
-    """Return segments that were ACTIVE after `since`, the newest first, with the highest ratio of a rate to its threshold."""
-    return read_statement(tx, _OVER_TIME, topic_id=topic_id, since=since, limit=limit, **thresholds)
+    """Return the load records of `segments` by cell, in the order of time: the highest and the last ratio of a rate to its threshold.
+
+    Cells are counted from the Unix epoch. A segment's last record before `since` is included.
+    """
+    return read_statement(
+        tx,
+        _CELLS,
+        topic_id=topic_id,
+        segments=list(segments),
+        since=since,
+        cell_seconds=cell_seconds,
+        **thresholds,
+    )
 
 
 def load_records(
     tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
 ) -> list[Row]:
-    """Return records of the `lines` hottest segments, the hottest first. `segments` is the number of segments with records."""
+    """Return records since `since` of the `lines` hottest segments, the hottest first, each by time. The segments
+    share `parts` parts of the time equally; of each part only the record with the highest rate and the last one are
+    returned. `segments` is the number of all segments with records.
+    """
     return read_statement(
         tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts
     )

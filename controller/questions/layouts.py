@@ -36,7 +36,7 @@ class ShowLayout(TopicQuestion):
 
     @property
     def moment(self) -> int | datetime | None:
-        """The epoch or time; None for now."""
+        """The requested epoch or time; None for the present layout."""
         return None if self.at is None else moment(self.at)
 
 
@@ -83,7 +83,9 @@ class LayoutRecord(_Recorded, Document):
 
 
 def show_layout(context: Context, request: ShowLayout) -> LayoutRecord:
-    """Return the layout. Raises TopicNotFound, and NotFound if the topic had no layout at that time."""
+    """Return the layout at the requested epoch or time, or the present one. Raises TopicNotFound, and NotFound if
+    the topic had no layout at that time.
+    """
     with snapshot(context.store) as tx:
         topic = inspected.find_topic(tx, request.topic)
         at = request.moment

@@ -29,8 +29,8 @@ from controller.store.topics import inspected
 Shown = Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"]
 """Filter of the list of topics. `suppressed` means hot, and held back by a refusal."""
 _NEWEST_OPERATIONS, _REFUSALS, _SUBSCRIPTIONS = 6, 8, 10
-# One look at the view, without its dearest columns: on a large fleet it is the whole cost. Sums are over the fleet; without them, only
-# what is looked for is read.
+# The view is read once, without its most expensive columns, because on a large fleet reading it is the whole cost. Sums are over the
+# fleet; without sums, only the topics that match `find` are read.
 _FLEET = """
     WITH fleet AS MATERIALIZED (
         SELECT topic, state, needs, urgency, active_segments, hot_segments, stale_segments, hottest_ratio, hottest_metric,
@@ -51,7 +51,7 @@ _FLEET = """
     SELECT to_jsonb(sums) AS sums, chosen.* FROM sums LEFT JOIN chosen ON true
      ORDER BY urgency DESC, hottest_ratio DESC NULLS LAST, topic
 """
-# Each view is read once and not once a segment: both know thresholds that are made of every level's policy.
+# Each view is read once instead of once per segment, because both views compute thresholds from the policies of all levels.
 _SEGMENTS = """
     WITH load AS MATERIALIZED (SELECT * FROM inspect.load_now WHERE topic_id = :topic_id),
     sketch AS MATERIALIZED (SELECT segment_id, hottest, load_on_hottest FROM inspect.key_sketches WHERE topic_id = :topic_id)
@@ -108,13 +108,13 @@ class OverviewAnswer(Document):
 
 
 def show_fleet(context: Context, request: ShowFleet) -> FleetAnswer:
-    """Return at most `limit` topics."""
+    """Return the fleet from a snapshot of its own, with at most `limit` topics."""
     with snapshot(context.store) as tx:
         return read_fleet(tx, request)
 
 
 def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
-    """Return at most `limit` topics, as of the snapshot."""
+    """Return the fleet as of the snapshot of `tx`, with at most `limit` topics."""
     [health] = read_view(tx, "inspect.health")
     _, topics = fleet_topics(tx, request)
     return FleetAnswer(at=database_now(tx), health=health, topics=topics)
@@ -123,20 +123,22 @@ def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
 def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
-    """Return sums over the fleet (or over the matching topics, without `sums`), and at most `limit` topics."""
+    """Return sums over the fleet, and at most `limit` topics that match the request, the most urgent first. Without
+    `sums`, only the matching topics are read and summed.
+    """
     rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
-    of_all = [row.pop("sums") for row in rows]
-    return of_all[0], [row for row in rows if row["topic"] is not None]
+    sums_of_rows = [row.pop("sums") for row in rows]
+    return sums_of_rows[0], [row for row in rows if row["topic"] is not None]
 
 
 def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
-    """Return the overview. Raises TopicNotFound."""
+    """Return the overview of the topic from a snapshot of its own. Raises TopicNotFound."""
     with snapshot(context.store) as tx:
         return read_overview(tx, request)
 
 
 def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
-    """Return the overview as of the snapshot. Raises TopicNotFound."""
+    """Return the overview of the topic as of the snapshot of `tx`. Raises TopicNotFound."""
     topic = inspected.find_topic(tx, request.topic)
     operations = read_answers(
         tx,
@@ -157,7 +159,7 @@ def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
 
 
 def live_workers(tx: Connection) -> list[Row]:
-    """Return the leases of the running workers, by name."""
+    """Return the leases of the running workers, by the worker's name."""
     return read_view(tx, "inspect.leases", "starts_with(name, 'worker/')", "live", order="name")
 
 

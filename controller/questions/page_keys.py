@@ -15,13 +15,16 @@ from controller.domain.whole_numbers import MOST
 
 
 def write_keys(keys: Sequence[Any]) -> str:
-    """Return the text that requests the page after the row with these keys."""
+    """Return the text that requests the page after the row with these keys: text, integers, times or sequences of
+    integers.
+    """
     text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 
 
 def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
-    """Return the keys of the last row of the previous page, with their kinds: str, int, datetime, or a tuple of int.
+    """Return the keys of the last row of the previous page, with their kinds: str, int, datetime, or a tuple of
+    int. `page` is a text of `write_keys`.
 
     Raises InvalidInput for a text that is not a page of such a list.
     """
@@ -38,6 +41,9 @@ def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
 
 
 def _read_key(kind: type, key: Any) -> Any:
+    """Return the key as a value of this kind. Raises ValueError for another kind, a time without a zone, or an
+    integer beyond 64 bits.
+    """
     if kind is datetime and isinstance(key, str):
         instant = datetime.fromisoformat(key)
         if instant.tzinfo is None:

@@ -104,7 +104,7 @@ class EffectivePolicy(Answer):
 
 
 def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
-    """Return the stored policy of the level. Raises TopicNotFound."""
+    """Return the stored policy of the level, empty if the level sets no parameter. Raises TopicNotFound."""
     kind = policy_admin.kind_of(request.level)
     name = None if kind is PolicyLevel.CLUSTER else request.level
     with snapshot(context.store) as tx:

@@ -113,9 +113,15 @@ class PageRequest(QuestionRequest):
         return [None] * len(kinds) if self.page is None else read_keys(self.page, kinds)
 
     def after(self, page: str | None, rows: int) -> Self | None:
-        """Return the request for the rest of the rows, after a page with `rows` rows. None if nothing is left."""
-        left = self.limit - rows
-        return None if page is None or left <= 0 else self.model_copy(update={"limit": left, "page": page})
+        """Return the request for the rest of the rows, after a page with `rows` rows; `page` is that page's `next`.
+        None if nothing is left.
+        """
+        remaining_rows = self.limit - rows
+        return (
+            None
+            if page is None or remaining_rows <= 0
+            else self.model_copy(update={"limit": remaining_rows, "page": page})
+        )
 
 
 class PageAnswer(Answer, Generic[ItemT]):
@@ -126,8 +132,8 @@ class PageAnswer(Answer, Generic[ItemT]):
 
     def title(self) -> str | None:
         """Return the title of the table, with a note if rows are left."""
-        more = f"; the first {len(self.items)} only; see --limit" if self.next else ""
-        return f"{self.sentence()}{more}"
+        note = f"; the first {len(self.items)} only; see --limit" if self.next else ""
+        return f"{self.sentence()}{note}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """Return the rows of the answer's table."""
@@ -215,7 +221,7 @@ class Question:
     """True if the answer is one row, as for a question with an id."""
     missing: str | None = None
     """Error message if there is no row and the fields in its braces are given. None: no row is not an error."""
-    on_nothing: Callable[[Connection, Row], None] | None = None
+    explain_no_rows: Callable[[Connection, Row], None] | None = None
     """Called with the filters and `topic_id` if there is no row. May raise an error with the reason."""
     is_command: bool = True
     """True if the question is also a command."""
@@ -249,7 +255,9 @@ class Page:
 
 @functools.cache
 def questions_of(subject: str) -> tuple[Question, ...]:
-    """Return the questions of a subject, in the order of their declarations. Empty for an unknown subject."""
+    """Return the questions of a subject, in the order of their declarations; empty for an unknown subject. Loads
+    the subject's module at the first call.
+    """
     if subject not in MODULES:
         return ()
     questions: tuple[Question, ...] = importlib.import_module(MODULES[subject]).QUESTIONS
@@ -264,15 +272,20 @@ def all_questions() -> tuple[Question, ...]:
 def read_page(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int, page: str | None = None
 ) -> Page:
-    """Return one page of answers. Raises TopicNotFound, InvalidInput for an invalid page, and NotFound for a missing row."""
+    """Return one page of rows, at most `limit`, after the row that `page` names (None: from the first).
+
+    If the first page is empty, raise NotFound with the question's `missing` message if all fields in the message
+    are given; otherwise call the question's `explain_no_rows`, which may raise an error, and return an empty page.
+    Raises TopicNotFound for the request's topic, and InvalidInput for an invalid page or an empty span.
+    """
     values = request.model_dump(exclude_none=True)
-    bound = values | _topic_values(tx, question, values.get("topic"))
+    parameters = values | _topic_values(tx, question, values.get("topic"))
     conditions, keys = _conditions(question, values), [*question.keys]
-    last = [] if page is None else read_keys(page, [*question.keys.values()])
-    after = {f"after_{index}": key for index, key in enumerate(last)}
-    if after:
-        places = ", ".join(f":{name}" for name in after)
-        conditions.append(f"({', '.join(keys)}) {'<' if question.descending else '>'} ({places})")
+    last_keys = [] if page is None else read_keys(page, [*question.keys.values()])
+    key_parameters = {f"after_{index}": key for index, key in enumerate(last_keys)}
+    if key_parameters:
+        placeholders = ", ".join(f":{name}" for name in key_parameters)
+        conditions.append(f"({', '.join(keys)}) {'<' if question.descending else '>'} ({placeholders})")
     columns = [question.columns, *(f"{key} AS key_{index}" for index, key in enumerate(keys))]
     # One more row than the page holds shows whether there is another page.
     rows = read_view(
@@ -282,16 +295,16 @@ def read_page(
         columns=", ".join(columns),
         order=question.order,
         limit=limit + 1,
-        **bound,
-        **after,
+        **parameters,
+        **key_parameters,
     )
     if not rows and page is None:
         _demand_rows(question, values)
-        if question.on_nothing is not None:
-            question.on_nothing(tx, bound)
-    answers, is_last = rows[:limit], len(rows) <= limit
-    following = None if is_last else write_keys([answers[-1][f"key_{index}"] for index in range(len(keys))])
-    return Page(_presented(tx, question, answers), following)
+        if question.explain_no_rows is not None:
+            question.explain_no_rows(tx, parameters)
+    page_rows, is_last = rows[:limit], len(rows) <= limit
+    next_page = None if is_last else write_keys([page_rows[-1][f"key_{index}"] for index in range(len(keys))])
+    return Page(_presented(tx, question, page_rows), next_page)
 
 
 def read_answers(
@@ -303,10 +316,11 @@ def read_answers(
     columns: str | None = None,
     **filters: object,
 ) -> list[Row]:
-    """Return the first answers, or all, for a caller that has looked up the topic: `topic` and `topic_id` are ordinary filters.
+    """Return the first `limit` rows (None: all) for a caller that has looked up the topic: `topic` and `topic_id`
+    are ordinary filters.
 
-    `order` and `columns` replace those of the question. A filter that is None or empty does not filter. Raises InvalidInput if the span
-    from `since` to `until` is empty.
+    `order` and `columns` replace those of the question. A filter that is None or empty does not filter. No rows are
+    no error. Raises InvalidInput if the span from `since` to `until` is empty.
     """
     values = {name: value for name, value in filters.items() if value not in (None, "")}
     rows = read_view(
@@ -330,15 +344,19 @@ def read_view(
     limit: int | None = None,
     **values: object,
 ) -> list[Row]:
-    """Return rows of a view. View, conditions, columns and order are constants of the program; every value is bound."""
-    where = " AND ".join(f"({condition})" for condition in conditions) or "true"
-    ordered = f" ORDER BY {order}" if order else ""
-    statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608 - constants only
+    """Return at most `limit` rows of a view that meet all conditions. View, conditions, columns and order are
+    constants of the program; every value is bound.
+    """
+    condition_text = " AND ".join(f"({condition})" for condition in conditions) or "true"
+    order_text = f" ORDER BY {order}" if order else ""
+    statement = f"SELECT {columns} FROM {view} AS answer WHERE {condition_text}{order_text} LIMIT :limit"  # noqa: S608 - constants only
     return read_statement(tx, statement, **values, limit=limit)
 
 
 def read_statement(tx: Connection, statement: str, **values: object) -> list[Row]:
-    """Return the rows of a statement that joins or aggregates views, with numbers in their JSON form."""
+    """Return the rows of a statement that joins or aggregates views. `values` are bound; decimal numbers become
+    integers or floats, as in `plain_number`.
+    """
     rows = inspection.rows(tx, statement, **values)
     return [{name: plain_number(value) for name, value in row.items()} for row in rows]
 
@@ -346,26 +364,31 @@ def read_statement(tx: Connection, statement: str, **values: object) -> list[Row
 def read_rows(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int | None
 ) -> Iterator[Row]:
-    """Yield at most `limit` answers, page by page, so that a long list is not held in memory."""
-    page, left = None, limit
-    while left is None or left > 0:
-        size = MOST_OF_A_PAGE if left is None else min(MOST_OF_A_PAGE, left)
-        answers = read_page(tx, question, request, limit=size, page=page)
-        yield from answers.rows
-        page = answers.next
+    """Yield at most `limit` rows (None: all), page by page, so that a long list is not held in memory. Raises the
+    errors of `read_page`.
+    """
+    page, remaining_rows = None, limit
+    while remaining_rows is None or remaining_rows > 0:
+        size = MOST_OF_A_PAGE if remaining_rows is None else min(MOST_OF_A_PAGE, remaining_rows)
+        current_page = read_page(tx, question, request, limit=size, page=page)
+        yield from current_page.rows
+        page = current_page.next
         if page is None:
             return
-        left = None if left is None else left - size
+        remaining_rows = None if remaining_rows is None else remaining_rows - size
 
 
 def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
     """Raise NotFound if the question has an error message for no rows and all fields in the message are given."""
-    named = re.findall(r"{(\w+)}", question.missing or "")
-    if question.missing and all(values.get(name) is not None for name in named):
+    field_names = re.findall(r"{(\w+)}", question.missing or "")
+    if question.missing and all(values.get(name) is not None for name in field_names):
         raise NotFound(question.missing.format_map(values))
 
 
 def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict[str, Any]:
+    """Return the values to bind for a topic: its id, or its name for a question about the past. Empty without a
+    topic. Raises TopicNotFound.
+    """
     if topic is None:
         return {}
     if question.of_past:
@@ -374,7 +397,9 @@ def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict
 
 
 def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
-    """Return the SQL conditions of the answers. Raises InvalidInput if the span from `since` to `until` is empty."""
+    """Return the SQL conditions of the question for the filters that are given. A filter that is None or False does
+    not apply. Raises InvalidInput if the span from `since` to `until` is empty.
+    """
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None:
         demand_span(since, until)
@@ -384,8 +409,11 @@ def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
 
 
 def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:
-    answers = [{name: value for name, value in row.items() if not name.startswith("key_")} for row in rows]
-    if question.present is None or not answers:
-        return answers
+    """Return the rows without the keys of the page, converted by the question's `present` as of the database's
+    time.
+    """
+    shown_rows = [{name: value for name, value in row.items() if not name.startswith("key_")} for row in rows]
+    if question.present is None or not shown_rows:
+        return shown_rows
     now = database_now(tx)
-    return [question.present(answer, now) for answer in answers]
+    return [question.present(row, now) for row in shown_rows]

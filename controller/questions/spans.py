@@ -13,9 +13,10 @@ EVER = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
 def instant(text: str, now: datetime) -> datetime:
-    """Return the time of a text in ISO 8601 (UTC without a time zone), or of an age before `now`: 90min, 12h, 7d, 2w.
+    """Return the time of a text in ISO 8601 (UTC without a time zone), or of an age before `now`: 90min, 12h, 7d,
+    2w.
 
-    Raises InvalidInput.
+    Raises InvalidInput for other texts, and for an age that reaches before the year 1.
     """
     try:
         if is_duration(text):
@@ -33,12 +34,15 @@ def span(
     until: str | None,
     *,
     now: datetime | None = None,
-    unless_given: tuple[datetime, datetime] = EVER,
+    default: tuple[datetime, datetime] = EVER,
 ) -> tuple[datetime, datetime]:
-    """Return the start (inclusive) and the end (exclusive). Raises InvalidInput if the span is empty."""
+    """Return the start (inclusive) and the end (exclusive). A missing text is replaced by the start or the end of
+    `default`; `now` is the time from which ages count (None: the present). Raises InvalidInput for a text that is
+    neither a time nor an age, and for an empty span.
+    """
     now = now or datetime.now(UTC)
-    begins = unless_given[0] if since is None else instant(since, now)
-    ends = unless_given[1] if until is None else instant(until, now)
+    begins = default[0] if since is None else instant(since, now)
+    ends = default[1] if until is None else instant(until, now)
     demand_span(begins, ends)
     return begins, ends
 
@@ -52,7 +56,9 @@ def demand_span(begins: datetime, ends: datetime) -> None:
 
 
 def moment(text: str) -> int | datetime:
-    """Return the epoch of a number, or the time of a text in ISO 8601 (UTC without a time zone). Raises InvalidInput."""
+    """Return the epoch of a text that is a whole number, otherwise the time of a text in ISO 8601 (UTC without a
+    time zone). Raises InvalidInput for other texts.
+    """
     if (epoch := from_digits(text)) is not None:
         return epoch
     try:

@@ -34,9 +34,11 @@ class CursorsAnswer(PageAnswer[CursorDocument]):
 
 
 def list_cursors(context: Context, request: ListCursors) -> CursorsAnswer:
-    """Return a page of positions. Raises the errors of `topic_admin.what_a_seek_moves`."""
+    """Return a page of positions; the data plane counts the backlogs. Raises InvalidInput for an invalid page, and
+    the errors of `topic_admin.cursors_to_move`.
+    """
     range_start, segment_id = request.keys([int, int])
-    cursors = topic_admin.what_a_seek_moves(
+    cursors = topic_admin.cursors_to_move(
         context.store,
         context.app.planes,
         request.topic,

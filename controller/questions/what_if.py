@@ -89,17 +89,19 @@ class Comparison(Document):
 
 
 def show_situations(context: Context, request: ShowSituations) -> SituationsAnswer:
-    """Return both evaluation inputs. Raises the errors of `what_if.situations_of`."""
-    now, then = what_if.situations_of(context.store, context.app.planes, request.topic, request.changes)
-    return SituationsAnswer(topic=request.topic, in_force=now.to_json(), what_if=then.to_json())
+    """Return both evaluation inputs as canonical text. Raises the errors of `what_if.situations_of`."""
+    in_force, changed = what_if.situations_of(
+        context.store, context.app.planes, request.topic, request.changes
+    )
+    return SituationsAnswer(topic=request.topic, in_force=in_force.to_json(), what_if=changed.to_json())
 
 
 def compare_decisions(context: Context, request: CompareDecisions) -> Comparison:
-    """Return both evaluations. Raises the errors of `what_if.situations_of`."""
-    compared = what_if.ask(
+    """Return both evaluations and their difference. Raises the errors of `what_if.situations_of`."""
+    result = what_if.ask(
         context.store, context.app.planes, request.topic, request.changes, frozenset(request.lanes)
     )
-    return Comparison.model_validate(evaluations.comparison(compared))
+    return Comparison.model_validate(evaluations.comparison(result))
 
 
 SHOW_SITUATIONS = report(

@@ -56,9 +56,9 @@ def find(store: Store, approval_id: int) -> ApprovalRow:
 
 
 def ask(store: Store, run: str) -> list[ApprovalRow]:
-    """Return the approvals that the run `run` of Airflow (`dag/run`) presents to a person: at most
-    `REQUEST_LIMIT` that no other run presents. A repeated call returns the same approvals, except those
-    answered in the meantime.
+    """Assign to the run `run` of Airflow (`dag/run`) up to `REQUEST_LIMIT` approvals that no other run
+    presents, and return those of the run that can be answered. A repeated call returns the same approvals,
+    except those answered in the meantime.
     """
     with store.transaction() as tx:
         return [row for row in approvals.ask(tx, run, REQUEST_LIMIT) if row.is_answerable]
@@ -73,8 +73,9 @@ def some_unasked(store: Store) -> bool:
 def answer(
     store: Store, approval_ids: Collection[int], *, approve: bool, actor: str, reason: str
 ) -> list[ApprovalRow]:
-    """Approve or reject all of the approvals, or none of them. Return them in the order of their ids.
-    Repeating an answer changes nothing and returns the first answer.
+    """Approve or reject all of the approvals, or none of them, in one transaction that also carries out the
+    answers. Return them in the order of their ids. New answers are logged. Repeating an answer changes
+    nothing and returns the first answer.
 
     Raises NotFound; Conflict if an approval has another answer or has expired, or if its subject is gone; and
     the errors of the subject.
@@ -86,7 +87,7 @@ def answer(
             row = approvals.get_approval(tx, approval_id)
             if row.state is ApprovalState.PENDING:
                 _demand_answerable(row)
-                if _move(tx, row, state, actor, reason, in_time=True):
+                if _change_state(tx, row, state, actor, reason, in_time=True):
                     answered_ids.add(approval_id)
                 row = approvals.get_approval(tx, approval_id)
             _demand_answered(row, approve=approve)
@@ -105,28 +106,30 @@ def answer(
 
 
 def settle(store: Store) -> Mapping[int, ApprovalState]:
-    """Apply the default to approvals that have expired, and end approvals whose subject is gone. Return the
-    new states by approval id.
+    """Apply the default to approvals that have expired, and end approvals whose subject is gone, each in a
+    transaction of its own: at most `SETTLE_LIMIT`. Log and return the new states by approval id. An approval
+    that another caller settled is left out; one whose subject raises a terminal error is logged and left as
+    it is.
     """
     with store.transaction() as tx:
         overdue = approvals.overdue(tx, SETTLE_LIMIT)
-    changed = {}
+    new_states = {}
     for row in overdue:
         state, outcome = rules.end_of_wait(
             row.subject, row.state, row.default_answer, has_subject=row.has_subject
         )
         try:
             with store.transaction() as tx:
-                if not _move(
+                if not _change_state(
                     tx, row, state, DEFAULT_ACTOR, f"{row.outcome}; {outcome}" if row.outcome else outcome
                 ):
                     continue
         except Terminal as error:  # The error concerns this subject only; the other approvals are settled.
             log.warning("approval not settled", approval_id=row.approval_id, why=str(error))
             continue
-        changed[row.approval_id] = state
+        new_states[row.approval_id] = state
         log.info("approval settled", approval_id=row.approval_id, state=state.value)
-    return changed
+    return new_states
 
 
 class ApprovalClock:
@@ -139,7 +142,7 @@ class ApprovalClock:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Run until `stop`."""
+        """Settle approvals every `interval_seconds` until `stop`. A failed round is logged."""
         repeat_every(
             self._interval_seconds, lambda: settle(self._store), self._stopping, log, "approvals not settled"
         )
@@ -149,18 +152,19 @@ class ApprovalClock:
         self._stopping.set()
 
 
-def _move(
-    tx: Connection, row: ApprovalRow, state: ApprovalState, by: str, outcome: str, *, in_time: bool = False
+def _change_state(
+    tx: Connection, row: ApprovalRow, state: ApprovalState, actor: str, outcome: str, *, in_time: bool = False
 ) -> bool:
-    """Change the state of the approval, and carry out the answer for its subject. Return False if another
-    caller was first.
+    """Change the state of the approval, and carry out the answer for its subject, whose rows are locked
+    first. Return False without a change if another caller was first, or with `in_time` if the approval has
+    expired.
     """
     subject = None
     if state in rules.ANSWERS and row.subject in SUBJECTS:
         subject = importlib.import_module(SUBJECTS[row.subject])
     if subject is not None:
         subject.lock(tx, row)
-    if not approvals.move(tx, row, state, outcome=outcome, answered_by=by, in_time=in_time):
+    if not approvals.move(tx, row, state, outcome=outcome, answered_by=actor, in_time=in_time):
         return False
     if subject is not None:
         subject.carry_out(tx, approvals.get_approval(tx, row.approval_id))
@@ -168,39 +172,42 @@ def _move(
 
 
 def _demand_answerable(row: ApprovalRow) -> None:
+    """Raise Conflict if the approval has expired or its subject is gone. The message says which."""
     if row.is_answerable:
         return
-    refusal = f"{_name(row)} can no longer be answered"
+    refusal = f"{_approval_text(row)} can no longer be answered"
     if row.has_subject:
         raise Conflict(
-            f"{refusal}: the time for an answer ended at {_instant(row.expires_at)}, and the default, "
+            f"{refusal}: the time for an answer ended at {_time_text(row.expires_at)}, and the default, "
             f"{row.default_answer}, applies; make the change by hand if the default is wrong"
         )
     raise Conflict(
-        f"{refusal}: to {row.action} is no longer possible, since {rules.why_gone(row.subject)}; if it is still needed, a new "
+        f"{refusal}: to {row.action} is no longer possible, since {rules.why_subject_ended(row.subject)}; if it is still needed, a new "
         "approval will be requested"
     )
 
 
 def _demand_answered(row: ApprovalRow, *, approve: bool) -> None:
-    """Raise Conflict if the approval has another answer. The message names the actor of the first answer."""
+    """Raise Conflict unless the approval has this answer. The message names the actor of the first answer, or
+    says that the approval has expired.
+    """
     approving_states = (ApprovalState.APPROVED, ApprovalState.DONE)
     if row.state in (approving_states if approve else (ApprovalState.REJECTED,)):
         return
     if row.state is ApprovalState.PENDING:  # The approval expired after the caller read the row.
         _demand_answerable(row)
     if row.answered_at is None:
-        raise Conflict(f"{_name(row)} has expired: {row.outcome}")
+        raise Conflict(f"{_approval_text(row)} has expired: {row.outcome}")
     answer = "rejected" if row.state is ApprovalState.REJECTED else "approved"
     raise Conflict(
-        f"{_name(row)} was {answer} by {row.answered_by} at {_instant(row.answered_at)} ({row.outcome}) and is "
+        f"{_approval_text(row)} was {answer} by {row.answered_by} at {_time_text(row.answered_at)} ({row.outcome}) and is "
         f"{row.state.value}; make the change by hand if that was wrong"
     )
 
 
-def _name(row: ApprovalRow) -> str:
+def _approval_text(row: ApprovalRow) -> str:
     return f"approval {row.approval_id} of {'the cluster' if row.topic is None else f'topic {row.topic}'}"
 
 
-def _instant(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+def _time_text(instant: datetime) -> str:
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

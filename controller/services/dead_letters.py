@@ -38,16 +38,16 @@ class DeadLetterLogs:
         self._store, self._planes = store, planes
 
     def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Create the log if it does not exist, and return it. Raises SubscriptionNotFound, Unsupported, and
-        the errors of the data plane.
+        """Create the log with its subscription `redrive` if it does not exist, and return it. Raises
+        TopicNotFound, SubscriptionNotFound, Unsupported, and the errors of the data plane.
         """
         letters = self._of(topic_id, subscription)
         self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])
         return letters
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
-        """Return the log. Raises TopicNotFound, SubscriptionNotFound, or NotFound if no message was ever put
-        into it.
+        """Return the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported, NotFound if the log does
+        not exist because no message was ever put into it, and the errors of the data plane.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -59,10 +59,15 @@ class DeadLetterLogs:
         return letters
 
     def count(self, log: DeadLetterLog) -> int:
-        """Return the number of messages that were not put back yet."""
+        """Return the number of messages that were not put back yet; 0 if the log does not exist. Raises
+        Unsupported, and the errors of the data plane.
+        """
         return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
 
     def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
+        """Return the address of the log, which may not exist. Raises TopicNotFound, SubscriptionNotFound,
+        Unsupported.
+        """
         with self._store.transaction() as tx:
             topic = topics.get_topic(tx, topic_id)
             subscriptions.get_subscription(tx, topic_id, subscription)
@@ -71,6 +76,7 @@ class DeadLetterLogs:
         )
 
     def _plane(self, log: DeadLetterLog) -> DataPlane:
+        """Return the data plane of the log. Raises Unsupported if it is not configured here."""
         plane = self._planes.get(log.data_plane)
         if plane is None:
             raise Unsupported(

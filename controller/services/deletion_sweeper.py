@@ -29,11 +29,14 @@ from controller.store.topics.unmanaged_logs import UnmanagedLog
 log = telemetry.get_logger(__name__)
 
 BATCH = 16
+"""Maximum number of deletion entries that are claimed together."""
 CALLS_EACH = 5
+"""Maximum number of data-plane calls for one entry. The claim of a batch lasts for the calls of all its entries."""
 PARALLEL_DELETES = 4
 """Deletions that run in parallel: a broker spends most of a deletion writing its own metadata."""
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
+"""First and longest delay after a failed deletion; each delay is twice the previous one."""
 USED_SIBLING = "another log of the same operation holds messages"
 
 
@@ -58,109 +61,123 @@ def sweep(
     limit: int = 1000,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
-    """Process up to `limit` deletion entries that are due. Several sweepers may run at once. Raises
-    StoreUnavailable only.
+    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be
+    deleted, and record the result in its entry. Return the results. Ends early if `should_stop` returns True.
+
+    Several sweepers may run at once. Raises StoreUnavailable only; any other error is recorded for the entry.
     """
-    swept = SweepReport()
+    report = SweepReport()
     longest_call_seconds = max((plane.call_timeout_seconds for plane in planes.values()), default=0.0)
     remaining = limit
     while remaining > 0 and not should_stop():
-        batch = min(remaining, BATCH)
+        batch_size = min(remaining, BATCH)
         with store.single_statement() as tx:
-            due = deletion_entries.claim_due(
-                tx, limit=batch, hold_seconds=(batch * CALLS_EACH + 1) * longest_call_seconds
+            due_entries = deletion_entries.claim_due(
+                tx, limit=batch_size, hold_seconds=(batch_size * CALLS_EACH + 1) * longest_call_seconds
             )
-        for plane_name in sorted({entry.data_plane for entry in due}):
-            entries = [entry for entry in due if entry.data_plane == plane_name]
-            _sweep(store, planes.get(plane_name), entries, longest_call_seconds, swept)
-        remaining = remaining - batch if len(due) == batch else 0
-    return swept
+        for plane_name in sorted({entry.data_plane for entry in due_entries}):
+            entries = [entry for entry in due_entries if entry.data_plane == plane_name]
+            _sweep(store, planes.get(plane_name), entries, longest_call_seconds, report)
+        remaining = remaining - batch_size if len(due_entries) == batch_size else 0
+    return report
 
 
 def _sweep(
     store: Store,
     plane: DataPlane | None,
-    due: Sequence[DeletionEntry],
+    due_entries: Sequence[DeletionEntry],
     apart_seconds: float,
-    swept: SweepReport,
+    report: SweepReport,
 ) -> None:
-    """Delete the logs of one data plane that may be deleted, and record the result for each."""
+    """Delete the logs of one data plane that may be deleted, up to `PARALLEL_DELETES` at a time, and record
+    the result for each, in the database and in `report`.
+
+    If the logs cannot be described, all entries are tried again later. After an unexpected error each entry
+    is processed by itself. `apart_seconds` is the time between the two absences that close an entry.
+    """
     try:
-        reports = _reports(plane, due)
+        reports = _reports(plane, due_entries)
     except StoreUnavailable:
         raise
     except Exception as error:
         if not isinstance(error, CleaveError):
-            log.exception("logs not described", logs=len(due))
-        if len(due) > 1 and not isinstance(error, CleaveError):
-            for entry in due:  # One of the logs causes the error, so each is processed alone.
-                _sweep(store, plane, [entry], apart_seconds, swept)
+            log.exception("logs not described", logs=len(due_entries))
+        if len(due_entries) > 1 and not isinstance(error, CleaveError):
+            for entry in due_entries:  # One of the logs causes the error, so each is processed alone.
+                _sweep(store, plane, [entry], apart_seconds, report)
             return
-        for entry in due:
-            _fail(store, entry, str(error), swept)
+        for entry in due_entries:
+            _fail(store, entry, str(error), report)
         return
-    deletable = _deletable(store, plane, due, reports, swept)
+    deletable = _deletable(store, plane, due_entries, reports, report)
     if plane is None:
         return
     with ThreadPoolExecutor(PARALLEL_DELETES, thread_name_prefix="sweep") as calls:
         failures = list(calls.map(partial(_delete, plane), deletable))
     for entry, failure in zip(deletable, failures, strict=True):
-        was_there = reports[entry.backing_topic].state is not LogState.MISSING
-        _record(store, entry, failure, apart_seconds, was_there, swept)
+        existed = reports[entry.backing_topic].state is not LogState.MISSING
+        _record(store, entry, failure, apart_seconds, existed, report)
 
 
 def _deletable(
     store: Store,
     plane: DataPlane | None,
-    due: Sequence[DeletionEntry],
+    due_entries: Sequence[DeletionEntry],
     reports: Mapping[str, LogReport],
-    swept: SweepReport,
+    report: SweepReport,
 ) -> list[DeletionEntry]:
-    """Return the entries whose logs may be deleted. The other logs are kept, or tried again later."""
+    """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
+    again later. An existing log of an aborted operation of which another log is kept is kept too.
+    """
     with store.transaction() as tx:
-        owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due])
-    unplaced = [
-        entry for entry in due if not owners[entry.backing_topic].was_active and not entry.discards_unread
+        owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due_entries])
+    never_active = [
+        entry
+        for entry in due_entries
+        if not owners[entry.backing_topic].was_active and not entry.discards_unread
     ]
     deletable: list[DeletionEntry] = []
-    for entry in due:
+    for entry in due_entries:
         try:
-            kept_because = _judge(plane, entry, reports, owners[entry.backing_topic])
-            if kept_because is not None:
-                _keep(store, entry, reports[entry.backing_topic], kept_because, swept)
+            reason = _judge(plane, entry, reports, owners[entry.backing_topic])
+            if reason is not None:
+                _keep(store, entry, reports[entry.backing_topic], reason, report)
                 continue
         except StoreUnavailable:
             raise
         except CleaveError as error:
-            _fail(store, entry, str(error), swept)
+            _fail(store, entry, str(error), report)
         except Exception as error:  # An unexpected error must not affect the other logs of the batch.
             log.exception("log not checked before its deletion", backing_topic=entry.backing_topic)
-            _fail(store, entry, f"{type(error).__name__}: {error}", swept)
+            _fail(store, entry, f"{type(error).__name__}: {error}", report)
         else:
             deletable.append(entry)
-    with_used = _with_used_siblings(store, unplaced) if unplaced else []
-    for entry in with_used:
+    with_used_siblings = _with_used_siblings(store, never_active) if never_active else []
+    for entry in with_used_siblings:
         if entry in deletable and reports[entry.backing_topic].state is not LogState.MISSING:
             deletable.remove(entry)
-            _keep(store, entry, reports[entry.backing_topic], USED_SIBLING, swept)
+            _keep(store, entry, reports[entry.backing_topic], USED_SIBLING, report)
     return deletable
 
 
-def _with_used_siblings(store: Store, unplaced: Sequence[DeletionEntry]) -> list[DeletionEntry]:
-    """Return the entries of aborted operations of which another log is kept.
+def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> list[DeletionEntry]:
+    """Return the entries of aborted operations of which another log is kept because it was used.
 
     Clients append to a child only after the reshape was committed. So the database lost the commit, and the
     recovery needs all children of the operation.
     """
     with store.single_statement() as tx:
-        kept = deletion_entries.reasons_to_keep(tx, [entry.operation_id for entry in unplaced])
-    used = {operation_id for operation_id, reason in kept if reason != FOREIGN}
-    return [entry for entry in unplaced if entry.operation_id in used]
+        kept = deletion_entries.reasons_to_keep(tx, [entry.operation_id for entry in never_active])
+    used_operations = {operation_id for operation_id, reason in kept if reason != FOREIGN}
+    return [entry for entry in never_active if entry.operation_id in used_operations]
 
 
 def _judge(
     plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
 ) -> str | None:
+    """Return the reason to keep the log; None if it may be deleted. Raises DataPlaneUnavailable if the log
+    did not answer.
+    """
     report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):
         raise DataPlaneUnavailable(
@@ -170,7 +187,9 @@ def _judge(
 
 
 def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
-    """Delete the log and read its state again. Return an error message; None if the log is gone."""
+    """Delete the log and read its state again. Return an error message; None if the log is gone. Raises
+    nothing.
+    """
     name = deletion_entry.backing_topic
     try:
         plane.delete_segment(name)  # The data plane may still have parts of a missing log to remove.
@@ -185,21 +204,25 @@ def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
     return None
 
 
-def _reports(plane: DataPlane | None, due: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
+def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
+    """Describe the logs in one call. Raises CleaveError if the data plane is not configured here, or creates
+    no logs for Cleave.
+    """
     if plane is None:
         raise CleaveError(
-            f"data plane {due[0].data_plane!r} is not configured here; sweep where it is configured"
+            f"data plane {due_entries[0].data_plane!r} is not configured here; sweep where it is configured"
         )
     if not isinstance(plane, SetWiseDataPlane):
         raise CleaveError(f"data plane {plane.name!r} creates no logs for Cleave; its broker deletes them")
-    return plane.describe_logs([entry.backing_topic for entry in due])
+    return plane.describe_logs([entry.backing_topic for entry in due_entries])
 
 
 def _reason_to_keep(
     plane: SetWiseDataPlane, deletion_entry: DeletionEntry, report: LogReport, owner: Ownership
 ) -> str | None:
     """Return the reason why the log must not be deleted; None if the log is gone, or terminated and
-    superfluous.
+    superfluous. Unread messages do not count if the entry discards them. Raises DataPlaneUnavailable if the
+    log cannot be terminated yet.
 
     An open log that was never used is first terminated and described again: a message that arrived in between
     keeps it. If a broker lost the acknowledgements of a pruned segment in a crash, they are repeated.
@@ -223,32 +246,38 @@ def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: L
     if report.state is LogState.OPEN and report.is_unused:
         plane.terminate_segment(deletion_entry.backing_topic)
         return True
-    lost = [
+    lost_acknowledgements = [
         name for name in deletion_entry.drained_for if name in report.cursors and report.cursors[name].unread
     ]
-    for name in lost if report.state is LogState.TERMINATED else ():
+    for name in lost_acknowledgements if report.state is LogState.TERMINATED else ():
         log.warning(
             "acknowledgements repeated", backing_topic=deletion_entry.backing_topic, subscription=name
         )
         plane.skip_all(deletion_entry.backing_topic, name)
-    return bool(lost) and report.state is LogState.TERMINATED
+    return bool(lost_acknowledgements) and report.state is LogState.TERMINATED
 
 
 def _keep(
-    store: Store, deletion_entry: DeletionEntry, report: LogReport, reason: str, swept: SweepReport
+    store: Store, deletion_entry: DeletionEntry, log_report: LogReport, reason: str, report: SweepReport
 ) -> None:
-    """Close the deletion entry and list the log as unmanaged. A log that must be kept is evidence that the
-    journal is behind its logs.
+    """Close the deletion entry, list the log as unmanaged, and mark the topic as unverified, in one
+    transaction. Log the reason and add it to `report`. A log that must be kept is evidence that the journal
+    is behind its logs.
     """
     name = deletion_entry.backing_topic
     log.warning("log kept", backing_topic=name, reason=reason)
-    swept.kept[name] = reason
-    kept = UnmanagedLog(
-        deletion_entry.topic_id, name, deletion_entry.segment_id, reason, report.origin, report.most_unread
+    report.kept[name] = reason
+    unmanaged_log = UnmanagedLog(
+        deletion_entry.topic_id,
+        name,
+        deletion_entry.segment_id,
+        reason,
+        log_report.origin,
+        log_report.most_unread,
     )
     with store.transaction() as tx:
         deletion_entries.keep(tx, deletion_entry.deletion_entry_id, reason)
-        unmanaged_logs.note(tx, deletion_entry.data_plane, kept)
+        unmanaged_logs.note(tx, deletion_entry.data_plane, unmanaged_log)
         holds.doubt(tx, [deletion_entry.topic_id])
 
 
@@ -257,15 +286,19 @@ def _record(
     deletion_entry: DeletionEntry,
     failure: str | None,
     apart_seconds: float,
-    was_there: bool,
-    swept: SweepReport,
+    existed: bool,
+    report: SweepReport,
 ) -> None:
+    """Record the absence of a deleted log, which may close the entry, or its failure, in the database and in
+    `report`. `existed` says that the log was there before this deletion, so an earlier absence does not
+    count. Does nothing if another sweeper closed the entry.
+    """
     if failure is not None:
-        _fail(store, deletion_entry, failure, swept)
+        _fail(store, deletion_entry, failure, report)
         return
     try:
         with store.transaction() as tx:
-            if was_there and deletion_entry.absences > 0:
+            if existed and deletion_entry.absences > 0:
                 deletion_entries.record_failure(
                     tx, deletion_entry.deletion_entry_id, "it came back", delay_seconds=0.0
                 )
@@ -274,14 +307,15 @@ def _record(
             )
     except NotFound:  # Another sweeper closed the entry.
         return
-    swept.absent.append(deletion_entry.backing_topic)
+    report.absent.append(deletion_entry.backing_topic)
     if closed:
-        swept.closed.append(deletion_entry.backing_topic)
+        report.closed.append(deletion_entry.backing_topic)
 
 
-def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, swept: SweepReport) -> None:
+def _fail(store: Store, deletion_entry: DeletionEntry, reason: str, report: SweepReport) -> None:
+    """Log the failure, add it to `report`, and defer the entry. The delay doubles with each attempt."""
     log.warning("log not deleted", backing_topic=deletion_entry.backing_topic, error=reason)
-    swept.failed[deletion_entry.backing_topic] = reason
+    report.failed[deletion_entry.backing_topic] = reason
     delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(deletion_entry.attempts, 10), LONGEST_DELAY_SECONDS)
     with store.transaction() as tx:
         deletion_entries.record_failure(

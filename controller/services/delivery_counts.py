@@ -23,13 +23,16 @@ class DeliveryCounts:
 
     def opened(self, ownership: Ownership, position: Sequence[int]) -> tuple[int, list[MessageDelivery]]:
         """Begin to count the bucket's deliveries from `position`, as `deliveries.open_bucket` does, and
-        return its result.
+        return its result. Raises AccessForbidden for a consumer of another subject, and the errors of that
+        function.
         """
         with self._as_owner(ownership) as tx:
             return deliveries.open_bucket(tx, ownership, position)
 
     def closed(self, ownership: Ownership) -> None:
-        """End the counting of the bucket's deliveries, as `deliveries.close_bucket` does."""
+        """End the counting of the bucket's deliveries, as `deliveries.close_bucket` does. Raises
+        AccessForbidden for a consumer of another subject, and the errors of that function.
+        """
         with self._as_owner(ownership) as tx:
             deliveries.close_bucket(tx, ownership)
 
@@ -41,7 +44,9 @@ class DeliveryCounts:
         times: int,
         error: str | None,
     ) -> None:
-        """Record an event of a message's delivery, as `deliveries.note` does."""
+        """Record an event of the message's delivery number `times`, as `deliveries.note` does. Idempotent.
+        Raises AccessForbidden for a consumer of another subject, and the errors of that function.
+        """
         with self._as_owner(ownership) as tx:
             deliveries.note(tx, ownership, position, event, times, error)
 

@@ -36,9 +36,11 @@ FRESH_FOR_SECONDS = 120.0
 drained by then.
 """
 DRAINS_A_ROUND = 100
+"""Maximum number of segments that a round counts."""
 ROUND_SECONDS = 20.0
 """Seconds of a round after which no count begins."""
 PARALLEL_CALLS = 4
+"""Number of counts that run at the same time."""
 
 
 class DrainWatch:
@@ -58,7 +60,7 @@ class DrainWatch:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Run rounds until `stop`."""
+        """Run a round every `INTERVAL_SECONDS` until `stop`. A failed round is logged."""
         repeat_every(INTERVAL_SECONDS, self.round, self._stopping, log, "drains not counted")
 
     def stop(self) -> None:
@@ -66,14 +68,15 @@ class DrainWatch:
         self._stopping.set()
 
     def round(self) -> int:
-        """Count the messages of segments that drain slowly. Return the number of counts. Raises
-        StoreUnavailable.
+        """Count the unread messages of up to `DRAINS_A_ROUND` segments of the held shards that drain slowly,
+        and store the counts. Return the number of counts. Segments that cannot be counted within
+        `ROUND_SECONDS` are left out. Raises StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:
             return 0
         with self._store.transaction() as tx:
-            slow = drain_backlogs.slow_drains(
+            slow_drains = drain_backlogs.slow_drains(
                 tx,
                 self._planes,
                 shards,
@@ -83,17 +86,20 @@ class DrainWatch:
             )
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="drain-watch") as calls:
-            backlogs = calls.map(lambda drain: self._backlog(drain, give_up_at), slow)
-            counted = {
+            backlogs = calls.map(lambda drain: self._backlog(drain, give_up_at), slow_drains)
+            counts = {
                 drain: messages
-                for drain, messages in zip(slow, backlogs, strict=True)
+                for drain, messages in zip(slow_drains, backlogs, strict=True)
                 if messages is not None
             }
         with self._store.transaction() as tx:
-            drain_backlogs.note(tx, counted, shards)
-        return len(counted)
+            drain_backlogs.note(tx, counts, shards)
+        return len(counts)
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
+        """Return the number of unread messages. None if the round is over at `give_up_at` (monotonic
+        seconds), there is no count, or the data plane raises an error, which is logged.
+        """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None
         try:

@@ -36,6 +36,7 @@ from controller.store.topics.retention import ExpiredTopic, expired_topics
 log = telemetry.get_logger(__name__)
 
 DEADLINE_SECONDS = 60.0
+"""Seconds after which a prune that has not been committed is aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,21 @@ def collect(
     actor: str = "garbage-collector",
     dry_run: bool = False,
 ) -> CollectionReport:
-    """Run one round over up to `limit` topics that have segments past their retention.
+    """Run one round over up to `limit` topics with an id above `after` that have segments past their
+    retention, and intend an operation for each topic with segments to prune. Return the operations, and the
+    segments that are kept with the reasons. A dry run writes nothing. `shards` restricts the topics; None:
+    all.
 
     `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
-    ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round.
+    ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and
+    an unexpected one is also logged and recorded in the view `inspect.set_aside`.
     """
     with store.transaction() as tx:
         expired = expired_topics(
             tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
         )
     report = CollectionReport(next_after=expired[-1].topic_id if len(expired) == limit else None)
-    unfit: list[SetAside] = []
+    set_aside_topics: list[SetAside] = []
     for topic in expired:
         try:
             _collect_topic(store, planes, topic, actor, dry_run, report)
@@ -91,13 +96,13 @@ def collect(
             report.kept.append(KeptSegment(topic.name, None, str(error)))
         except Exception as error:  # An error of one topic must not keep the garbage of the other topics.
             log.exception("garbage of a topic not collected", topic=topic.name)
-            unfit.append(
+            set_aside_topics.append(
                 SetAside(f"topic {topic.topic_id}", f"no garbage is collected: {error}", topic.topic_id)
             )
             report.kept.append(KeptSegment(topic.name, None, f"{type(error).__name__}: {error}"))
-    if unfit and not dry_run:
+    if set_aside_topics and not dry_run:
         with store.transaction() as tx:
-            set_aside.note(tx, set_aside.Batch.MAINTENANCE, unfit)
+            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
     return report
 
 
@@ -109,6 +114,10 @@ def _collect_topic(
     dry_run: bool,
     report: CollectionReport,
 ) -> None:
+    """Intend the prune of the topic's segments that may be pruned, and add them and the kept segments to
+    `report`. A dry run only adds. Does nothing if a broker keeps the layout. Raises Retryable if the data
+    plane is not configured here.
+    """
     plane = planes.get(topic.data_plane)
     if plane is None:
         raise Retryable(f"data plane {topic.data_plane!r} is not configured here; collect where it is")
@@ -139,7 +148,8 @@ def _collect_topic(
 def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
-    """Intend to prune one sealed segment, regardless of its retention.
+    """Intend to prune one sealed segment, regardless of its retention. A repeated request returns its first
+    intent.
 
     Raises TopicNotFound, SegmentNotFound, SegmentBusy, Unsupported, or Conflict with the reason why the
     segment is kept: it is active, a subscription has not read it to its end, or one of its ancestors still
@@ -158,9 +168,9 @@ def collect_segment(
     view = _inspect(store, plane, expired)
     if view.layout.segment(segment_id).state is SegmentState.ACTIVE:
         raise Conflict(f"segment {segment_id} of topic {topic} is active; split or merge it first")
-    kept: list[KeptSegment] = []
-    if not _choose(view, expired, kept) or not _confirm(store, expired, [segment_id], view):
-        reason = kept[0].reason if kept else "a subscription reads it again"
+    kept_segments: list[KeptSegment] = []
+    if not _choose(view, expired, kept_segments) or not _confirm(store, expired, [segment_id], view):
+        reason = kept_segments[0].reason if kept_segments else "a subscription reads it again"
         raise Conflict(f"segment {segment_id} of topic {topic} is kept: {reason}")
     with store.transaction() as tx:
         return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
@@ -168,7 +178,7 @@ def collect_segment(
 
 def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
     """Read the topic's metadata and its logs. Raises Retryable for a topic with checkpoint subscriptions,
-    Unsupported, and the errors of the data plane.
+    Unsupported if the data plane cannot describe logs, and the errors of the data plane.
     """
     if not isinstance(plane, SetWiseDataPlane):
         raise Unsupported(
@@ -176,13 +186,13 @@ def _inspect(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _TopicView:
         )
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
-        books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
-        drained_ids = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
+        metadata = backing_logs.read_expected_logs(tx, [topic.topic_id])[topic.topic_id]
+        drained_ids = {name: drains.drained(tx, topic.topic_id, name) for name in metadata.subscriptions}
         stock = gates.stock_subscriptions(tx, topic.topic_id)
-    if books.has_checkpoints:
+    if metadata.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
-    reports = plane.describe_logs([log.backing_topic for log in books.logs])
-    return _TopicView(plane, layout, books, drained_ids, stock, reports)
+    reports = plane.describe_logs([log.backing_topic for log in metadata.logs])
+    return _TopicView(plane, layout, metadata, drained_ids, stock, reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +203,7 @@ class _TopicView:
 
     plane: SetWiseDataPlane
     layout: SegmentLayout
-    books: ExpectedLogs
+    metadata: ExpectedLogs
     drained_ids: Mapping[str, Collection[int]]
     stock: Collection[str]
     """Subscriptions that standard consumers read. Only the gate keeper marks segments as drained for them."""
@@ -201,11 +211,16 @@ class _TopicView:
 
     def unmarked(self, log: BackingLog) -> list[str]:
         """Return the recorded subscriptions for which the segment is not marked as drained."""
-        return [name for name in self.books.expected_on(log) if log.segment_id not in self.drained_ids[name]]
+        return [
+            name for name in self.metadata.expected_on(log) if log.segment_id not in self.drained_ids[name]
+        ]
 
     def reason_to_keep(self, log: BackingLog) -> str:
         """Return the reason to keep the segment. Empty if no subscription has unread messages in it and each
-        one has a position in its children. Also empty if its log does not exist.
+        one has a position in its children. Also empty if its log does not exist, which is read a second time.
+
+        Unread messages of a segment that is marked as drained do not count. For standard consumers, the mark
+        itself is necessary.
         """
         report = self.reports.get(log.backing_topic)
         if report is None:
@@ -214,8 +229,8 @@ class _TopicView:
             # The state is read a second time, because a log may be moving to another broker.
             state = self.plane.segment_state(log.backing_topic)
             return "" if state is LogState.MISSING else "its log could not be seen for a moment"
-        recorded = self.books.expected_on(log)
-        names = sorted({*recorded, *report.cursors} - self.books.deleting_subscriptions)
+        recorded = self.metadata.expected_on(log)
+        names = sorted({*recorded, *report.cursors} - self.metadata.deleting_subscriptions)
         for name in names:
             cursor = report.cursors.get(name)
             if cursor is None:
@@ -230,7 +245,7 @@ class _TopicView:
         """Return a message that names a child in which a subscription has no position; empty if there is no
         such child.
         """
-        logs = {sibling.segment_id: sibling.backing_topic for sibling in self.books.logs}
+        logs = {sibling.segment_id: sibling.backing_topic for sibling in self.metadata.logs}
         for child_id in self.layout.segment(log.segment_id).child_ids:
             if child_id in logs:
                 child_cursors = self.reports.get(logs[child_id], MISSING_LOG).cursors
@@ -241,12 +256,15 @@ class _TopicView:
 
 
 def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _TopicView) -> tuple[int, ...]:
-    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned. A seek
-    is either visible in the second reading, or removes the mark. A segment that was marked before is not
-    marked again: a seek that removed its mark in the meantime keeps the segment.
+    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned. At the
+    first segment that must be kept, its new marks are removed, and the segments after it, which may be its
+    descendants, are left out.
+
+    A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
+    not marked again: a seek that removed its mark in the meantime keeps the segment.
     """
     logs = sorted(
-        (log for log in view.books.logs if log.segment_id in chosen), key=lambda log: log.segment_id
+        (log for log in view.metadata.logs if log.segment_id in chosen), key=lambda log: log.segment_id
     )
     with store.transaction() as tx:
         for log in logs:
@@ -259,17 +277,18 @@ def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _To
             with store.transaction() as tx:
                 for name in view.unmarked(log):
                     drains.undrain(tx, topic.topic_id, name, [log.segment_id])
-            break  # The descendants of this segment wait for it; the next round looks at them.
+            break  # The descendants of this segment wait for it; the next round checks them.
         confirmed.append(log.segment_id)
     return tuple(confirmed)
 
 
-def _choose(view: _TopicView, topic: ExpiredTopic, kept: list[KeptSegment]) -> tuple[int, ...]:
-    """Return the ids of expired segments that may be pruned. Ids ascend, so parents are checked before their
-    children.
+def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:
+    """Return the ids of expired segments that may be pruned, and add the others with their reasons to
+    `kept_segments`. Ids ascend, so parents are checked before their children. A segment whose ancestors
+    remain is kept; one that was pruned in the meantime is left out.
     """
     chosen: set[int] = set()
-    logs = {log.segment_id: log for log in view.books.logs}
+    logs = {log.segment_id: log for log in view.metadata.logs}
     for segment_id in topic.segment_ids:
         if segment_id not in logs:
             continue  # The segment was pruned after it was listed.
@@ -279,7 +298,7 @@ def _choose(view: _TopicView, topic: ExpiredTopic, kept: list[KeptSegment]) -> t
         else:
             reason = view.reason_to_keep(logs[segment_id])
         if reason:
-            kept.append(KeptSegment(topic.name, segment_id, reason))
+            kept_segments.append(KeptSegment(topic.name, segment_id, reason))
         else:
             chosen.add(segment_id)
     return tuple(sorted(chosen))

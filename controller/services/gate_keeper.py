@@ -44,6 +44,10 @@ SLOW_AFTER_SECONDS = 30.0
 """The keeper polls gates that have been shut for longer every `SLOW_POLL_SECONDS`, because consumers need long for their segments."""
 AUDIT_SECONDS = 5.0
 """Interval at which the keeper compares a closed gate with the data plane."""
+AUDIT_AFTER_OPENING_SECONDS = 1.0
+"""Seconds after which the keeper compares the other gates of a topic when it has opened one: opening a gate wears down the barriers of the
+same log's other gates.
+"""
 LONGEST_PAUSE_SECONDS = 5.0
 PARALLEL_CALLS = 8
 
@@ -229,13 +233,21 @@ class GateKeeper:
         with self._store.transaction() as tx:
             took_seconds = gates.note_opened(tx, shut.key, segment_id)
         self._checkpoint("open:after")
+        self._audit_soon(shut.key.topic_id)
         if took_seconds is not None:
             metrics.GATE_OPENING_SECONDS.observe(took_seconds)
             log.info("gate opened", topic=shut.topic, subscription=shut.key.name, segment_id=segment_id)
         return True
 
+    def _audit_soon(self, topic_id: int) -> None:
+        """Bring the next audits of the topic's gates forward."""
+        audit_at = self._clock.monotonic_seconds() + AUDIT_AFTER_OPENING_SECONDS
+        for key, pace in self._paces.items():
+            if key.topic_id == topic_id:
+                pace.audit_at = min(pace.audit_at, audit_at)
+
     def _audit(self, shut: ShutGates, pace: _Pace) -> None:
-        """Close gates that are open at the data plane, and record barriers that a consumer has acknowledged."""
+        """Close gates that are open or spent at the data plane, and record barriers that a consumer has acknowledged."""
         now = self._clock.monotonic_seconds()
         if now < pace.audit_at or not shut.waits_for_ancestors:
             return
@@ -255,8 +267,8 @@ class GateKeeper:
         plane, name = self._planes[shut.data_plane], shut.key.name
         labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
         state = plane.gate_state(gate.backing_topic, name)
-        if state is GateState.OPEN:
-            log.warning("gate found open", **labels)
+        if state in (GateState.OPEN, GateState.SPENT):
+            log.warning("gate closed again", found=state.value, **labels)
             plane.close_gate(gate.backing_topic, name)
         is_breached = state is GateState.BREACHED
         with self._store.transaction() as tx:

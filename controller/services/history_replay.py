@@ -58,7 +58,7 @@ class SegmentRates:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One run of the aggregation: the rates of the topic's segments, and when each source was last heard.
+    """One run of the aggregation: the rates of the topic's segments, and the last sample of each source.
 
     Instants are milliseconds since the Unix epoch. `applied_at` is when the records could be read.
     """
@@ -66,12 +66,14 @@ class Window:
     end_ms: int
     applied_at: int
     rates: Mapping[int, SegmentRates]
+    """Rates by segment id. A segment without samples has none."""
     heard: Mapping[str, int]
+    """Instant of the last sample by source. It includes the samples of other topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision as stored in the decision log."""
+    """A decision as stored in the decision log. `situation` holds its inputs as JSON, `stored` its result."""
 
     decision_id: int
     decided_at: int
@@ -82,8 +84,8 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Retraced:
-    """A replayed decision. `differences` name the loads that differ from the recorded ones; empty if none
-    differ.
+    """A replayed decision. Each of `differences` is a message about a segment whose loads differ from the
+    recorded ones.
     """
 
     decided: Decided
@@ -116,26 +118,37 @@ class _Loads:
     sources: dict[str, int] = field(default_factory=dict)
 
     def as_decision_input(self, record: _Record) -> LoadRecord:
-        """Return the record as a decision reads it."""
-        heard = self.sources.get(record.source, record.modified_at)
-        observed_at = heard if record.silent_since is None else record.silent_since
+        """Return the record as a decision reads it. A segment with a silent source counts as observed when
+        the silence began.
+        """
+        last_heard_at = self.sources.get(record.source, record.modified_at)
+        observed_at = last_heard_at if record.silent_since is None else record.silent_since
         return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
 
     def observe(self, window: Window, policy: AutoScalePolicy) -> None:
-        """Apply one run: new records, silence, and the freshness of the sources."""
-        before = {segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()}
+        """Apply one run: new records, the begin of silence for segments without rates whose source has
+        samples, and the last sample of each source.
+        """
+        records_before = {
+            segment_id: self.as_decision_input(record) for segment_id, record in self.records.items()
+        }
         for segment_id, rates in window.rates.items():
-            self._observe(segment_id, rates, before.get(segment_id), policy)
+            self._observe(segment_id, rates, records_before.get(segment_id), policy)
         for segment_id, record in self.records.items():
             speaks = record.source in window.heard and segment_id not in window.rates
             if speaks and record.silent_since is None:
-                record.silent_since = min(before[segment_id].observed_at, window.end_ms - self.window_ms)
+                record.silent_since = min(
+                    records_before[segment_id].observed_at, window.end_ms - self.window_ms
+                )
         for source, observed_at in window.heard.items():
             self.sources[source] = max(self.sources.get(source, observed_at), observed_at)
 
     def _observe(
         self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
     ) -> None:
+        """Replace the segment's record by the record that follows `before` (None: there was none). Rates
+        older than the record are ignored.
+        """
         if before is not None and rates.observed_at < before.observed_at:
             return
         update = next_record(
@@ -158,28 +171,29 @@ def retrace(
     begins_with_the_topic: bool,
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
-    """Yield each decision with its replay, in the order of time.
+    """Yield each decision with its replay, on the windows that were applied before it. `decisions` are in the
+    order of time.
 
-    `segments` are all segments that the topic ever had. If the history does not begin with the topic
-    (`begins_with_the_topic` is False), the replay starts from the first decision, which is not compared.
+    `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic
+    (`begins_with_the_topic` is False), the replay starts from the first decision, which is not yielded.
     Raises InvalidInput if the inputs of a decision cannot be read.
     """
     if not decisions:
         return
-    walk = _Walk(decisions, segments, window_ms)
+    state = _ReplayState(decisions, segments, window_ms)
     pending = iter(sorted(windows, key=lambda window: window.applied_at))
     window = next(pending, None)
     for number, decided in enumerate(decisions):
         while window is not None and window.applied_at <= decided.decided_at:
-            walk.take(window, number)
+            state.apply(window, number)
             window = next(pending, None)
         if number == 0 and not begins_with_the_topic:
-            walk.start_from_first_decision()
+            state.start_from_first_decision()
             continue
-        yield walk.judge(number)
+        yield state.replay_decision(number)
 
 
-class _Walk:
+class _ReplayState:
     """The state of the replay between two decisions."""
 
     def __init__(
@@ -191,21 +205,29 @@ class _Walk:
         self.segments, self.origins = segments, origins_of(segments, segments)
         self.memory = LoadMemory()
 
-    def take(self, window: Window, number: int) -> None:
-        """Apply one window, under the policy of the next decision."""
+    def apply(self, window: Window, number: int) -> None:
+        """Apply one window to the load records, and to the load memory of profile `adaptive`, under the
+        policy of the decision `number`, which is the next one.
+        """
         policy = self.situations[number].policy
         self.loads.observe(window, policy)
         if policy.profile == "adaptive":
-            measured = {i: rates.stats for i, rates in window.rates.items() if i in self.segments}
+            measured = {
+                segment_id: rates.stats
+                for segment_id, rates in window.rates.items()
+                if segment_id in self.segments
+            }
             heirs = {
-                i: self.origins[i]
-                for i in measured
-                if i in self.origins and self.segments[i].is_active_at(window.applied_at)
+                segment_id: self.origins[segment_id]
+                for segment_id in measured
+                if segment_id in self.origins and self.segments[segment_id].is_active_at(window.applied_at)
             }
             self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
     def start_from_first_decision(self) -> None:
-        """Set the state to the records of the first decision."""
+        """Set the load records to those of the first decision. The load memory keeps what the windows before
+        it gave.
+        """
         for segment_id, record in self.situations[0].loads.items():
             source = f"the source of segment {segment_id}"
             record_of_history = self.loads.records.get(segment_id)
@@ -215,27 +237,31 @@ class _Walk:
             )
             self.loads.sources.setdefault(source, record.observed_at)
 
-    def judge(self, number: int) -> Retraced:
-        """Replay the decision on the loads that the history gives."""
+    def replay_decision(self, number: int) -> Retraced:
+        """Decide again with the inputs of the decision `number`, but on the loads that the history gives, and
+        return the comparison. Changes nothing.
+        """
         decided, situation = self.decisions[number], self.situations[number]
         active = {segment.segment_id for segment in situation.layout.active}
         loads = {
-            i: self.loads.as_decision_input(record) for i, record in self.loads.records.items() if i in active
+            segment_id: self.loads.as_decision_input(record)
+            for segment_id, record in self.loads.records.items()
+            if segment_id in active
         }
         recent = situation.recent_loads
         if situation.policy.profile == "adaptive":
             recent = self.memory.recent_loads(active)
-        again = replace(situation, loads=loads, recent_loads=recent)
-        replayed = decide(again, decided.lanes).to_document()
+        replay_inputs = replace(situation, loads=loads, recent_loads=recent)
+        replayed = decide(replay_inputs, decided.lanes).to_document()
         replay = Replay(decided.stored, replayed, code_version(situation.policy))
-        return Retraced(decided, replay, tuple(_differences(situation, again)))
+        return Retraced(decided, replay, tuple(_differences(situation, replay_inputs)))
 
 
-def _differences(stored: EvaluationInput, again: EvaluationInput) -> Iterator[str]:
+def _differences(stored: EvaluationInput, replay_inputs: EvaluationInput) -> Iterator[str]:
     """Yield a message for each segment that differs. Loads are compared exactly. Load memories are compared
     to nine digits, because PostgreSQL adds them up in an order of its own.
     """
-    recorded, recomputed = json.loads(stored.to_json()), json.loads(again.to_json())
+    recorded, recomputed = json.loads(stored.to_json()), json.loads(replay_inputs.to_json())
     for name, is_same in (("loads", operator.eq), ("recent_loads", _is_nearly_same)):
         for segment_id in sorted(recorded[name].keys() | recomputed[name].keys(), key=int):
             stored_value, recomputed_value = recorded[name].get(segment_id), recomputed[name].get(segment_id)
@@ -244,6 +270,7 @@ def _differences(stored: EvaluationInput, again: EvaluationInput) -> Iterator[st
 
 
 def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
+    """Return True if both load memories have the same ticks, to nine digits, or if both are None."""
     if stored_value is None or recomputed_value is None or len(stored_value) != len(recomputed_value):
         return stored_value is recomputed_value
     pairs = (
@@ -255,6 +282,7 @@ def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
 
 
 def _format_value(name: str, value: Any) -> str:
+    """Return a load record or a load memory as text for a message."""
     if value is None:
         return "no load" if name == "loads" else "no memory"
     if name == "loads":
@@ -267,7 +295,8 @@ def _format_value(name: str, value: Any) -> str:
 def windows_of(
     history: RateHistory, topic_id: int, from_ms: int, to_ms: int, applied_at: Mapping[int, int]
 ) -> Iterator[Window]:
-    """Yield the recorded windows that ended in the inclusive span, reading one day of files at a time.
+    """Yield the recorded windows that ended between `from_ms` and `to_ms` (both included), reading one day of
+    files at a time. A window in which only other topics have rates is yielded too, without rates.
 
     `applied_at` maps a window's end to the time when its records could be read; a window without an entry
     counts from its end.
@@ -275,16 +304,21 @@ def windows_of(
     import pyarrow.compute as pc
 
     day_ms = 86_400_000
-    for begin in range(from_ms, to_ms + 1, day_ms):
-        table = history.read(begin, min(begin + day_ms - 1, to_ms))
-        heard: dict[int, dict[str, int]] = {}
-        latest = table.group_by(["window_end_ms", "source"]).aggregate([("observed_at_ms", "max")])
-        for row in latest.to_pylist():
-            heard.setdefault(row["window_end_ms"], {})[row["source"]] = row["observed_at_ms_max"]
-        rates: dict[int, dict[int, SegmentRates]] = {end: {} for end in heard}
+    for start_ms in range(from_ms, to_ms + 1, day_ms):
+        table = history.read(start_ms, min(start_ms + day_ms - 1, to_ms))
+        latest_by_window: dict[int, dict[str, int]] = {}
+        latest_samples = table.group_by(["window_end_ms", "source"]).aggregate([("observed_at_ms", "max")])
+        for row in latest_samples.to_pylist():
+            latest_by_window.setdefault(row["window_end_ms"], {})[row["source"]] = row["observed_at_ms_max"]
+        rates: dict[int, dict[int, SegmentRates]] = {window_end_ms: {} for window_end_ms in latest_by_window}
         for row in table.filter(pc.equal(table.column("topic_id"), topic_id)).to_pylist():
             stats = LoadStats(*(row[metric] for metric in METRICS))
             segment_rates = SegmentRates(stats, row["observed_at_ms"], row["source"])
             rates[row["window_end_ms"]][row["segment_id"]] = segment_rates
-        for end in sorted(heard):
-            yield Window(end, applied_at.get(end, end), rates[end], heard[end])
+        for window_end_ms in sorted(latest_by_window):
+            yield Window(
+                window_end_ms,
+                applied_at.get(window_end_ms, window_end_ms),
+                rates[window_end_ms],
+                latest_by_window[window_end_ms],
+            )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = telemetry.get_logger(__name__)
 
 LANDS_EVERY_SECONDS = 10.0
+"""Seconds between two landings."""
 MOST_SEGMENTS = 2_000
 """Maximum number of segments whose counts are held until the next landing, at 8 KiB each. Counts of further
 segments are rejected.
@@ -37,7 +38,11 @@ segments are rejected.
 
 
 @dataclass(slots=True)
-class _Counted:
+class _SegmentCounts:
+    """Counts of one segment since the last landing, by bin of its hash range, and the producers that reported
+    them.
+    """
+
     hash_range: HashRange
     bins: list[float]
     producers: set[str] = field(default_factory=set)
@@ -52,27 +57,29 @@ class KeyCountLanding:
         """
         self._store, self._area, self._worker, self._clock = store, area, worker, clock
         self._lock = threading.Lock()
-        self._counted: dict[tuple[int, int], _Counted] = {}
+        self._counts: dict[tuple[int, int], _SegmentCounts] = {}
         self._messages: dict[int, dict[str, int]] = {}
         """Messages by topic and producer since the last landing."""
         self._stopping = threading.Event()
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add the counts of this producer since its last request. Raises TopicNotFound, TopicNotLive,
-        StoreUnavailable, and InvalidInput for counts that no producer can have.
+        """Add the counts of this producer since its last request, in memory until the next landing. Once the
+        maximum number of segments is reached, the first count of a further segment is logged, and it and the
+        remaining counts of the request are dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
+        InvalidInput for counts that no producer can have.
         """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
         segments = published.layout.active
         counts_by_index = by_segment(segments, counts)
         with self._lock:
-            of_topic = self._messages.get(published.topic_id, {})
-            messages = demand_possible(topic, producer, counts, of_topic)
-            self._messages[published.topic_id] = of_topic
-            of_topic[producer] = of_topic.get(producer, 0) + messages
+            messages_by_producer = self._messages.get(published.topic_id, {})
+            messages = demand_possible(topic, producer, counts, messages_by_producer)
+            self._messages[published.topic_id] = messages_by_producer
+            messages_by_producer[producer] = messages_by_producer.get(producer, 0) + messages
             for index, segment_counts in counts_by_index.items():
                 key = published.topic_id, segments[index].segment_id
-                if key not in self._counted and len(self._counted) >= MOST_SEGMENTS:
+                if key not in self._counts and len(self._counts) >= MOST_SEGMENTS:
                     log.warning("counts of keys not taken", topic=topic, segments=MOST_SEGMENTS)
                     return
                 self._add(key, segments[index].hash_range, producer, segment_counts)
@@ -83,14 +90,14 @@ class KeyCountLanding:
         """Add the counts of one segment. Ignore counts without messages. The caller holds the lock."""
         if not any(messages for _, _, messages in counts):
             return
-        counted = self._counted.get(key)
-        if counted is None:
-            counted = self._counted[key] = _Counted(hash_range, [0.0] * bin_count(hash_range))
-        add_counts(counted.bins, counted.hash_range, counts)
-        counted.producers.add(producer)
+        segment_counts = self._counts.get(key)
+        if segment_counts is None:
+            segment_counts = self._counts[key] = _SegmentCounts(hash_range, [0.0] * bin_count(hash_range))
+        add_counts(segment_counts.bins, segment_counts.hash_range, counts)
+        segment_counts.producers.add(producer)
 
     def run(self) -> None:
-        """Land the counts periodically until `stop`."""
+        """Land the counts every `LANDS_EVERY_SECONDS` until `stop`. A failed landing is logged."""
         repeat_every(
             LANDS_EVERY_SECONDS,
             self.land,
@@ -105,13 +112,13 @@ class KeyCountLanding:
         self._stopping.set()
 
     def land(self) -> str | None:
-        """Write the counts since the last landing. Return the path of the file; None if there were no counts.
-        Raises OSError if storage is unavailable.
+        """Write the counts since the last landing as one file, and forget them, even if writing fails. Return
+        the path of the file; None if there were no counts. Raises OSError if storage is unavailable.
         """
         with self._lock:
-            counted, self._counted = self._counted, {}
+            counts_by_segment, self._counts = self._counts, {}
             self._messages = {}
-        if not counted:
+        if not counts_by_segment:
             return None
         import pyarrow as pa
 
@@ -124,16 +131,16 @@ class KeyCountLanding:
                 "segment_id": segment_id,
                 "source": self._worker,
                 "instant": instant_ms * 1000,
-                "producers": len(counts.producers),
-                "bins": _whole(counts.bins),
+                "producers": len(segment_counts.producers),
+                "bins": _rounded(segment_counts.bins),
             }
-            for (topic_id, segment_id), counts in counted.items()
+            for (topic_id, segment_id), segment_counts in counts_by_segment.items()
         ]
         columns = {name: [row[name] for row in rows] for name in KEY_COUNT_SCHEMA.names}
         return self._area().append(instant_ms, self._worker, pa.table(columns).cast(KEY_COUNT_SCHEMA))
 
 
-def _whole(bins: Sequence[float]) -> list[int]:
+def _rounded(bins: Sequence[float]) -> list[int]:
     """Round the bins to whole messages and keep their sum: the remainder of each bin is carried to the next."""
-    below = [round(total) for total in accumulate(bins, initial=0.0)]
-    return [high - low for low, high in pairwise(below)]
+    rounded_sums = [round(total) for total in accumulate(bins, initial=0.0)]
+    return [high - low for low, high in pairwise(rounded_sums)]

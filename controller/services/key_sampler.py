@@ -34,9 +34,11 @@ LISTING_SHARE = 0.05
 less often.
 """
 LOGS_A_ROUND = 64
+"""Maximum number of logs that a round samples."""
 ROUND_SECONDS = 10.0
 """Seconds of a round after which no sample begins."""
 PARALLEL_SAMPLES = 2
+"""Number of logs that are sampled at the same time."""
 LEAST_MESSAGES = 100
 """Minimum number of messages in a sample. Fewer messages do not show where the load lies."""
 FEW_AGAIN_SECONDS = 10.0
@@ -101,7 +103,7 @@ class KeySampler:
         return self._sampling.messages > 0 and bool(self._planes)
 
     def run(self) -> None:
-        """Run rounds until `stop`."""
+        """Run rounds until `stop`, the first after `INTERVAL_SECONDS`. A failed round is logged."""
         retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
         rounds = Repeating(
             self._paced_round, self._stopping, log, "keys not sampled", retry_seconds=retry_seconds
@@ -112,23 +114,28 @@ class KeySampler:
         """Run a round. Return the seconds until the next round, so that listing the due segments takes a
         small share of the time.
         """
-        began = self._clock.monotonic_seconds()
-        logs = self._due(self._shards())
-        took = self._clock.monotonic_seconds() - began
+        began_at = self._clock.monotonic_seconds()
+        logs = self._logs_due(self._shards())
+        listing_seconds = self._clock.monotonic_seconds() - began_at
         self._sample(logs)
-        return max(INTERVAL_SECONDS, took / LISTING_SHARE)
+        return max(INTERVAL_SECONDS, listing_seconds / LISTING_SHARE)
 
     def stop(self) -> None:
         """Stop after the current samples."""
         self._stopping.set()
 
     def round(self) -> SampleRound:
-        """Sample the segments that are due. Raises StoreUnavailable."""
-        return self._sample(self._due(self._shards()))
+        """Sample the segments that are due, and store their key histograms. Return the numbers of logs.
+        Raises StoreUnavailable.
+        """
+        return self._sample(self._logs_due(self._shards()))
 
-    def _due(self, shards: Shards) -> list[LogToSample]:
+    def _logs_due(self, shards: Shards) -> list[LogToSample]:
+        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that were sampled a moment
+        ago are left out.
+        """
         now = self._clock.monotonic_seconds()
-        self._not_before = {key: at for key, at in self._not_before.items() if now < at}
+        self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}
         if not shards.held or not self._planes:
             return []
         with self._store.transaction() as tx:
@@ -140,29 +147,39 @@ class KeySampler:
                 older_than_seconds=self._sampling.every_seconds,
                 limit=LOGS_A_ROUND + len(self._not_before),
             )
-        due = [log for log in candidates if (log.topic_id, log.segment_id) not in self._not_before]
-        return due[:LOGS_A_ROUND]
+        due_logs = [log for log in candidates if (log.topic_id, log.segment_id) not in self._not_before]
+        return due_logs[:LOGS_A_ROUND]
 
     def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
+        """Sample the logs, `PARALLEL_SAMPLES` at a time, and store the key histograms in one transaction. No
+        sample begins after `ROUND_SECONDS`. Return the numbers of logs, which are also counted as metrics.
+        """
         if not logs:
             return SampleRound()
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_SAMPLES, thread_name_prefix="key-sample") as pool:
             samples = list(pool.map(lambda log: self._sample_log(log, give_up_at), logs))
         sampled = [(log, sample) for log, sample in zip(logs, samples, strict=True) if sample is not None]
-        drawn = [
+        new_sketches = [
             Sketch(log.topic_id, log.segment_id, bins)
             for log, sample in sampled
             if (bins := sketch_of(log.hash_range, sample))
         ]
         with self._store.transaction() as tx:
-            sketches.write(tx, drawn, fresh_seconds=self._sampling.fresh_seconds)
-        outcome = SampleRound(len(drawn), len(sampled) - len(drawn), len(logs) - len(sampled))
+            sketches.write(tx, new_sketches, fresh_seconds=self._sampling.fresh_seconds)
+        outcome = SampleRound(len(new_sketches), len(sampled) - len(new_sketches), len(logs) - len(sampled))
         for name in ("sketched", "keyless", "failed"):
             metrics.KEY_SAMPLES.labels(name).inc(getattr(outcome, name))
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
+        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or
+        terminated, another error occurs, which is logged, or the round is over at `give_up_at` (monotonic
+        seconds).
+
+        The segment is not sampled again for `every_seconds`, or for `FEW_AGAIN_SECONDS` after a sample with
+        too few messages. A data plane that cannot sample keys is not queried again.
+        """
         now = self._clock.monotonic_seconds()
         plane = self._planes.get(log_to_sample.data_plane)
         if plane is None or now >= give_up_at or self._stopping.is_set():
@@ -193,14 +210,14 @@ class KeySampler:
 
 
 def sketch_of(hash_range: HashRange, sample: KeySample) -> list[float]:
-    """Return the key histogram of a segment from its sample; empty if the sample is too small or contains no
-    key of the segment.
+    """Return the key histogram of a segment from its sample, as a number of messages for each bin; empty if
+    the sample is too small or contains no key of the segment.
 
     Messages without a key, and messages of producers with another hashing rule, would lie anywhere after a
     split. They are spread evenly over the bins.
     """
-    own = [key_hash for key_hash in sample.hashes if hash_range.contains(key_hash)]
-    if not own or len(sample.hashes) + sample.keyless < LEAST_MESSAGES:
+    own_hashes = [key_hash for key_hash in sample.hashes if hash_range.contains(key_hash)]
+    if not own_hashes or len(sample.hashes) + sample.keyless < LEAST_MESSAGES:
         return []
-    spread = (len(sample.hashes) - len(own) + sample.keyless) / bin_count(hash_range)
-    return [count + spread for count in count_hashes(hash_range, own)]
+    spread_count = (len(sample.hashes) - len(own_hashes) + sample.keyless) / bin_count(hash_range)
+    return [count + spread_count for count in count_hashes(hash_range, own_hashes)]

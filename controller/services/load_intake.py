@@ -1,8 +1,9 @@
-"""Load intake: lands counter samples that brokers send themselves, where no collector reads them.
+"""Load intake: writes counter samples that brokers send themselves, for topics that no collector reads, to the
+landing area.
 
 The samples count like those of a collector. A sample must belong to a watched log; samples of other logs are
-left out, and the result names them. Instants are landed in the time of the database, corrected by how far the
-source's clock was ahead when it sent the samples.
+left out, and the result names these logs. Instants are stored in the time of the database, corrected by how
+far the source's clock was ahead when the source sent the samples.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from controller.store.postgres.clock import Ahead, database_now
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs
 
-LATEST_MS, OLDEST_MS = 60_000, 3_600_000
+MAX_AHEAD_MS, MAX_AGE_MS = 60_000, 3_600_000
 """Maximum milliseconds by which a sample may be ahead of the database's clock, or behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeResult:
-    """Number of samples written, and the reported logs that are not watched."""
+    """Number of samples written, and the reported logs that are not watched, sorted."""
 
     landed: int
     unknown: tuple[str, ...]
@@ -40,31 +41,33 @@ class LoadIntake:
         self._store, self._area = store, area
 
     def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> IntakeResult:
-        """Land the counters that a source reports. `sent_at_ms` is a time of the clock that stamped the
-        counters; None stands for the latest instant of the counters.
+        """Write the samples of watched logs to the landing area as one file, and record the source as a
+        reader with its clock, even if no log is watched. Does nothing without samples. `sent_at_ms` is a time
+        of the clock that stamped the samples; None stands for the latest instant of the samples.
 
-        Raises InvalidInput for an instant out of bounds, StoreUnavailable if storage is unavailable.
+        Raises InvalidInput for an instant out of bounds, StoreUnavailable if storage or the landing area is
+        unavailable.
         """
         if not counters:
             return IntakeResult(0, ())
         names = sorted({sample.backing_topic for sample in counters})
         with self._store.transaction() as tx:
-            now = to_ms(database_now(tx))
+            now_ms = to_ms(database_now(tx))
             for sample in counters:
-                _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now)
-            sent_at = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
-            _check("the request", sent_at, now)
-            reader = readers.seen(tx, source, Ahead(sent_at - now, 0), clock_ahead_ms=sent_at - now)
-            watched = {
+                _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now_ms)
+            sent_ms = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
+            _check("the request", sent_ms, now_ms)
+            reader = readers.record(tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms)
+            watched_by_name = {
                 log.backing_topic: log
                 for log in watched_logs.watched_logs(
                     tx, sealed_for_seconds=watched_logs.SEALED_FOR_SECONDS, logs=names
                 )
             }
-        samples = [
+        landed_samples = [
             Sample(
-                watched[sample.backing_topic].topic_id,
-                watched[sample.backing_topic].segment_id,
+                watched_by_name[sample.backing_topic].topic_id,
+                watched_by_name[sample.backing_topic].segment_id,
                 sample.backing_topic,
                 source,
                 reader.name,
@@ -75,18 +78,19 @@ class LoadIntake:
                 sample.byte_out,
             )
             for sample in counters
-            if sample.backing_topic in watched
+            if sample.backing_topic in watched_by_name
         ]
-        if samples:
+        if landed_samples:
             try:
-                self._area.append(now, f"intake-{secrets.token_hex(6)}", sample_table(samples))
+                self._area.append(now_ms, f"intake-{secrets.token_hex(6)}", sample_table(landed_samples))
             except OSError as error:
                 raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
-        return IntakeResult(len(samples), tuple(name for name in names if name not in watched))
+        return IntakeResult(len(landed_samples), tuple(name for name in names if name not in watched_by_name))
 
 
-def _check(subject: str, instant_ms: int, now: int) -> None:
-    if not now - OLDEST_MS <= instant_ms <= now + LATEST_MS:
+def _check(subject: str, instant_ms: int, now_ms: int) -> None:
+    """Raise InvalidInput unless the instant is at most `MAX_AHEAD_MS` after and `MAX_AGE_MS` before `now_ms`."""
+    if not now_ms - MAX_AGE_MS <= instant_ms <= now_ms + MAX_AHEAD_MS:
         raise InvalidInput(
-            f"{subject} is from {instant_ms} ms, but the database's clock shows {now} ms; synchronize the clocks"
+            f"{subject} is from {instant_ms} ms, but the database's clock shows {now_ms} ms; synchronize the clocks"
         )

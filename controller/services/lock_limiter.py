@@ -1,6 +1,7 @@
 """Lock limiter: makes data planes end application transactions that hold the lock of a log for too long.
 
-The fence and all other producers of a log wait for the log's lock. Any number of limiters may run.
+All other producers of the log, and the call that terminates it, wait for the log's lock. Any number of limiters
+may run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ log = telemetry.get_logger(__name__)
 INTERVAL_SECONDS = 2.0
 """Seconds between two checks. A check takes about a millisecond of the server's time."""
 AFTER_FAILURE_SECONDS = 60.0
+"""Seconds until the next check after a data plane raised an error."""
 
 
 class LockLimiter:
@@ -36,8 +38,8 @@ class LockLimiter:
         return bool(self._planes)
 
     def run(self) -> None:
-        """Check periodically until `stop`. After a failure, wait `AFTER_FAILURE_SECONDS` before the next
-        check.
+        """Check periodically until `stop`. After a failure, which is logged, wait `AFTER_FAILURE_SECONDS`
+        before the next check.
         """
         rounds = Repeating(self._round, self._stopping, log, "long transactions not ended")
         rounds.run(first_pause_seconds=self._interval_seconds)
@@ -51,7 +53,9 @@ class LockLimiter:
         return self._interval_seconds if self._end_transactions() else AFTER_FAILURE_SECONDS
 
     def _end_transactions(self) -> bool:
-        """Make every data plane end long transactions. Return True if all of them answered."""
+        """Make every data plane end long transactions. Return False if one of them raised an error, which is
+        logged.
+        """
         is_done = True
         for name, plane in self._planes.items():
             try:

@@ -31,26 +31,30 @@ def trim(
     budget_seconds: float,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Trim until nothing is left or the budget is used up. Return the number of deleted messages. A negative
-    retention keeps all messages. A data plane that is unavailable is trimmed the next time.
+    """Delete messages that every subscription has read and that are older than `retention_seconds`, data
+    plane by data plane, until nothing is left, the budget is used up, or `should_stop` returns True. Return
+    the number of deleted messages. A negative retention keeps all messages.
+
+    The errors of a data plane are logged, and it is trimmed the next time. Each data plane that can be
+    trimmed gets at least one call.
     """
     if retention_seconds < 0:
         return 0
-    trimmed, give_up_at = 0, time.monotonic() + budget_seconds
+    deleted_messages, give_up_at = 0, time.monotonic() + budget_seconds
     for name, plane in planes.items():
         if not isinstance(plane, TrimmingDataPlane):
             continue
         try:
             while not should_stop():
                 report = plane.trim(retention_seconds)
-                trimmed += report.messages
+                deleted_messages += report.messages
                 if report.is_complete or time.monotonic() > give_up_at:
                     break
         except CleaveError as error:
             log.warning("logs not trimmed", data_plane=name, error=str(error))
         except Exception:  # An unexpected error must not let the logs of other data planes grow.
             log.exception("logs not trimmed", data_plane=name)
-    return trimmed
+    return deleted_messages
 
 
 class LogTrimmer:
@@ -79,14 +83,14 @@ class LogTrimmer:
         repeat_every(self._interval_seconds, self._trim, self._stopping, log, "logs not trimmed")
 
     def _trim(self) -> None:
-        trimmed = trim(
+        deleted_messages = trim(
             self._planes,
             retention_seconds=self._retention_seconds,
             budget_seconds=self._interval_seconds,
             should_stop=self._stopping.is_set,
         )
-        if trimmed:
-            log.info("logs trimmed", messages=trimmed)
+        if deleted_messages:
+            log.info("logs trimmed", messages=deleted_messages)
 
     def stop(self) -> None:
         """Stop after the current chunk."""

@@ -31,7 +31,7 @@ log = telemetry.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MirrorCheck:
     """Result of checking one topic: the changes since the last check, and the reason if Cleave must not act
     on the topic.
     """
@@ -48,20 +48,22 @@ def follow_due(
     interval_seconds: float,
     limit: int = 100,
     shards: Shards | None = None,
-) -> list[Look]:
-    """Check up to `limit` topics that were not checked for `interval_seconds`. Raises StoreUnavailable only.
+) -> list[MirrorCheck]:
+    """Check up to `limit` topics of the shards that were not checked for `interval_seconds`, and return the
+    results. Raises StoreUnavailable only.
 
-    If the broker of a topic does not answer, the error is logged and the topic is checked again later.
+    If the check of a topic fails, the error is logged and the topic is checked again later. Returns nothing
+    if no data plane here keeps layouts.
     """
-    keepers = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
-    if not keepers:
+    plane_names = [name for name, plane in planes.items() if isinstance(plane, LayoutKeeper)]
+    if not plane_names:
         return []
     with store.single_statement() as tx:
-        due = mirrors.due_mirrors(
-            tx, keepers, older_than_seconds=interval_seconds, limit=limit, shards=shards
+        due_ids = mirrors.due_mirrors(
+            tx, plane_names, older_than_seconds=interval_seconds, limit=limit, shards=shards
         )
     checks = []
-    for topic_id in due:
+    for topic_id in due_ids:
         try:
             checks.append(follow(store, planes, topic_id))
         except StoreUnavailable:
@@ -73,10 +75,13 @@ def follow_due(
     return checks
 
 
-def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look:
-    """Check one topic and update its rows. Idempotent.
+def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
+    """Check one topic and update its rows: the broker's layout if it is later than the recorded one, the
+    reason of a pause, and the result of checking the logs, with intents to repair. The logs are checked once
+    for each epoch, unless Cleave is paused on the topic. Return the changes. Idempotent.
 
-    Raises TopicNotFound, Unsupported (the topic's data plane is not configured here or keeps no layouts),
+    Changes nothing while the topic is being attached or detached. Logs a change of the pause. Raises
+    TopicNotFound, Unsupported (the topic's data plane is not configured here or keeps no layouts),
     DataPlaneUnavailable, LostRace.
     """
     with store.transaction() as tx:
@@ -84,33 +89,41 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
     keeper = planes.get(topic.data_plane)
     if not isinstance(keeper, LayoutKeeper):
         raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} keeps no layouts here")
-    layout, paused = _read_broker(keeper, topic.name, topic.epoch)
+    layout, paused_reason = _read_broker(keeper, topic.name, topic.epoch)
     check = None
-    if mirror is not None and layout is not None and paused is None and layout.epoch > mirror.checked_epoch:
+    if (
+        mirror is not None
+        and layout is not None
+        and paused_reason is None
+        and layout.epoch > mirror.checked_epoch
+    ):
         check = keeper.check_logs(topic.name)
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id, lock=True)
         mirror = mirrors.get_mirror(tx, topic_id)
         if mirror is None or topic.state is not topics.TopicState.LIVE:
             # The topic is being attached or detached, and that operation reads the layout itself.
-            return Look(topic_id)
+            return MirrorCheck(topic_id)
         steps: tuple[LayoutStep, ...] = ()
         if (
             layout is not None and layout.epoch > topic.epoch
         ):  # Otherwise another process has stored a later layout in the meantime.
             steps = follow_layout(tx, topic, layout)
-        mirrors.record_look(tx, mirror, paused)
+        mirrors.record_look(tx, mirror, paused_reason)
         if check is not None:
             mirror_repairs.note_check(tx, topic_id, check.epoch, check.missing)
-    if paused != mirror.paused_reason:
-        log.warning("pause of a mirrored topic changed", topic=topic.name, paused=paused)
-    return Look(topic_id, steps, paused)
+    if paused_reason != mirror.paused_reason:
+        log.warning("pause of a mirrored topic changed", topic=topic.name, paused=paused_reason)
+    return MirrorCheck(topic_id, steps, paused_reason)
 
 
 def _read_broker(
     keeper: LayoutKeeper, topic: str, known_epoch: int
 ) -> tuple[SegmentLayout | None, str | None]:
-    """Return the broker's layout, unless it is unusable, and the reason if Cleave must not act on the topic."""
+    """Return the broker's layout and the reason if Cleave must not act on the topic, or None. The layout is
+    None if the broker lacks the topic, or if its epoch is below `known_epoch`. Cleave must not act while the
+    broker's auto-scaler is on.
+    """
     try:
         layout, setting = keeper.read_layout(topic), keeper.auto_scaler(topic)
     except TopicNotFound:
@@ -151,7 +164,9 @@ class MirrorLoop:
         return any(isinstance(plane, LayoutKeeper) for plane in self._planes.values())
 
     def run(self) -> None:
-        """Follow the layouts periodically until `stop`. Retry while the store is unavailable."""
+        """Check the topics of the held shards every half interval until `stop`. A failed round is logged, and
+        the loop continues.
+        """
         repeat_every(
             self._interval_seconds / 2, self._follow, self._stopping, log, "mirrored topics not followed"
         )

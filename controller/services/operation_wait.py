@@ -15,8 +15,8 @@ from controller.store.postgres.engine import Store
 
 
 def wait_for(store: Store, operation_id: int, timeout_seconds: float) -> Operation:
-    """Return the operation once its state is done or aborted; the caller checks which. Raises Retryable if
-    the operation takes longer than `timeout_seconds`.
+    """Wait until the operation's state is done or aborted, and return the operation; the caller checks which.
+    Raises OperationNotFound, and Retryable if the operation takes longer than `timeout_seconds`.
     """
     poll = Retrying(
         retry=retry_if_result(lambda operation: operation.state.is_live),

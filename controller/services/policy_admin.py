@@ -52,7 +52,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherActs:
+class ChangedDecisions:
     """A topic whose decisions differ: `now` under the policy in force, `then` under the changed policy."""
 
     topic: str
@@ -62,31 +62,31 @@ class OtherActs:
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """Result of a preview: the change of the level, the topics whose decisions would differ, and the numbers
-    of evaluated topics (`asked`) and of all topics.
+    """Result of a preview: the change of the level, the topics whose decisions would differ, the number of
+    evaluated topics, and the number of all topics of the level.
     """
 
     changed: Changed
-    others: tuple[OtherActs, ...]
-    asked: int
+    changed_topics: tuple[ChangedDecisions, ...]
+    evaluated: int
     topics: int
 
 
 def kind_of(level: str) -> PolicyLevel:
-    """Return the kind of the level."""
+    """Return the kind of the level: by the name `cluster`, or by `://` in a topic's name."""
     if level == PolicyLevel.CLUSTER:
         return PolicyLevel.CLUSTER
     return PolicyLevel.TOPIC if "://" in level else PolicyLevel.NAMESPACE
 
 
-def change(store: Store, level: str, changed: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level by the result of `changed`, which is called with the present
-    document. An empty result removes all parameters.
+def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
+    """Replace the document of the level by the result of `merge`, which is called with the present document,
+    and return both documents. An empty result removes all parameters. A change is logged after the commit.
 
     Raises TopicNotFound, TopicNotLive, InvalidPolicy if the document does not fit the levels above, LostRace.
     """
     with store.transaction() as tx:
-        difference = change_in(tx, level, changed, actor=actor)
+        difference = change_in(tx, level, merge, actor=actor)
     if difference.before != difference.after and not store.rolls_back:
         parameters = sorted(
             parameter
@@ -97,16 +97,16 @@ def change(store: Store, level: str, changed: Merge, *, actor: str) -> Changed:
     return difference
 
 
-def change_in(tx: Connection, level: str, changed: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level, as `change` does, in the open transaction `tx`."""
-    before = stored(tx, level)
-    _write(tx, level, dict(changed(dict(before))), actor)
-    return Changed(before, stored(tx, level))
+def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
+    """Replace the document of the level, as `change` does, in the open transaction `tx`. Logs nothing."""
+    document_before = stored(tx, level)
+    _write(tx, level, dict(merge(dict(document_before))), actor)
+    return Changed(document_before, stored(tx, level))
 
 
 def stored(tx: Connection, level: str) -> Document:
-    """Return the document stored at a level. A document that cannot be read as a policy is returned as
-    stored, so that it can be inspected and corrected. Raises TopicNotFound.
+    """Return the document stored at a level, for the cluster with every parameter. A document that cannot be
+    read as a policy is returned as stored, so that it can be inspected and corrected. Raises TopicNotFound.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
@@ -119,14 +119,18 @@ def stored(tx: Connection, level: str) -> Document:
     return _as_written(lambda: PolicyOverride.from_document(document).to_document(), document)
 
 
-def _as_written(read: Callable[[], Document], written: Document) -> Document:
+def _as_written(read: Callable[[], Document], stored_document: Document) -> Document:
+    """Return the result of `read`, or the stored document if it is not a valid policy."""
     try:
         return read()
     except InvalidPolicy:
-        return written
+        return stored_document
 
 
 def _write(tx: Connection, level: str, document: Document, actor: str) -> None:
+    """Store the document at the level. At a topic, an empty document removes the override. Raises
+    InvalidPolicy, TopicNotFound, and the errors of the store.
+    """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
         policies.set_cluster(tx, AutoScalePolicy.from_document(document), actor=actor)
@@ -143,31 +147,37 @@ def preview(
     store: Store,
     planes: Mapping[str, DataPlane],
     level: str,
-    changed: Merge,
+    merge: Merge,
 ) -> Consequences:
-    """Evaluate the topics of the level under the policy in force and under the changed policy. Both
-    evaluations use the same inputs at one instant, so that differences come from the policy alone. The
-    preview writes and locks nothing. Raises the errors of the change itself, except LostRace.
+    """Evaluate up to `MOST_TOPICS` topics of the level under the policy in force and under the policy that
+    `merge` returns, and return the topics whose decisions differ. Both evaluations use the same inputs at one
+    instant, so that differences come from the policy alone.
+
+    The preview writes and locks nothing. Raises the errors of the change itself, except LostRace.
     """
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
     with snapshot(store) as tx:
-        before = stored(tx, level)
-        after = _demand_valid(tx, level, dict(changed(dict(before))))
+        document_before = stored(tx, level)
+        document_after = _demand_valid(tx, level, dict(merge(dict(document_before))))
         names, topic_count = _topics(tx, level)
-        policies_in_force = policies.in_force_with(tx, names, kind_of(level), after)
-        now = situations.load_situations(tx, names, capabilities)
-        then = situations.load_situations(tx, names, capabilities, instead=policies_in_force)
-    others = []
-    for topic_id in sorted(now.keys() & then.keys()):
-        present_decisions = decide(now[topic_id]).decisions
-        changed_decisions = decide(replace(then[topic_id], now=now[topic_id].now)).decisions
+        policies_in_force = policies.in_force_with(tx, names, kind_of(level), document_after)
+        inputs_now = situations.load_situations(tx, names, capabilities)
+        inputs_then = situations.load_situations(tx, names, capabilities, instead=policies_in_force)
+    changed_topics = []
+    for topic_id in sorted(inputs_now.keys() & inputs_then.keys()):
+        present_decisions = decide(inputs_now[topic_id]).decisions
+        changed_decisions = decide(replace(inputs_then[topic_id], now=inputs_now[topic_id].now)).decisions
         if present_decisions != changed_decisions:
-            others.append(OtherActs(names[topic_id], present_decisions, changed_decisions))
-    return Consequences(Changed(before, after), tuple(others), len(now), topic_count)
+            changed_topics.append(ChangedDecisions(names[topic_id], present_decisions, changed_decisions))
+    return Consequences(
+        Changed(document_before, document_after), tuple(changed_topics), len(inputs_now), topic_count
+    )
 
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
-    """Return the document as it would be stored. Raises InvalidPolicy, TopicNotFound, TopicNotLive."""
+    """Return the document as it would be stored. Raises InvalidPolicy if it does not fit the levels above,
+    TopicNotFound, TopicNotLive.
+    """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:
         policy = AutoScalePolicy.from_document(document)

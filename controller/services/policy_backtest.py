@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 log = telemetry.get_logger(__name__)
 
 SPARK, HERE = "spark", "here"
+"""Engines: Spark, and this process or its child process."""
 SPARK_FROM_DAYS = 500.0
 """Simulated days from which Spark is used: Spark takes as long to start as the simulation of some hundred
 days.
@@ -76,7 +77,8 @@ class Loads:
 @dataclass(frozen=True, slots=True)
 class BacktestAnswer:
     """A backtest run with its results. `pictures` is keyed by load and policy. `left_out` maps each topic
-    that was not simulated to the reason.
+    that was not simulated to the reason. `was_done` is True if an earlier call with the same key computed the
+    results; then there are no pictures.
     """
 
     run_id: int
@@ -119,35 +121,39 @@ class PolicyBacktest:
     ) -> BacktestAnswer:
         """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of
         work. `most_days` is the maximum number of simulated days, for callers that wait for the result.
+        `progress` is called after simulations on `here`.
 
-        A repeated call with the same key returns the stored results. Raises InvalidInput, NotFound if no load
-        was recorded, Unsupported without NumPy, and the errors of the engine.
+        A repeated call with the same key returns the stored results. If the backtest fails, the run is stored
+        as failed. Raises InvalidInput if no load can be simulated or there are too many days, NotFound if no
+        load was recorded, Unsupported without NumPy, and the errors of the engine.
         """
         _demand_numpy()
-        begun, request = self._begin(question, loads, asked_by, request_key)
-        if begun.is_done:
-            return self._stored(begun.run_id)
+        started, request = self._begin(question, loads, asked_by, request_key)
+        if started.is_done:
+            return self._stored(started.run_id)
         try:
-            answer = self._computed(begun.run_id, request, question, loads, engine, progress, most_days)
+            answer = self._compute(started.run_id, request, question, loads, engine, progress, most_days)
         except BaseException as error:
             with self.store.transaction() as tx:
-                backtests.fail(tx, begun.run_id, str(error) or type(error).__name__)
+                backtests.fail(tx, started.run_id, str(error) or type(error).__name__)
             raise
         return answer
 
     def _begin(
         self, question: Question, loads: Loads, asked_by: str, request_key: str
     ) -> tuple[backtests.StartedRun, BacktestRequest]:
+        """Insert the run, or return the run with this key, and its request without recordings."""
         request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
         with self.store.transaction() as tx:
             return backtests.begin(tx, request), request
 
     def _stored(self, run_id: int) -> BacktestAnswer:
+        """Return the results of a finished run from the database."""
         with self.store.transaction() as tx:
             results, engine = backtests.results_of(tx, run_id)
         return BacktestAnswer(run_id, engine, tuple(results), was_done=True)
 
-    def _computed(
+    def _compute(
         self,
         run_id: int,
         request: BacktestRequest,
@@ -157,6 +163,10 @@ class PolicyBacktest:
         progress: Progress,
         most_days: float,
     ) -> BacktestAnswer:
+        """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
+        which is logged), store the results, and return them. A load that cannot be simulated is left out with
+        a reason. Raises InvalidInput and NotFound, as `run` says.
+        """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)
         if days > most_days:
@@ -167,20 +177,20 @@ class PolicyBacktest:
         engine = engine or self._engine_for(question, recordings)
         log.info("backtest", run=run_id, loads=len(recordings), cases=len(question.cases), engine=engine)
         if engine == SPARK:
-            table = self._on_spark(question, recordings, loads, rates)
+            table = self._compute_on_spark(question, recordings, loads, rates)
         else:
-            table = self._here(question, recordings, loads, rates, progress)
-        results, pictures, failed = _read(table)
-        left_out |= failed
-        answered = {result.load for result in results} | failed.keys()
+            table = self._compute_here(question, recordings, loads, rates, progress)
+        results, pictures, errors = _read_table(table)
+        left_out |= errors
+        loads_with_answer = {result.load for result in results} | errors.keys()
         left_out |= {
             recording.name: "no load was recorded"
             for recording in recordings
-            if recording.name not in answered
+            if recording.name not in loads_with_answer
         }
-        if not results and failed:
+        if not results and errors:
             raise InvalidInput(
-                "no load can be simulated: " + "; ".join(f"{name}: {why}" for name, why in failed.items())
+                "no load can be simulated: " + "; ".join(f"{name}: {error}" for name, error in errors.items())
             )
         if not results:
             raise NotFound(
@@ -197,15 +207,16 @@ class PolicyBacktest:
         self, question: Question, loads: Loads
     ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
         """Return the recordings to simulate, the loads left out with their reasons, and the rates of traces
-        (None for topics).
+        (None for topics). A recording is left out if a candidate is not valid for it. Raises InvalidPolicy if
+        it is the only recording.
         """
         if loads.traces:
-            recordings, rates = _traces(loads.traces)
+            recordings, rates = _recordings_of_traces(loads.traces)
             left_out: dict[str, str] = {}
         else:
-            recordings, left_out = self._topics(loads)
+            recordings, left_out = self._recordings_of_topics(loads)
             rates = None
-        fitting = []
+        valid_recordings = []
         for recording in recordings:
             try:
                 for candidate in question.candidates:
@@ -215,10 +226,13 @@ class PolicyBacktest:
                     raise
                 left_out[recording.name] = error.message
             else:
-                fitting.append(recording)
-        return fitting, left_out, rates
+                valid_recordings.append(recording)
+        return valid_recordings, left_out, rates
 
-    def _topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:
+    def _recordings_of_topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:
+        """Return the recordings of the topics, and the reasons of topics whose policy cannot be read. Raises
+        NotFound if a named topic is not live, or if there is no topic.
+        """
         from spark_jobs.recorded_load import Recording
 
         with self.store.transaction() as tx:
@@ -252,10 +266,13 @@ class PolicyBacktest:
         return recordings, unreadable
 
     def _engine_for(self, question: Question, recordings: Sequence[Recording]) -> str:
+        """Return SPARK if the simulations cover at least `SPARK_FROM_DAYS` and Spark can run here, otherwise
+        HERE.
+        """
         is_much = _days_of(question, recordings) >= SPARK_FROM_DAYS
         return SPARK if is_much and can_run_spark(self.spark_master) else HERE
 
-    def _here(
+    def _compute_here(
         self,
         question: Question,
         recordings: Sequence[Recording],
@@ -263,14 +280,17 @@ class PolicyBacktest:
         rates: pa.Table | None,
         progress: Progress,
     ) -> pa.Table:
+        """Return the costs without Spark: of traces (`rates`) computed in this process, of topics (`rates` is
+        None) by `compute`. Calls `progress`.
+        """
         from spark_jobs.policy_backtest import compute_here
 
-        total, done = len(recordings) * len(question.cases), 0
+        total, total_completed = len(recordings) * len(question.cases), 0
 
-        def count(more: int) -> None:
-            nonlocal done
-            done += more
-            progress(done, total)
+        def count(completed: int) -> None:
+            nonlocal total_completed
+            total_completed += completed
+            progress(total_completed, total)
 
         if rates is not None:
             return compute_here(rates, recordings, question, count)
@@ -284,13 +304,16 @@ class PolicyBacktest:
             count,
         )
 
-    def _on_spark(
+    def _compute_on_spark(
         self,
         question: Question,
         recordings: Sequence[Recording],
         loads: Loads,
         rates: pa.Table | None,
     ) -> pa.Table:
+        """Return the costs computed on Spark, of traces (`rates`) or of topics (`rates` is None). If no day
+        of the history has files, they are computed without Spark.
+        """
         from spark_jobs.policy_backtest import compute, rates_of_history
         from spark_jobs.session import frame_of, with_session
 
@@ -308,7 +331,7 @@ class PolicyBacktest:
             return compute(spark, load_rates, recordings, question, self.parallel)
 
         if rates is None and not days:
-            return self._here(question, recordings, loads, None, lambda _done, _of: None)
+            return self._compute_here(question, recordings, loads, None, lambda _done, _of: None)
         return with_session(self.spark_master, compute_on, self.spark_conf)
 
 
@@ -327,6 +350,7 @@ def code_versions() -> str:
 
 
 def _demand_numpy() -> None:
+    """Raise Unsupported unless NumPy and PyArrow are installed."""
     try:
         import numpy as np
         import pyarrow as pa
@@ -337,8 +361,10 @@ def _demand_numpy() -> None:
     del np, pa
 
 
-def _traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
-    """Read the traces. Return them as recordings with keys below 0 under the default policy, and their rates."""
+def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
+    """Read the traces. Return them as recordings with keys below 0 under the default policy, and their rates.
+    Raises InvalidInput if a file cannot be read as a trace.
+    """
     import pyarrow as pa
 
     from controller.backtest.load_series import read_csv
@@ -393,7 +419,7 @@ def _inputs(question: Question, loads: Loads, recordings: Collection[Recording])
             "until": loads.until.isoformat(),
             "topics": loads.topics and list(loads.topics),
             "namespace": loads.namespace,
-            "traces": [_of_trace(trace) for trace in loads.traces],
+            "traces": [_trace_document(trace) for trace in loads.traces],
         },
         "loads": [
             {
@@ -409,7 +435,7 @@ def _inputs(question: Question, loads: Loads, recordings: Collection[Recording])
     }
 
 
-def _of_trace(trace: Trace) -> dict[str, Any]:
+def _trace_document(trace: Trace) -> dict[str, Any]:
     return {
         "name": trace.name,
         "files": [path.name for path in trace.paths],
@@ -419,18 +445,18 @@ def _of_trace(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _read(
+def _read_table(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """Return the results, the pictures by load and policy, and the error of each load that could not be
-    simulated.
+    """Return the results, the first picture of each load and policy, and the error of each load
+    that could not be simulated.
     """
     results: list[BacktestResult] = []
-    failed: dict[str, str] = {}
+    errors: dict[str, str] = {}
     pictures: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in table.to_pylist():
         if row["error"] is not None:
-            failed[row["load"]] = row["error"]
+            errors[row["load"]] = row["error"]
             continue
         topic_id = row["key"] if row["key"] >= 0 else None
         results.append(
@@ -446,10 +472,11 @@ def _read(
         )
         if row["picture"] is not None:
             pictures.setdefault((row["load"], row["policy"]), json.loads(row["picture"]))
-    return results, pictures, failed
+    return results, pictures, errors
 
 
 def _describe_loads(loads: Loads) -> str:
+    """Return the selected loads as text for an error message."""
     if loads.traces:
         return ", ".join(trace.name for trace in loads.traces)
     if loads.topics:

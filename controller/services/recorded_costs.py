@@ -19,14 +19,17 @@ def compute(
     question: str,
     done: Callable[[int], None] = lambda _count: None,
 ) -> pa.Table:
-    """Return the costs, computed from the rate history of the topics. Recordings and question are JSON, as
-    for Spark. `done` is called with the number of simulations completed since its last call.
+    """Read the rates of the topics from the history at `history_url`, simulate, and return the costs.
+    Recordings and question are JSON, as for Spark. `done` is called with the number of simulations completed
+    since its last call.
     """
     from controller.landing.history import RateHistory
     from spark_jobs.policy_backtest import Question, compute_here
     from spark_jobs.recorded_load import RATE_COLUMNS, Recording
 
-    recorded = [Recording.from_json(recording) for recording in recordings]
-    table = RateHistory(history_url).read(since_ms, until_ms, {recording.key for recording in recorded})
+    parsed_recordings = [Recording.from_json(recording) for recording in recordings]
+    table = RateHistory(history_url).read(
+        since_ms, until_ms, {recording.key for recording in parsed_recordings}
+    )
     rates = table.rename_columns({"topic_id": "key"}).select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
-    return compute_here(rates, recorded, Question.from_json(question), done)
+    return compute_here(rates, parsed_recordings, Question.from_json(question), done)

@@ -45,7 +45,7 @@ class Preview:
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
     """Return a planner that splits at the midpoint, at cut points (each is the first hash of a child), or
-    into `parts` of equal width.
+    into `parts` of equal width. Raises InvalidInput if both are given.
     """
     if at and parts is not None:
         raise InvalidInput(f"split of segment {segment_id}: give cut points or a number of parts, not both")
@@ -58,9 +58,9 @@ def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = No
     return plan
 
 
-def merging(a: int, b: int) -> Planner:
+def merging(first_id: int, second_id: int) -> Planner:
     """Return a planner that merges two neighbours. Parents are recorded and terminated in the order given."""
-    return lambda layout, max_buckets: reshape.plan_merge(layout, a, b, max_buckets)
+    return lambda layout, max_buckets: reshape.plan_merge(layout, first_id, second_id, max_buckets)
 
 
 def rebucketing(segment_id: int, bucket_count: int) -> Planner:
@@ -76,13 +76,15 @@ def replacing(segment_id: int) -> Planner:
 
 
 def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
-    """Return a planner that cuts neighbours again at other points."""
+    """Return a planner that replaces neighbours by segments with other boundaries: `cut_points` are the first
+    hashes of the children after the first.
+    """
     return lambda layout, max_buckets: reshape.plan_recut(layout, segment_ids, cut_points, max_buckets)
 
 
 def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner) -> Preview:
-    """Return the result that `submit` would have. Writes nothing. Raises the errors of `submit`, except for a
-    busy segment.
+    """Return the reshape that `submit` would intend. Writes nothing. Raises the errors of `submit`, except
+    for a busy segment and a lost race.
     """
     with store.single_statement() as tx:
         view = reshape_intents.look(tx, topic)
@@ -95,8 +97,8 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Read, plan and write the request. Repeat this if another request was faster, and finally lock a topic
-    that changes all the time.
+    """Read the topic, plan the reshape, and write its intent. Repeat this if another request changed the
+    topic first, and after `UNLOCKED_ATTEMPTS` do it under the topic's lock.
 
     A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
     InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot do it.
@@ -111,30 +113,35 @@ def submit(
         draft.demand_possible()
         try:
             with store.single_statement() as tx:
-                written = reshape_intents.write(tx, [draft]).get(view.topic_id)
-        except Conflict:  # of the key or of a segment; determined below
+                operation = reshape_intents.write(tx, [draft]).get(view.topic_id)
+        except Conflict:  # Of the key or of a segment; `_submit_locked` determines which.
             break
-        if written is not None:
-            return Intent(written, repeated=False)
+        if operation is not None:
+            return Intent(operation, repeated=False)
     return _submit_locked(store, planes, topic, planner, request)
 
 
 def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Submit the request under the topic's lock, so that nothing changes in between. Other requests wait."""
+    """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. A
+    repeated request key returns the first intent.
+    """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
         view = reshape_intents.look(tx, topic, request.request_key)
-        first = reshape_intents.first_intent(tx, view, request)
-        if first is not None:
-            return first
+        first_intent = reshape_intents.first_intent(tx, view, request)
+        if first_intent is not None:
+            return first_intent
         return reshape_intents.intend(tx, _draft(store, planes, view, planner, request))
 
 
 def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
+    """Return the draft of the reshape for the topic as it was read. Raises the errors of the plan, and
+    Unsupported if the data plane cannot do it.
+    """
     view.demand_current()
     plane = configured(planes, view.data_plane, view.name)
     layout, planned = _plan(store, view, planner)
@@ -143,8 +150,8 @@ def _draft(
 
 
 def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayout, Reshape]:
-    """Return the layout and the plan on its ACTIVE segments. If that fails, plan on the whole layout, whose
-    errors are more specific.
+    """Return the layout and the plan on its ACTIVE segments. If that fails, read the whole layout and plan on
+    it, because its errors are more specific. Raises SegmentNotFound, InvalidLayoutChange.
     """
     max_buckets = view.cluster_policy.entry_bucket_max_per_segment
     try:
@@ -156,20 +163,23 @@ def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayou
 
 
 def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -> None:
-    can = plane.capabilities
+    """Raise Unsupported if the data plane cannot perform the reshape: a replacement on a broker that keeps
+    layouts, a recut, a split into too many children, or a split away from the midpoint.
+    """
+    capabilities = plane.capabilities
     if planned.kind is ReshapeKind.HEAL and isinstance(plane, LayoutKeeper):
         raise Unsupported(
             f"data plane {plane.name!r} keeps the layout itself, so Cleave cannot replace a segment; replace the segment with the broker's admin client"
         )
-    if planned.kind is ReshapeKind.RECUT and not can.recut:
+    if planned.kind is ReshapeKind.RECUT and not capabilities.recut:
         raise Unsupported(f"data plane {plane.name!r} cannot recut segments; split and merge them instead")
     if planned.kind is not ReshapeKind.SPLIT:
         return
-    if len(planned.children) > can.max_children:
+    if len(planned.children) > capabilities.max_children:
         raise Unsupported(
-            f"data plane {plane.name!r} splits a segment into at most {can.max_children}, "
+            f"data plane {plane.name!r} splits a segment into at most {capabilities.max_children}, "
             f"not {len(planned.children)}; split again afterwards"
         )
     halves = layout.segment(planned.parent_ids[0]).hash_range.halves()
-    if can.midpoint_only and tuple(child.hash_range for child in planned.children) != halves:
+    if capabilities.midpoint_only and tuple(child.hash_range for child in planned.children) != halves:
         raise Unsupported(f"data plane {plane.name!r} splits at the midpoint only; give no cut point")

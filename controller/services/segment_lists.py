@@ -49,8 +49,9 @@ class SegmentLists:
         )
 
     def of_queue(self, topic: str, subscription: str) -> SegmentList:
-        """Return the segments that the queue has to read, now or later. Raises TopicNotFound, TopicNotLive,
-        SubscriptionNotFound; Conflict if the subscription is of another kind.
+        """Return the segments that the queue has to read, now or later; drained segments are left out.
+        `as_of` is read before the segments. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound;
+        Conflict if the subscription is of another kind.
         """
         with self._store.transaction() as tx:
             row = topics.find_topic(tx, topic)
@@ -64,8 +65,9 @@ class SegmentLists:
         )
 
     def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
-        """Record that the queue's consumers have settled all messages of these sealed segments. Raises
-        LostRace if `as_of` has changed, and the errors of `of_queue` and `drains.mark_drained`.
+        """Record that the queue's consumers have settled all messages of these sealed segments, under the
+        locks of topic and subscription. Raises LostRace if a seek has changed `as_of`, and the errors of
+        `of_queue` and `drains.mark_drained`.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic, lock=True).topic_id

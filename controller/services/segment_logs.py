@@ -39,9 +39,9 @@ class SegmentLog:
         """True if the segment accepts no more appends."""
         return self.segment.state is SegmentState.SEALED
 
-    def see_to(self, names: Sequence[str]) -> None:
-        """Ensure that the log exists with the subscriptions of the topic. The names must be subscriptions of
-        the topic.
+    def ensure_exists(self, names: Sequence[str]) -> None:
+        """Create the log if it does not exist, and its cursors of all subscriptions of the topic. `names`
+        must be subscriptions of the topic.
 
         Raises SubscriptionNotFound, Conflict for a sealed segment, and the errors of the data plane.
         """
@@ -71,6 +71,7 @@ class SegmentLog:
         return unread
 
     def _demand(self, names: Sequence[str]) -> None:
+        """Raise SubscriptionNotFound for a name that is no live subscription of the topic."""
         for name in names:
             if name not in self.subscriptions:
                 raise SubscriptionNotFound(
@@ -79,8 +80,9 @@ class SegmentLog:
 
 
 def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: str) -> SegmentLog:
-    """Return the segment with the descriptor. Raises InvalidInput for an invalid descriptor, TopicNotFound,
-    SegmentNotFound if the layout has no such segment, Unsupported if a broker keeps the layout.
+    """Return the segment with the descriptor, such as `0000-7fff-12`, with its log and the live subscriptions
+    of its topic. Raises InvalidInput for an invalid descriptor, TopicNotFound, SegmentNotFound if the layout
+    has no such segment, Unsupported if a broker keeps the layout.
     """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     with store.transaction() as tx:

@@ -38,10 +38,13 @@ WHY_NOT_IN_ORDER = {
     "Shared": "the broker keeps no order there, so the subscription needs no gates",
 }
 _NAMED = 5
+"""Maximum number of names in an error message."""
 
 
 def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> None:
-    """Raise Unsupported if the logs of the topic cannot have gates. The message names the remedy."""
+    """Raise Unsupported if the logs of the topic cannot have gates: its data plane is not configured here,
+    has no gates, or refuses them. The message names the remedy.
+    """
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, GatedDataPlane):
         raise Unsupported(
@@ -54,7 +57,9 @@ def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -
 def demand_ordered_type(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> None:
-    """Raise Unsupported if consumers of a type without order are attached to the subscription."""
+    """Raise Unsupported if consumers of a type other than `TYPES_IN_ORDER` are attached to the subscription
+    on these logs. Reads the consumers from the data plane.
+    """
     for kind in sorted(_attached(planes, topic, subscription, logs) - TYPES_IN_ORDER):
         raise Unsupported(
             f"subscription {subscription} of {topic.name} is used as {kind}: {WHY_NOT_IN_ORDER.get(kind, 'no gate keeps that in order')}; "
@@ -65,7 +70,9 @@ def demand_ordered_type(
 def demand_stock(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, kind: SubscriptionKind
 ) -> None:
-    """Raise Conflict or Unsupported where standard consumers could not read such a subscription in order."""
+    """Raise Conflict or Unsupported if standard consumers could not read such a subscription in order: its
+    kind is not STREAM, the data plane has no gates, or its attached consumers are of another type.
+    """
     if kind is not SubscriptionKind.STREAM:
         raise Conflict(
             f"subscription {subscription} of {topic.name} is of kind {kind}, which has no order that gates could keep; "
@@ -82,68 +89,81 @@ def set_consumers(
     planes: Mapping[str, DataPlane],
     topic: str,
     subscription: str,
-    wanted: SubscriptionConsumers,
+    kind: SubscriptionConsumers,
 ) -> None:
-    """Set the kind of consumers that read the subscription. Reshapes in progress apply the change.
+    """Set the kind of consumers that read the subscription, and raise the topic's subscription version, so
+    that reshapes in progress apply the change. Does nothing if the subscription has this kind.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Unsupported if the data plane has no gates; Conflict while a consumer
-    reads or a seek is in progress, for every kind but STREAM, and while a sealed segment is unread whose descendants have no closed
-    gates. The descendants have closed gates if the database was restored to a time before this change.
+    The checks at the data plane come first; one transaction then locks topic and subscription, checks the
+    rows and writes. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while a consumer
+    reads or a seek is in progress. Standard consumers also raise Unsupported if the data plane has no gates,
+    and Conflict for a subscription that is not STREAM, or while a sealed segment is unread whose descendants
+    have no closed gates. The descendants have closed gates if the database was restored to a time before this
+    change.
     """
     with store.transaction() as tx:
-        row = topics.find_topic(tx, topic)
-        before = subscriptions.get_subscription(tx, row.topic_id, subscription)
-        logs = backing_logs.backing_topics(tx, row.topic_id)
-    if before.consumers is wanted:
+        topic_row = topics.find_topic(tx, topic)
+        row = subscriptions.get_subscription(tx, topic_row.topic_id, subscription)
+        logs = backing_logs.backing_topics(tx, topic_row.topic_id)
+    if row.consumers is kind:
         return
-    if wanted is SubscriptionConsumers.STOCK:
-        demand_stock(store, planes, row, subscription, before.kind)
-    if _attached(planes, row, subscription, logs):
+    if kind is SubscriptionConsumers.STOCK:
+        demand_stock(store, planes, topic_row, subscription, row.kind)
+    if _attached(planes, topic_row, subscription, logs):
         raise Conflict(
             f"consumers are attached to subscription {subscription} of {topic} at the broker; stop them, then set its consumers"
         )
-    closed = _closed_gates(store, planes, row, before)
+    closed_logs = _closed_gates(store, planes, topic_row, row)
     with store.transaction() as tx:
-        live = topics.lock_live_topic(tx, row.topic_id)
-        locked = subscriptions.lock_readers(tx, row.topic_id, subscription)
-        _demand_unused(tx, live, locked)
-        if wanted is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked, closed):
-            _demand_drained(tx, live, locked)
-        subscriptions.set_consumers(tx, row.topic_id, subscription, wanted)
-        topics.update_topic(tx, live, subscription_version=live.subscription_version + 1)
+        live_topic = topics.lock_live_topic(tx, topic_row.topic_id)
+        locked_row = subscriptions.lock_readers(tx, topic_row.topic_id, subscription)
+        _demand_unused(tx, live_topic, locked_row)
+        if kind is SubscriptionConsumers.STOCK and not _has_closed_gates(tx, locked_row, closed_logs):
+            _demand_drained(tx, live_topic, locked_row)
+        subscriptions.set_consumers(tx, topic_row.topic_id, subscription, kind)
+        topics.update_topic(tx, live_topic, subscription_version=live_topic.subscription_version + 1)
 
 
 def _closed_gates(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
 ) -> frozenset[str]:
-    """Return the logs behind unread segments whose gates are already closed at the data plane."""
+    """Return the logs behind unread segments whose gates are closed at the data plane; none if the data plane
+    has no gates.
+    """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, GatedDataPlane):
         return frozenset()
     with store.transaction() as tx:
-        behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
-    logs = [log.backing_topic for log in behind]
-    return frozenset(log for log in logs if plane.gate_state(log, row.name) is GateState.CLOSED)
+        logs_behind = gates.behind_read_by(tx, SubscriptionKey(topic.topic_id, row.name))
+    logs = [log.backing_topic for log in logs_behind]
+    return frozenset(
+        log for log in logs if plane.gate_state(log, row.name) in (GateState.CLOSED, GateState.SPENT)
+    )
 
 
-def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed: Collection[str]) -> bool:
-    """Return True, and record the gates, if every segment behind an unread segment has a closed gate."""
+def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed_logs: Collection[str]) -> bool:
+    """Return True if there are segments behind an unread segment and each of them has a closed gate, which is
+    then recorded. `closed_logs` are the logs with closed gates.
+    """
     key = SubscriptionKey(row.topic_id, row.name)
-    behind = gates.behind_read_by(tx, key)
-    if not behind or any(log.backing_topic not in closed for log in behind):
+    logs_behind = gates.behind_read_by(tx, key)
+    if not logs_behind or any(log.backing_topic not in closed_logs for log in logs_behind):
         return False
-    gates.close(tx, key, [log.segment_id for log in behind])
+    gates.close(tx, key, [log.segment_id for log in logs_behind])
     return True
 
 
 def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
+    """Raise Conflict if the subscription has registered consumers or bucket owners, or if a seek of it is in
+    progress.
+    """
     key = SubscriptionKey(topic.topic_id, row.name)
     names = [consumer.name for consumer in consumers.list_consumers(tx, topic.topic_id, row.name)]
     names += [owner.consumer for owner in bucket_owners.owners(tx, key)]
     if names:
-        named = ", ".join(sorted({*names})[:_NAMED])
+        listed_names = ", ".join(sorted({*names})[:_NAMED])
         raise Conflict(
-            f"consumer(s) {named} read subscription {row.name} of {topic.name}; stop them, then set its consumers"
+            f"consumer(s) {listed_names} read subscription {row.name} of {topic.name}; stop them, then set its consumers"
         )
     seek = seeks.under_way(tx, key)
     if seek is not None:
@@ -154,14 +174,16 @@ def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> Non
 
 def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
     """Raise Conflict while a sealed segment is unread: its descendants were created without gates."""
-    left = readable_segments.to_read(tx, topic.topic_id, row.name)
+    to_read = readable_segments.to_read(tx, topic.topic_id, row.name)
     unread = sorted(
-        i for i, segment in left.layout.segments.items() if not segment.is_active and i not in left.drained
+        segment_id
+        for segment_id, segment in to_read.layout.segments.items()
+        if not segment.is_active and segment_id not in to_read.drained
     )
     if unread:
-        named = ", ".join(map(str, unread[:_NAMED]))
+        listed_ids = ", ".join(map(str, unread[:_NAMED]))
         raise Conflict(
-            f"sealed segment(s) {named} of {topic.name} are not read to their end by subscription {row.name}, and have no gates; "
+            f"sealed segment(s) {listed_ids} of {topic.name} are not read to their end by subscription {row.name}, and have no gates; "
             "read them to their end or seek to latest, then set its consumers to stock"
         )
 
@@ -169,14 +191,16 @@ def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> No
 def _attached(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> set[str]:
-    """Return the subscription types, as the broker names them, of the consumers attached to the subscription."""
+    """Return the subscription types, as the broker names them, of the consumers attached to the subscription
+    on these logs; none if the data plane does not list consumers.
+    """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, ObservesConsumers):
         return set()
-    listed = plane.consumers(sorted(logs))
+    consumers_by_log = plane.consumers(sorted(logs))
     return {
         consumer.subscription_type
-        for attached in listed.values()
-        for consumer in attached
+        for log_consumers in consumers_by_log.values()
+        for consumer in log_consumers
         if consumer.subscription == subscription
     }

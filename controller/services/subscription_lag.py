@@ -52,17 +52,18 @@ ids.
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
-    """Return the lag of each bucket, ordered by hash range and bucket. Raises TopicNotFound,
-    SubscriptionNotFound, Unsupported.
+    """Return the lag of each bucket that is not drained, ordered by hash range and bucket. The calls of the
+    data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has an error instead of a
+    number. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is not configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         to_read = readable_segments.to_read(tx, row.topic_id, subscription)
         kind = subscriptions.get_subscription(tx, row.topic_id, subscription).kind
-        owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
+        owner_rows = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
     plane = configured(planes, row.data_plane, topic)
     owners: dict[int, list[BucketOwner]] = {}
-    for owner in owned:
+    for owner in owner_rows:
         owners.setdefault(owner.bucket.segment_id, []).append(owner)
     segments = [
         segment
@@ -77,31 +78,38 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
     # counted.
     counts_buckets = isinstance(plane, BucketCountingDataPlane) and kind is not SubscriptionKind.QUEUE
 
-    def counted(segment: Segment) -> list[BucketLag]:
+    def lag_of_segment(segment: Segment) -> list[BucketLag]:
         log, owned_by = to_read.backing_topics[segment.segment_id], owners.get(segment.segment_id, ())
         return _of_segment(plane, log, subscription, segment, owned_by, counts_buckets=counts_buckets)
 
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-lag") as calls:
-        return [lag for lags in calls.map(counted, segments) for lag in lags]
+        return [bucket_lag for lags in calls.map(lag_of_segment, segments) for bucket_lag in lags]
 
 
 def unread(
     store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str, segment_ids: Collection[int]
 ) -> dict[int, int]:
-    """Return the unacknowledged messages of these segments. Segments that cannot be counted within
-    `UNREAD_SECONDS` are left out. Raises TopicNotFound.
+    """Return the unacknowledged messages of these segments by id. Segments that cannot be counted within
+    `UNREAD_SECONDS`, or that the subscription does not have to read, are left out. Calls in progress are not
+    waited for. Raises TopicNotFound, and Unsupported if the data plane is not configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         logs = readable_segments.to_read(tx, row.topic_id, subscription).backing_topics
     plane = configured(planes, row.data_plane, topic)
     calls = ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-unread")
-    futures = {i: calls.submit(plane.backlog, logs[i], subscription) for i in segment_ids if i in logs}
+    futures = {
+        segment_id: calls.submit(plane.backlog, logs[segment_id], subscription)
+        for segment_id in segment_ids
+        if segment_id in logs
+    }
     wait(futures.values(), timeout=UNREAD_SECONDS)
     calls.shutdown(wait=False, cancel_futures=True)
-    completed = {i: call for i, call in futures.items() if call.done() and not call.cancelled()}
-    counts = {i: call.result() for i, call in completed.items() if call.exception() is None}
-    return {i: count for i, count in counts.items() if count is not None}
+    completed = {
+        segment_id: call for segment_id, call in futures.items() if call.done() and not call.cancelled()
+    }
+    counts = {segment_id: call.result() for segment_id, call in completed.items() if call.exception() is None}
+    return {segment_id: count for segment_id, count in counts.items() if count is not None}
 
 
 def _of_segment(
@@ -113,6 +121,9 @@ def _of_segment(
     *,
     counts_buckets: bool,
 ) -> list[BucketLag]:
+    """Return the lag of each bucket of the segment, or of the whole segment if buckets cannot be counted.
+    After an error of the data plane, return the segment with the error.
+    """
     segment_fields = (segment.segment_id, str(segment.hash_range), segment.state.value)
     segment_owners = tuple(sorted({owner.consumer for owner in owners}))
     ranges = bucket_ranges(segment.bucket_splits)

@@ -30,6 +30,7 @@ from controller.store.topics.retention import RETENTION_PROPERTY
 from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
 
 MOST_RELEASE_SECONDS = 86_400.0
+"""Maximum of the seconds in which consumers release their buckets before a seek."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536.
+    """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536. On
+    a data plane that keeps layouts, intend to create the topic there and to mirror its layout. A repeated
+    request key returns its first intent.
 
     The policy's maximum number of segments does not apply: it restricts automatic splits only. Raises
     InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if the data
@@ -84,7 +87,7 @@ def create_topic(
                 request=request,
             )
         # The bucket parameters apply to a whole cluster, as in PIP-486.
-        buckets = policies.get_cluster(tx).policy
+        cluster_policy = policies.get_cluster(tx).policy
         return topic_intents.intend_create(
             tx,
             name,
@@ -93,8 +96,8 @@ def create_topic(
             backing_topic=planes[data_plane].backing_topic,
             policy=policy,
             properties=dict(properties or {}),
-            bucket_budget=buckets.entry_bucket_budget,
-            max_buckets=buckets.entry_bucket_max_per_segment,
+            bucket_budget=cluster_policy.entry_bucket_budget,
+            max_buckets=cluster_policy.entry_bucket_max_per_segment,
             request=request,
         )
 
@@ -153,7 +156,8 @@ def create_subscription(
     included. With `from_latest`, it begins after the messages published so far. For standard consumers call
     `subscription_consumers.demand_stock` first.
 
-    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken or gates cannot keep its order.
+    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken or gates cannot keep
+    its order.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -211,7 +215,7 @@ def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, rea
         return seeks.give_up(tx, topic_id, subscription, actor, reason)
 
 
-def what_a_seek_moves(
+def cursors_to_move(
     store: Store,
     planes: Mapping[str, DataPlane],
     topic: str,
@@ -220,9 +224,10 @@ def what_a_seek_moves(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[CursorToMove]:
-    """Return the cursors that a seek of the subscription would move, ordered by range and segment: at most
-    `limit`, after `after` (the start of a range, and a segment's id). Raises TopicNotFound,
-    SubscriptionNotFound, and the errors of the data plane.
+    """Return the cursors that a seek of the subscription would move, with their backlogs, ordered by range
+    and segment: at most `limit` (None: all), after `after` (the start of a range, and a segment's id).
+    Changes nothing. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is not
+    configured here, and the errors of the data plane.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -264,8 +269,8 @@ def _demand_namespace(plane: DataPlane, topic: str) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    """Raise InvalidInput for text that cannot be stored, and for a retention that is not a number, which
-    would silently keep everything for ever.
+    """Raise InvalidInput for text that cannot be stored, and for a retention that is not a finite number,
+    which would silently keep everything for ever.
     """
     for key, property_value in properties.items():
         utf8(key, "topic property")

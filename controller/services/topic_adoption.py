@@ -42,7 +42,7 @@ class Plan:
     def obstacles(self) -> tuple[str, ...]:
         """Reasons why the topic cannot be adopted without disconnecting clients, one sentence each."""
         live = {"producer": self.found.producers, "consumer": self.found.consumers}
-        return tuple(_sentence(kind, names) for kind, names in live.items() if names)
+        return tuple(_connections_text(kind, names) for kind, names in live.items() if names)
 
 
 def plan(
@@ -53,9 +53,11 @@ def plan(
     segments: int | None = None,
     data_plane: str = "pulsar",
 ) -> Plan:
-    """Inspect the old topic and return the plan of the adoption. Changes nothing.
+    """Inspect the old topic and return the plan of the adoption: under the name `topic` (None: the old name),
+    with `segments` segments (None: one for each old log). Changes nothing.
 
-    Raises TopicNotFound, InvalidInput, Conflict for a topic that is already terminated, Unsupported.
+    Raises TopicNotFound, InvalidInput, Conflict for a topic that is already terminated, Unsupported for a
+    data plane without topics to adopt.
     """
     plane = planes.get(data_plane)
     if not isinstance(plane, Adoptable):
@@ -73,7 +75,7 @@ def plan(
         topic or f"topic://{old_topic.name.removeprefix('persistent://')}",
         old_topic,
         segments or len(old_topic.logs),
-        _unserved(old_topic.subscriptions, data_plane),
+        _unreadable_subscriptions(old_topic.subscriptions, data_plane),
     )
 
 
@@ -86,10 +88,11 @@ def adopt(
     data_plane: str = "pulsar",
     cut_off: bool = False,
     policy: PolicyOverride | None = None,
-    stock: Collection[str] = (),
+    stock_subscriptions: Collection[str] = (),
 ) -> Intent:
-    """Intend the planned adoption. Standard consumers continue to read the subscriptions in `stock`, behind gates. With
-    `cut_off`, the broker notifies all connected clients that the topic has ended.
+    """Intend the planned adoption. A repeated request key returns its first intent. Standard consumers
+    continue to read the subscriptions in `stock_subscriptions`, behind gates. With `cut_off`, the broker
+    notifies all connected clients that the topic has ended.
 
     Raises Conflict with the names of connected clients, TopicExists, InvalidInput. Subscriptions that cannot
     be served are refused, because their messages would never be read; a transaction that is rolled back
@@ -104,7 +107,7 @@ def adopt(
         raise Conflict(
             f"{planned.found.name} is in use: {'; '.join(planned.obstacles)}. Stop these clients first, or cut them off"
         )
-    _demand_in_order(planned, stock)
+    _demand_in_order(planned, stock_subscriptions)
     kinds = {
         name: SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
         for name, is_queue in planned.found.subscriptions.items()
@@ -114,42 +117,45 @@ def adopt(
         if operations.find_by_request_key(tx, request.request_key) is None:
             # A repeated request returns its first result without a check.
             policies.demand_valid(tx, planned.topic, policy)
-        buckets = policies.get_cluster(tx).policy
+        cluster_policy = policies.get_cluster(tx).policy
         adoption = Adoption(
             name=planned.topic,
             data_plane=data_plane,
             old_topics=planned.found.logs,
             subscriptions=kinds,
             segments=planned.segments,
-            bucket_budget=buckets.entry_bucket_budget,
-            max_buckets=buckets.entry_bucket_max_per_segment,
+            bucket_budget=cluster_policy.entry_bucket_budget,
+            max_buckets=cluster_policy.entry_bucket_max_per_segment,
             policy=policy,
-            stock=frozenset(stock) & kinds.keys(),
+            stock=frozenset(stock_subscriptions) & kinds.keys(),
         )
         return adoptions.intend_adopt(
             tx, adoption, backing_topic=planes[data_plane].backing_topic, request=request
         )
 
 
-def _demand_in_order(planned: Plan, stock: Collection[str]) -> None:
-    for name in sorted(stock):
+def _demand_in_order(planned: Plan, stock_subscriptions: Collection[str]) -> None:
+    """Raise InvalidInput for a subscription that does not exist or is read as a queue."""
+    for name in sorted(stock_subscriptions):
         if planned.found.subscriptions.get(name, True):
-            what = "is read as a queue" if name in planned.found.subscriptions else "does not exist"
+            problem = "is read as a queue" if name in planned.found.subscriptions else "does not exist"
             raise InvalidInput(
-                f"subscription {name} of {planned.found.name} {what}; name subscriptions of type Failover or Exclusive, which gates keep in order"
+                f"subscription {name} of {planned.found.name} {problem}; name subscriptions of type Failover or Exclusive, which gates keep in order"
             )
 
 
-def _unserved(names: Iterable[str], data_plane: str) -> dict[str, str]:
-    unserved = {}
+def _unreadable_subscriptions(names: Iterable[str], data_plane: str) -> dict[str, str]:
+    """Return the subscriptions whose names no consumer of Cleave can use, with the reasons."""
+    reasons_by_name = {}
     for name in sorted(names):
         try:
             demand_subscription(data_plane, demand_name("subscription", name))
         except InvalidInput as error:
-            unserved[name] = error.message
-    return unserved
+            reasons_by_name[name] = error.message
+    return reasons_by_name
 
 
-def _sentence(kind: str, names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED_CONNECTIONS} more" if len(names) > _NAMED_CONNECTIONS else ""
-    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED_CONNECTIONS])}{more}"
+def _connections_text(kind: str, names: tuple[str, ...]) -> str:
+    """Return the connections of one kind as text, with at most `_NAMED_CONNECTIONS` names."""
+    rest = f" and {len(names) - _NAMED_CONNECTIONS} more" if len(names) > _NAMED_CONNECTIONS else ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED_CONNECTIONS])}{rest}"

@@ -36,11 +36,11 @@ class WhatIf:
     @property
     def changes(self) -> list[dict[str, Any]]:
         """The parameters that differ: `parameter`, `was`, `value`."""
-        was, becomes = self.now.policy.to_document(), self.then.policy.to_document()
+        before, after = self.now.policy.to_document(), self.then.policy.to_document()
         return [
-            {"parameter": parameter, "was": was[parameter], "value": becomes[parameter]}
-            for parameter in becomes
-            if was[parameter] != becomes[parameter]
+            {"parameter": parameter, "was": before[parameter], "value": after[parameter]}
+            for parameter in after
+            if before[parameter] != after[parameter]
         ]
 
 
@@ -51,7 +51,9 @@ def ask(
     changes: Mapping[str, Any],
     lanes: Collection[Lane] = ALL_LANES,
 ) -> WhatIf:
-    """Evaluate the topic under both policies. Raises the errors of `situations_of`."""
+    """Evaluate the topic under the policy in force and under the policy with `changes`, by parameter. Writes
+    nothing. Raises the errors of `situations_of`.
+    """
     return compare(topic, *situations_of(store, planes, topic, changes), lanes)
 
 
@@ -68,9 +70,9 @@ def compare(
 def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
 ) -> tuple[EvaluationInput, EvaluationInput]:
-    """Return the topic's inputs under the policy in force and under the changed policy, from one snapshot and
-    at one instant. Raises TopicNotFound, NotFound, InvalidPolicy, and InvalidInput for a parameter that is
-    removed.
+    """Return the topic's inputs under the policy in force and under the changed policy, from one read-only
+    snapshot and at one instant. Raises TopicNotFound, NotFound if the topic cannot be evaluated,
+    InvalidPolicy, and InvalidInput for a parameter that is removed.
     """
     with store.transaction() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -104,8 +106,8 @@ def present_situation(
 
 
 def demand_values(changes: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for a parameter that is removed: the resulting value would depend on the levels of
-    policy.
+    """Raise InvalidInput for a parameter that is removed (None): the resulting value would depend on the
+    levels of policy.
     """
     for parameter, value in changes.items():
         if value is None:
@@ -114,11 +116,11 @@ def demand_values(changes: Mapping[str, Any]) -> None:
 
 def changed(policy: AutoScalePolicy, changes: Mapping[str, Any]) -> AutoScalePolicy:
     """Return the policy with other parameters, validated as a whole. Raises InvalidInput for a parameter that
-    is removed, InvalidPolicy for other errors.
+    is removed, InvalidPolicy for other errors and for a policy in force that cannot be read.
     """
     if isinstance(policy, UnreadablePolicy):
         raise InvalidPolicy(f"the policy in force cannot be read ({policy.why}); set it right first")
     demand_values(changes)
-    then = AutoScalePolicy.from_document({**policy.to_document(), **changes})
-    validate(then)
-    return then
+    changed_policy = AutoScalePolicy.from_document({**policy.to_document(), **changes})
+    validate(changed_policy)
+    return changed_policy

@@ -22,7 +22,7 @@ from controller.domain.approvals import (
     Approval,
     ApprovalState,
     Subject,
-    demand_move,
+    demand_transition,
     kind_of,
     parts_of,
     size_of,
@@ -175,27 +175,33 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """Return, by topic, the newest approval of each action whose segments are ACTIVE, unless the approval has ended."""
-    of_topics: dict[int, list[Approval]] = defaultdict(list)
+    """Return, by topic, the newest approval of each action, if it is pending, approved or rejected.
+
+    An action counts only while all segments that it seals are ACTIVE. A topic without such an approval is absent.
+    """
+    approvals_by_topic: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
-        of_topics[row.topic_id].append(
+        approvals_by_topic[row.topic_id].append(
             Approval(row.kind, tuple(row.segment_ids), row.parts, ApprovalState(row.state), row.answered_at)
         )
-    return {topic_id: tuple(approvals) for topic_id, approvals in of_topics.items()}
+    return {topic_id: tuple(approvals) for topic_id, approvals in approvals_by_topic.items()}
 
 
 def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
-    """Add the approvals. An action with a pending approval keeps that approval."""
+    """Add the approvals as pending. An action or subject with an approval that has not ended keeps that approval."""
     if approvals:
         tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
 
 
-def mark_done(tx: Connection, acts: Sequence[StartedAction]) -> None:
-    """Mark the approvals of these actions as done, so that each is used once."""
-    if acts:
+def mark_done(tx: Connection, actions: Sequence[StartedAction]) -> None:
+    """Mark the approved approvals of these actions as done, with the operation, so that each is used once.
+
+    Actions without an approved approval are ignored.
+    """
+    if actions:
         rows = [
-            {"topic_id": begun.topic_id, "operation_id": begun.operation_id, **_key(begun.act)}
-            for begun in acts
+            {"topic_id": action.topic_id, "operation_id": action.operation_id, **_key(action.act)}
+            for action in actions
         ]
         tx.execute(_MARK_DONE, {"rows": json.dumps(rows)})
 
@@ -209,11 +215,13 @@ def move(
     answered_by: str | None = None,
     in_time: bool = False,
 ) -> bool:
-    """Move the approval to the state. Return False if the approval is no longer in the state of `row`, or, with `in_time`, has expired.
+    """Move the approval to the state, and store the outcome. Return False if the approval is no longer in the state of `row`, or, with
+    `in_time`, has expired.
 
-    Raises InvariantViolated for a transition that does not exist.
+    An answer (approved or rejected) stores its time and `answered_by`; any other state stores the time of the end. Raises
+    InvariantViolated for a transition that does not exist.
     """
-    demand_move(row.state, state)
+    demand_transition(row.state, state)
     values = {
         "approval_id": row.approval_id,
         "seen": row.state.value,
@@ -233,7 +241,10 @@ def end(
     state: ApprovalState,
     outcome: str | None,
 ) -> None:
-    """End the approvals of these subjects, which are performed (done) or gone (expired). Approvals that have ended are not changed."""
+    """End the approvals of these subjects, which are performed (done) or gone (expired).
+
+    The outcome is appended to a stored one. Approvals that have no transition to `state`, such as ended ones, are not changed.
+    """
     values = {
         "subject": subject.value,
         "subject_ids": [*subject_ids],
@@ -267,25 +278,30 @@ def get_approval(tx: Connection, approval_id: int) -> ApprovalRow:
 
 
 def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:
-    """Return up to `limit` approvals that have expired or whose subject is gone, by topic."""
+    """Return up to `limit` approvals to end, by topic: pending ones that have expired or whose subject is gone, and approved operations
+    that were not performed within `VALID_MS` after the answer.
+    """
     return [_row(row) for row in tx.execute(_OVERDUE, {"limit": limit, "valid_seconds": VALID_MS / 1000})]
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Delete approvals that ended before `older_than`, and return their number. A deleted rejection has no further effect."""
+    """Delete rejected, expired and done approvals that were last changed before `older_than`, and return their number.
+
+    A deleted rejection has no further effect.
+    """
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount
 
 
-def _key(act: Decision) -> dict[str, Any]:
-    return {"kind": kind_of(act), "segment_ids": list(sealed_by(act))}
+def _key(action: Decision) -> dict[str, Any]:
+    return {"kind": kind_of(action), "segment_ids": list(sealed_by(action))}
 
 
 def _document(approval: NewApproval) -> dict[str, Any]:
     document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
-    act = document.pop("act")
-    if act is None:
+    action = document.pop("act")
+    if action is None:
         return document
-    return document | _key(act) | {"parts": parts_of(act), "segments": size_of(act)}
+    return document | _key(action) | {"parts": parts_of(action), "segments": size_of(action)}
 
 
 def _row(row: Any) -> ApprovalRow:

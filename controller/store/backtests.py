@@ -108,7 +108,11 @@ class StartedRun:
 
 
 def begin(tx: Connection, request: BacktestRequest) -> StartedRun:
-    """Store the request and return its run. A run of the same key that ended without results begins again."""
+    """Store the request and return its run.
+
+    If the request key exists, its stored request is kept: a run that is done is returned with `is_done`, any other run is set to
+    running again.
+    """
     run_id = tx.execute(_BEGIN, _parameters(request)).scalar_one_or_none()
     if run_id is not None:
         return StartedRun(run_id, is_done=False)
@@ -118,9 +122,12 @@ def begin(tx: Connection, request: BacktestRequest) -> StartedRun:
 def finish(
     tx: Connection, run_id: int, request: BacktestRequest, engine: str, results: Sequence[BacktestResult]
 ) -> None:
-    """End the run with its results and their inputs. Does nothing if the run has ended already."""
-    ended = tx.execute(_FINISH, {**_parameters(request), "run_id": run_id, "engine": engine})
-    if ended.rowcount == 1 and results:
+    """Set the run to done, with the engine, and the inputs and code version of `request`, and store the results.
+
+    Does nothing unless the run is running.
+    """
+    updated = tx.execute(_FINISH, {**_parameters(request), "run_id": run_id, "engine": engine})
+    if updated.rowcount == 1 and results:
         columns = ("load", "policy", "seed", "topic_id", "cost", "least_cost")
         rows: dict[str, Any] = {name: [getattr(result, name) for result in results] for name in columns}
         rows["figures"] = [json.dumps(result.figures, sort_keys=True, allow_nan=False) for result in results]
@@ -128,7 +135,7 @@ def finish(
 
 
 def fail(tx: Connection, run_id: int, error: str) -> None:
-    """End the run with an error. Does nothing if the run has ended already."""
+    """Set the run to failed, with the error. Does nothing unless the run is running."""
     tx.execute(_FAIL, {"run_id": run_id, "error": error})
 
 
@@ -173,7 +180,10 @@ def subjects(
     names: Collection[str] | None = None,
     namespace: str | None = None,
 ) -> list[Subject]:
-    """Return the live topics with these names, or of the namespace, or all live topics, by name."""
+    """Return live topics by name, each with its policy in force and its segments that existed between `since` and `until`.
+
+    `names` and `namespace` each restrict the topics; None does not.
+    """
     parameters = {
         "since": since,
         "until": until,
@@ -210,7 +220,7 @@ _INPUTS = text("SELECT inputs FROM cleave.backtest_run WHERE run_id = :run_id AN
 
 
 def inputs_of(tx: Connection, run_id: int) -> Document:
-    """Return the inputs of a run that is done. Raises NotFound."""
+    """Return the inputs of a run that is done. Raises NotFound if the run does not exist or is not done."""
     inputs: Document | None = tx.execute(_INPUTS, {"run_id": run_id}).scalar_one_or_none()
     if inputs is None:
         raise NotFound(f"backtest {run_id} does not exist or is not done; `cleave backtests list` lists them")

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from controller.store.postgres import inspection
 from controller.store.recent_figures import RecentFigure, recent_figures
 
-_PATIENCE = text("SET LOCAL statement_timeout = '8s'")
+_STATEMENT_TIMEOUT = text("SET LOCAL statement_timeout = '8s'")
 """The limit makes a slow database count as unavailable before the scrape of Prometheus times out."""
 _HEALTH = "SELECT * FROM inspect.health"
 _CHANGES = """
@@ -109,11 +109,14 @@ class FleetFigures:
 
 
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
-    """Return the figures of the fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name."""
-    tx.execute(_PATIENCE)
+    """Return the figures of the fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name.
+
+    Limits each statement of the transaction to 8 s; after that, statements raise StoreUnavailable.
+    """
+    tx.execute(_STATEMENT_TIMEOUT)
     [health] = inspection.rows(tx, _HEALTH)
-    listed = inspection.rows(tx, _TOPICS, prefix=prefix, most=most_topics)
-    [live] = inspection.rows(tx, _COUNT)
+    topic_rows = inspection.rows(tx, _TOPICS, prefix=prefix, most=most_topics)
+    [count] = inspection.rows(tx, _COUNT)
     [approvals] = inspection.rows(tx, _APPROVALS)
     return FleetFigures(
         {name: _number(value) for name, value in health.items()},
@@ -125,13 +128,13 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
         {row["shard"]: int(row["term"]) for row in inspection.rows(tx, _SHARDS)},
         {name: _number(value) for name, value in approvals.items()},
         recent_figures(tx),
-        list(_topics(tx, listed)),
-        int(live["topics"]) - len(listed),
+        list(_topics(tx, topic_rows)),
+        int(count["topics"]) - len(topic_rows),
     )
 
 
-def _topics(tx: Connection, listed: Sequence[Mapping[str, Any]]) -> Iterator[TopicFigures]:
-    topic_ids = [row["topic_id"] for row in listed]
+def _topics(tx: Connection, topic_rows: Sequence[Mapping[str, Any]]) -> Iterator[TopicFigures]:
+    topic_ids = [row["topic_id"] for row in topic_rows]
     buckets, loads, readers, drains = (
         {row["topic_id"]: row for row in inspection.rows(tx, statement, topic_ids=topic_ids)}
         for statement in (_BUCKETS, _LOAD, _READERS, _DRAINS)
@@ -140,9 +143,9 @@ def _topics(tx: Connection, listed: Sequence[Mapping[str, Any]]) -> Iterator[Top
     for row in inspection.rows(tx, _TALLIES, topic_ids=topic_ids):
         if (name := _total_of(row["tally"], row["kind"], row["because"])) is not None:
             totals[row["topic_id"]][name] += int(row["total"])
-    for topic in listed:
+    for topic in topic_rows:
         topic_id = topic["topic_id"]
-        load, read = loads.get(topic_id, {}), readers.get(topic_id, {})
+        load, reading = loads.get(topic_id, {}), readers.get(topic_id, {})
         drain = drains.get(topic_id, {})
         yield TopicFigures(
             topic=topic["topic"],
@@ -150,11 +153,11 @@ def _topics(tx: Connection, listed: Sequence[Mapping[str, Any]]) -> Iterator[Top
             entry_buckets=int(buckets.get(topic_id, {}).get("buckets", 0)),
             stale_segments=int(load.get("stale_segments", 0)),
             hottest_ratio=_number(load.get("hottest_ratio")),
-            shared_segments=int(read.get("shared_segments", 0)),
-            buckets_withheld=int(read.get("buckets_withheld", 0)),
-            oldest_withheld_seconds=_number(read.get("oldest_withheld_seconds")),
-            buckets_away=int(read.get("buckets_away", 0)),
-            oldest_away_seconds=_number(read.get("oldest_away_seconds")),
+            shared_segments=int(reading.get("shared_segments", 0)),
+            buckets_withheld=int(reading.get("buckets_withheld", 0)),
+            oldest_withheld_seconds=_number(reading.get("oldest_withheld_seconds")),
+            buckets_away=int(reading.get("buckets_away", 0)),
+            oldest_away_seconds=_number(reading.get("oldest_away_seconds")),
             draining_segments=int(drain.get("draining_segments", 0)),
             still_drain_seconds=_number(drain.get("still_seconds")),
             totals=totals[topic_id],

@@ -43,16 +43,18 @@ _FREE = text("""
 
 
 def begin(tx: Connection, subject: str, key: str, digest: str) -> Mapping[str, Any] | None:
-    """Return the answer to the first request with the key. None if this is the first request, which then calls `finish` or `free`.
+    """Return the answer to the first request with the key. None if the caller handles the request, and then calls `finish` or `free`:
+    the key is unused, or its first request has had no answer for `TAKEN_OVER_AFTER_SECONDS`.
 
-    Raises Conflict if the key was used for another request, Retryable while the first request is being handled.
+    Also deletes up to 100 keys that are older than `KEPT_DAYS`. Raises Conflict if the key was used for another request, Retryable
+    while the first request is being handled.
     """
-    names = {"subject": subject, "key": key}
+    parameters = {"subject": subject, "key": key}
     tx.execute(_FORGET, {"days": KEPT_DAYS})
-    begun = tx.execute(_BEGIN, {**names, "digest": digest, "dead_seconds": TAKEN_OVER_AFTER_SECONDS})
-    if begun.scalar_one_or_none():
+    inserted = tx.execute(_BEGIN, {**parameters, "digest": digest, "dead_seconds": TAKEN_OVER_AFTER_SECONDS})
+    if inserted.scalar_one_or_none():
         return None
-    row = tx.execute(_FIRST, names).one_or_none()
+    row = tx.execute(_FIRST, parameters).one_or_none()
     if row is not None and row.digest != digest:
         raise Conflict(f"idempotency key {key} was used for another request; take a fresh key")
     if row is None or row.answer is None:
@@ -67,5 +69,8 @@ def finish(tx: Connection, subject: str, key: str, answer: Mapping[str, Any]) ->
 
 
 def free(tx: Connection, subject: str, key: str) -> None:
-    """Free the key after its request was refused or failed, so that the key may be used again."""
+    """Free the key after its request was refused or failed, so that the key may be used again.
+
+    Does nothing if the request has an answer.
+    """
     tx.execute(_FREE, {"subject": subject, "key": key})

@@ -57,7 +57,10 @@ _RENEW = text("""
 def acquire(
     tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
 ) -> Lease | None:
-    """Take a lease that is free, expired or resigned, at the next term. None while any process holds it, including this one."""
+    """Take a lease that is free, expired or resigned, for `ttl_seconds`, at the next term.
+
+    None while any process holds it, including this one.
+    """
     return _lease(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation)
 
 
@@ -102,7 +105,8 @@ def resign_all(tx: Connection, holder: str, incarnation: str | None = None) -> N
 def resign_forgotten(
     tx: Connection, prefix: str, holder: str, incarnation: str | None, held: Sequence[Lease]
 ) -> None:
-    """End the leases with the prefix whose rows name this process but which are not among `held`.
+    """End the leases with the prefix whose rows name this process but which are not among `held`. Does nothing if `incarnation` is
+    None.
 
     Such a row exists if the answer to an earlier request was lost, or if a fail-over lost the row of a later holder.
     """
@@ -147,7 +151,10 @@ def read(tx: Connection, name: str) -> Lease | None:
 
 
 def address_of_holder(tx: Connection, name: str) -> str | None:
-    """Return the web address of the worker that holds the lease. None if the lease is free or the worker serves no HTTP."""
+    """Return the web address of the worker that holds the lease.
+
+    None if the lease is free, or the worker serves no HTTP or is not announced.
+    """
     result = tx.execute(
         text("""
             SELECT w.address FROM cleave.lease l
@@ -177,7 +184,7 @@ def find_leader(tx: Connection, topic: str, shard_count: int) -> tuple[int, str 
 
 
 def limit_pause(tx: Connection, seconds: float) -> None:
-    """Have the server end this transaction if the transaction is idle for `seconds`.
+    """Make the server end this session if the transaction is idle for `seconds`, at least 1 ms. The limit ends with the transaction.
 
     Otherwise a process that is paused while it locks lease rows would keep other processes from taking the leases over.
     """

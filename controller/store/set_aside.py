@@ -42,7 +42,10 @@ class SetAside:
 
 
 def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
-    """Record the skipped subjects in the log and in the database. Does nothing if there are none."""
+    """Log the number of skipped subjects and the first of them, and record the first `NOTED_AT_MOST` in the database.
+
+    Does nothing if there are none.
+    """
     if not subjects:
         return
     log.warning(
@@ -52,14 +55,14 @@ def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
         first=subjects[0].subject,
         reason=subjects[0].reason,
     )
-    noted = subjects[:NOTED_AT_MOST]
+    recorded = subjects[:NOTED_AT_MOST]
     tx.execute(
         _NOTE,
         {
             "batch": batch,
-            "subjects": [_storable(subject.subject) for subject in noted],
-            "topic_ids": [subject.topic_id for subject in noted],
-            "reasons": [_storable(subject.reason) for subject in noted],
+            "subjects": [_storable(subject.subject) for subject in recorded],
+            "topic_ids": [subject.topic_id for subject in recorded],
+            "reasons": [_storable(subject.reason) for subject in recorded],
         },
     )
 

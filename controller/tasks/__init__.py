@@ -19,7 +19,6 @@ from controller.tasks.bundles import (
     verify_bundles,
 )
 from controller.tasks.connections import ask_pulsar, check_database, check_pulsar
-from controller.tasks.doorbell import split_pass_has_work
 from controller.tasks.ended import ended_operation
 from controller.tasks.layout_changes import LayoutChanges
 from controller.tasks.load import aggregate_load, keep_landing
@@ -31,6 +30,7 @@ from controller.tasks.maintenance import (
     sweep_deletion_entries,
 )
 from controller.tasks.passes import merge_pass, split_pass
+from controller.tasks.pending_work import split_pass_has_work
 from controller.tasks.policy_candidates import tune_policies
 from controller.tasks.pulsar_connection import PulsarConnection
 from controller.tasks.spark_connection import SparkConnection

@@ -20,7 +20,8 @@ Extras = Mapping[str, object]
 def database_url(
     hosts: str, port: int | None, user: str | None, password: str | None, database: str | None
 ) -> str:
-    """Return the libpq URI for the fields of a connection's form, secrets included.
+    """Return the libpq URI for the fields of a connection's form, secrets included. A field that is None is
+    left out.
 
     `hosts` is one host, or several separated by commas. A host with a port keeps it; the others get `port`.
     """
@@ -34,8 +35,8 @@ def database_url(
 def cleave_at(
     dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS
 ) -> Iterator[Application]:
-    """Open an application on the database at `dsn`. Extras named like a setting are settings; the others are
-    libpq options.
+    """Open an application on the database at `dsn` for the `with` block. Extras named like a setting are
+    settings; the others are libpq options. A statement of the application may take `statement_seconds`.
 
     Raises InvalidInput for an invalid setting.
     """
@@ -45,7 +46,9 @@ def cleave_at(
 
 
 def settings_at(dsn: str, extras: Extras) -> Settings:
-    """Return the settings of a task: those of the environment, overridden by those of the connection."""
+    """Return the settings of a task: those of the environment, overridden by those of the connection. Raises
+    InvalidInput for an invalid setting or option.
+    """
     settings_of_connection = {
         str(field.validation_alias or name): extras[name]
         for name, field in Settings.model_fields.items()

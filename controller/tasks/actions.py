@@ -57,7 +57,9 @@ class ConfirmedForm(OperationForm):
 
 @functools.cache
 def form_of(action: AnyAction) -> type[Form]:
-    """Return the form of an action: the fields of its request, and the options of the action."""
+    """Return the form of an action: the fields of its request, and the options of the action. The class is
+    created once for each action.
+    """
     base = Form
     if action.is_waited_for:
         base = OperationForm if action.confirms is None else ConfirmedForm
@@ -67,8 +69,12 @@ def form_of(action: AnyAction) -> type[Form]:
 def perform(
     name: str, *, dsn: str, extras: Extras, params: Mapping[str, object], request_key: str, actor: str
 ) -> dict[str, Any]:
-    """Perform the action with the values of a form, and return its response. Raises InvalidInput for an
-    invalid value, Conflict if the command would fail too.
+    """Perform the action with the values of a form, wait for its operation for the form's `timeout_seconds`,
+    and return its response. Log the response as a table, and add it to the note of the DAG run.
+
+    Raises InvalidInput for an invalid value, or for a missing confirmation; Conflict if the command would
+    fail too; Retryable if the operation takes longer, Terminal if it was aborted; and the errors of the
+    action.
     """
     action = find_action(name)
     form = fill_in(form_of(action), params)
@@ -85,7 +91,9 @@ def perform(
 
 
 def perform_form(app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str) -> Answer:
-    """Perform the action with the options of the form."""
+    """Perform the action with the options of the form, and return its response. An operation is not waited
+    for here.
+    """
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
     with open_context(app, caller, options) as context:
@@ -94,6 +102,9 @@ def perform_form(app: Application, action: AnyAction, form: Form, *, request_key
 
 
 def _demand_confirmed(form: Form) -> None:
+    """Raise InvalidInput unless the field `confirm` names the topic. Does nothing for a dry run, or for a
+    form without this field.
+    """
     if form.dry_run or not isinstance(form, ConfirmedForm):
         return
     topic = getattr(form, "topic", "")
@@ -104,27 +115,32 @@ def _demand_confirmed(form: Form) -> None:
 
 
 def form_fields(name: str) -> dict[str, dict[str, Any]]:
-    """Return the fields of an action's form as JSON schema. Each has a single type, because Airflow's forms
-    understand nothing else.
+    """Return the fields of an action's form as JSON schema, in the order of the form. Each has a single type,
+    because Airflow's forms understand nothing else.
     """
     action = find_action(name)
     schema = form_of(action).model_json_schema()
-    order = [*action.request.model_fields, *Form.model_fields, *OperationForm.model_fields]
-    names = sorted(schema["properties"], key=lambda name: order.index(name) if name in order else len(order))
-    return {name: _flat(schema["properties"][name]) for name in names}
+    field_order = [*action.request.model_fields, *Form.model_fields, *OperationForm.model_fields]
+    names = sorted(
+        schema["properties"],
+        key=lambda name: field_order.index(name) if name in field_order else len(field_order),
+    )
+    return {name: _without_alternatives(schema["properties"][name]) for name in names}
 
 
-def _flat(field: Mapping[str, Any]) -> dict[str, Any]:
-    """Join the alternatives of a field. A list becomes one text, whose words the form splits."""
-    flat = {key: value for key, value in field.items() if key not in ("anyOf", "examples")}
+def _without_alternatives(field: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field's schema with its alternatives joined. A list becomes one text, whose words the form
+    splits.
+    """
+    schema = {key: value for key, value in field.items() if key not in ("anyOf", "examples")}
     types = []
     for alternative in field.get("anyOf", [field]):
         details = dict(alternative)
         kind = details.pop("type", "string")
         types.append("string" if kind == "array" else kind)
         if kind != "array":
-            flat |= details
+            schema |= details
     for key in ("items", "maxItems", "minItems", "anyOf", "examples"):
-        flat.pop(key, None)
-    flat["type"] = types[0] if len(types) == 1 else sorted(types)
-    return flat
+        schema.pop(key, None)
+    schema["type"] = types[0] if len(types) == 1 else sorted(types)
+    return schema

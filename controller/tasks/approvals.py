@@ -16,8 +16,9 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, Any]]:
-    """Return the questions of the run `run` (`dag/run`), as `services.approvals.ask` selects them.
-    `expires_at` is text; `default` is `approve` or `reject`.
+    """Assign up to `REQUEST_LIMIT` approvals to the run `run` (`dag/run`), and return them as questions. A
+    repeated call returns the same questions, except answered ones. `expires_at` is text; `default` is
+    `approve` or `reject`.
     """
     with cleave_at(dsn, extras) as app:
         rows = approvals.ask(app.store, run)
@@ -25,26 +26,28 @@ def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, 
 
 
 def answer_question(
-    *, dsn: str, extras: Extras, question: Mapping[str, Any], given: Mapping[str, Any]
+    *, dsn: str, extras: Extras, question: Mapping[str, Any], answer: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Record an answer: `approve`, `actor` and `reason`. If no person answered in time, `actor` is None and
-    the default applies. If a person has already given the same answer elsewhere, nothing changes. Raises the
-    errors of `services.approvals.answer`.
+    """Record an answer with the fields `approve`, `actor` and `reason` to a question of `approval_questions`,
+    and return the approval. If no person answered in time, `actor` is None: all expired approvals get their
+    defaults. If a person has already given the same answer elsewhere, nothing changes. Raises the errors of
+    `services.approvals.answer`.
     """
     approval_id = int(question["approval_id"])
     with cleave_at(dsn, extras) as app:
-        if given["actor"] is None:
+        if answer["actor"] is None:
             approvals.settle(app.store)
             row = approvals.find(app.store, approval_id)
         else:
-            reason = given["reason"] or "requested in Airflow"
+            reason = answer["reason"] or "requested in Airflow"
             [row] = approvals.answer(
-                app.store, [approval_id], approve=given["approve"], actor=given["actor"], reason=reason
+                app.store, [approval_id], approve=answer["approve"], actor=answer["actor"], reason=reason
             )
     return dict(to_jsonable_python(asdict(row)))
 
 
 def _question(row: ApprovalRow) -> dict[str, Any]:
+    """Return the approval as a question in Markdown."""
     subject_text, note = f"{row.subject} {row.subject_id}", ""
     if row.subject is Subject.OPERATION:
         subject_text = f"decision {row.decision_id}"

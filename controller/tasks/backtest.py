@@ -23,10 +23,12 @@ from controller.terminal import emit, rows_table
 def policy_backtest(
     *, dsn: str, extras: Extras, request_key: str, actor: str, asked_at: str, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Run the backtest that a `BacktestForm` describes. Relative times count from `asked_at`, so that every
-    attempt makes the same request.
+    """Run the backtest that a `BacktestForm` describes, store and log its results, and add them to the note
+    of the DAG run. Relative times count from `asked_at` (ISO 8601), so that every attempt makes the same
+    request.
 
-    The result has one row per policy. `inspect.backtest_results` has the rows of each load.
+    The result has one row per policy. `inspect.backtest_results` has the rows of each load. Raises
+    InvalidInput for an invalid form, and the errors of `PolicyBacktest.run`.
     """
     form = fill_in(BacktestForm, params)
     question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
@@ -51,7 +53,9 @@ def policy_backtest(
 
 
 def loads_of(form: BacktestForm, now: datetime) -> Loads:
-    """Return the recorded load that the form selects. Raises InvalidInput."""
+    """Return the recorded load that the form selects; relative times count back from `now`. Raises
+    InvalidInput for both topics and a namespace, or for an invalid time.
+    """
     if form.topics and form.namespace:
         raise InvalidInput("topics and namespace cannot be combined; give one of the two")
     return Loads(*backtest_requests.past(form.since, form.until, now), form.topics, form.namespace or None)

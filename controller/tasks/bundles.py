@@ -24,6 +24,7 @@ from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_S
 from controller.tasks.access import Extras, cleave_at
 
 COLLECT_INTERVAL_SECONDS = 30.0
+"""Seconds in which the collector may read all brokers."""
 
 
 @contextmanager
@@ -33,20 +34,27 @@ def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_S
 
 
 def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Read every broker once and land the reports. Raises DataPlaneUnavailable if no broker answered."""
+    """Read every broker once and write the reports to the landing area. Return the result of the reading.
+    Raises DataPlaneUnavailable if no broker answered.
+    """
     with _cluster(dsn, extras) as bundles:
         return tables.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
-    """Compute the load of the last window on Spark, with the loader's login."""
+    """Compute the load of the last window on Spark, with the loader's login, and merge it. Return the numbers
+    of the run. A repeated call with the same `run_id` merges nothing again.
+    """
     with _cluster(dsn, extras) as bundles:
         result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 
 def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
-    """Decide one cycle and record its proposals, and the reasons why there are no more."""
+    """Decide one cycle and store its proposals, and the reasons why there are no more. Return them; `unasked`
+    is True if an approval awaits an answer and no run presents it. A repeated call with the same
+    `request_key` returns the first cycle.
+    """
     with _cluster(dsn, extras) as bundles:
         cycle = bundles.propose(request_key, decided_by)
         with bundles.store.transaction() as tx:
@@ -62,23 +70,25 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
 def apply_bundles(
     *, dsn: str, extras: Extras, cycle_id: int | None, claimant: str, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Apply approved proposals, and the cycle's proposals in automatic namespaces."""
+    """Apply approved proposals, and the proposals of the cycle `cycle_id` in automatic namespaces, in the
+    name of `claimant`. Return the result of each. A dry run only lists the proposals.
+    """
     with _cluster(dsn, extras) as bundles:
         if dry_run:
             return {"would_apply": [tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
-        return {"applied": [tables.act_row(applied) for applied in bundles.apply(cycle_id, claimant)]}
+        return {"applied": [tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
-    """Check whether applied proposals are still in effect."""
+    """Check at the brokers whether applied proposals are still in effect, and store the results. Return them."""
     with _cluster(dsn, extras) as bundles:
-        return {"verified": [tables.act_row(verified) for verified in bundles.verify(claimant)]}
+        return {"verified": [tables.act_row(report) for report in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`.
-
-    The inputs of cycles are deleted after `bundle_inputs_keep_days`.
+    """Delete reports older than `landing_keep_days`, cycles older than `history_keep_days`, and the inputs of
+    cycles after `bundle_inputs_keep_days`. Return the numbers of cycles and inputs, and the days of reports.
+    Raises OSError if the storage does not answer.
     """
     with (
         _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles,

@@ -19,8 +19,8 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def check_database(*, dsn: str, extras: Extras) -> str:
-    """Return a description of the database, as in `cleave doctor`. Raises CleaveError if Cleave could not
-    work with it.
+    """Return a description of the database: server, schema and login, as in `cleave doctor`. Raises
+    CleaveError if Cleave could not work with it.
     """
     descriptions = []
     with cleave_at(dsn, extras) as app:
@@ -43,8 +43,8 @@ def check_pulsar(*, extras: Extras) -> str:
 
 
 def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -> Any:
-    """Call the admin API at a path below `/admin/v2/`. Return the answer's JSON, or None if the answer is
-    empty. Raises CleaveError.
+    """Call the admin API with the method at a path below `/admin/v2/`, with `body` as JSON. Return the
+    answer's JSON, or None if the answer is empty. Raises CleaveError.
     """
     access, call_timeout_seconds = _pulsar(extras)
     calls = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
@@ -56,6 +56,9 @@ def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -
 
 
 def _pulsar(extras: Extras) -> tuple[PulsarAccess, float]:
+    """Return the access to the cluster, and the time-out of a call in seconds. Raises InvalidInput without a
+    host.
+    """
     settings = load_settings(**extras)
     access = pulsar_access(settings)
     if access is None:

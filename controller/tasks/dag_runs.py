@@ -44,17 +44,18 @@ def deciding_run(decided_by: str) -> DagRun | None:
     return DagRun(parts[1], parts[2]) if len(parts) == 3 and parts[0] == "airflow" else None
 
 
-def asking_run(asked_in: str | None) -> DagRun | None:
+def presenting_run(run: str | None) -> DagRun | None:
     """Return the run of `<dag>/<run>`, which presents approvals; None if no run presents them."""
-    dag_id, _, run_id = (asked_in or "").partition("/")
+    dag_id, _, run_id = (run or "").partition("/")
     return DagRun(dag_id, run_id) if run_id else None
 
 
-def note(settings: Settings, asked_by: str, sentence: str) -> None:
-    """Add the sentence to the note of the run with this request key or actor name, if the settings have
-    Airflow's address. An error is only logged.
+def note(settings: Settings, requester: str, sentence: str) -> None:
+    """Add the sentence to the note of the run in Airflow that `requester`, a request key or an actor name,
+    stands for. Does nothing if there is no such run or the settings have no address of Airflow. An
+    unavailable Airflow is only logged.
     """
-    run, airflow = dag_run(asked_by) or deciding_run(asked_by), build_airflow_rest(settings)
+    run, airflow = dag_run(requester) or deciding_run(requester), build_airflow_rest(settings)
     if run is None or airflow is None:
         return
     with closing(airflow):

@@ -13,8 +13,8 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def ended_operation(*, dsn: str, extras: Extras, operation_id: int | str) -> dict[str, Any] | None:
-    """Return the operation once it is done; None while it is in progress. Raises Terminal if it was aborted,
-    NotFound, InvalidInput.
+    """Return the operation once it is done; None while it is in progress. Does not wait. Raises Terminal if
+    the operation was aborted, OperationNotFound, InvalidInput for a text that is no id.
     """
     number = from_digits(str(operation_id).strip())
     if number is None:

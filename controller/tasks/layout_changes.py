@@ -28,23 +28,23 @@ class LayoutChanges:
         kinds: Sequence[str] = (),
     ) -> None:
         """`since` is the `resume_at` of an earlier follower; None starts with the first `wait`. Empty
-        `topics` or `kinds` stand for all.
+        `topics` or `kinds` stand for all. Opens a pool of connections to the database, which `close` closes.
 
-        Raises InvalidInput.
+        Raises InvalidInput for an invalid `since`, topic name or setting.
         """
         self._topics, self._kinds = frozenset(map(topic_name, topics)), frozenset(kinds)
         try:
             since_instant = None if since is None else datetime.fromisoformat(since)
         except ValueError as error:
             raise InvalidInput(f"since={since!r} is not an instant; give a value of `resume_at`") from error
-        with ExitStack() as opened:
-            app = opened.enter_context(cleave_at(dsn, extras))
+        with ExitStack() as resources:
+            app = resources.enter_context(cleave_at(dsn, extras))
             listener = Listener(
                 app.store.address, asset_events.CHANNELS, application_name="cleave-layout-changes"
             )
             self._follower = LayoutFollower(app.store, listener, since=since_instant)
-            opened.callback(self._follower.close)
-            self._open = opened.pop_all()
+            resources.callback(self._follower.close)
+            self._open = resources.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +63,9 @@ class LayoutChanges:
         return None if instant is None else instant.isoformat()
 
     def wait(self, timeout_seconds: float) -> list[dict[str, Any]]:
-        """Return the changes since the last call, oldest first. Each has the form of the `extra` of an asset
-        event. Raises StoreUnavailable.
+        """Wait up to `timeout_seconds`, and return the changes since the last call, oldest first. Each has
+        the form of the `extra` of an asset event. Empty after the time-out, an interrupt, or changes of other
+        topics and kinds. Raises StoreUnavailable.
 
         If there was no earlier follower, the first call only sets `resume_at` and returns no changes: store
         `resume_at` before the next call.

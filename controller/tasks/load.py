@@ -20,9 +20,11 @@ RUN_IS_OVER_MS = 3_600_000
 
 
 def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:
-    """Aggregate the window that ends now, by the database's clock.
+    """Aggregate the window that ends now, by the database's clock, and return the result of the run. A dry
+    run returns the end of the window and the files that it would read, and changes nothing.
 
-    A repeated call with the same `run_id` changes nothing after the run was merged.
+    A repeated call with the same `run_id` changes nothing after the run was merged. Characters of the id that
+    a file's name cannot have become `-`. Raises the errors of `LoadAggregation.run`.
     """
     with cleave_at(dsn, extras) as app:
         with app.store.transaction() as tx:
@@ -36,8 +38,10 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
 
 
 def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Compact the small files of past hours, and finish or delete the files of runs that died. Delete days of
-    samples and key counts older than `landing_keep_days`, and days of rates older than `history_keep_days`.
+    """Compact the small files of past hours, publish the rates of runs that were interrupted after their
+    merge, and delete the files of other interrupted runs. Delete days of samples and key counts older than
+    `landing_keep_days`, and days of rates older than `history_keep_days`. Return what was done; a dry run
+    only returns the days. Raises StoreUnavailable, and OSError if the storage does not answer.
     """
     with cleave_at(dsn, extras) as app:
         settings = app.settings
@@ -50,7 +54,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
             return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
         published = publish_left_over(app.store, history)
     now_ms = int(now.timestamp() * 1000)
-    swept = history.sweep(now_ms - RUN_IS_OVER_MS)
+    swept_count = history.sweep(now_ms - RUN_IS_OVER_MS)
     compacted = compact(area, now_ms)
     return {
         "compacted": compacted.replaced,
@@ -58,7 +62,7 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         "deleted_files": compacted.deleted,
         "left_out": [file.path for file in (*compacted.rejected, *compacted.unreadable)],
         "published": list(published),
-        "swept": swept,
+        "swept": swept_count,
         "expired": [
             *area.expire(oldest_landing),
             *key_count_area(settings).expire(oldest_landing),

@@ -26,17 +26,21 @@ from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
 from controller.store.shards import Shards
 from controller.tasks.access import Extras, cleave_at
-from controller.tasks.operations_here import run_where_no_worker_is
+from controller.tasks.run_operations import run_without_worker
 from controller.terminal import emit, rows_table
 
 log = telemetry.get_logger(__name__)
 
 TOPICS_A_SHARE = 2000
+"""Number of topics of one share, on average."""
 SHARES_A_ROUND = 8
+"""Maximum number of shares of one round."""
 PAGE_TOPICS = 200
+"""Number of topics that are reconciled or collected together."""
 BUDGET_SECONDS = 240.0
 """Seconds after which a share stops; the next turn of the share continues."""
 SHOWN_AT_MOST = 100
+"""Maximum number of rows of a logged table, and of a list in a result."""
 DAYS_AHEAD = 7
 """Days for which partitions of the decision log are created ahead, so that they exist even if the scheduler
 is down for days.
@@ -47,14 +51,18 @@ Share = Mapping[str, int]
 
 
 def fleet_shares(*, dsn: str, extras: Extras, turn: int) -> list[dict[str, int]]:
-    """Return this round's shares of the fleet; none if there are no topics."""
+    """Return this round's shares of the fleet, by the number of topics that are not deleted; none if there
+    are no topics. Reads only.
+    """
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         [count] = read_view(tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="count(*) AS topics")
     return shares_of(count["topics"], turn)
 
 
 def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
-    """Return at most `SHARES_A_ROUND` shares; successive turns cover all shares."""
+    """Return at most `SHARES_A_ROUND` shares, each with about `TOPICS_A_SHARE` topics; no share without
+    topics. Successive turns cover all shares.
+    """
     share_count = ceil(topic_count / TOPICS_A_SHARE)
     round_count = min(share_count, SHARES_A_ROUND)
     return [
@@ -64,7 +72,11 @@ def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
 
 
 def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
-    """Compare metadata and data plane for the share's topics, and repair the differences."""
+    """Compare metadata and data plane for the share's topics for up to `BUDGET_SECONDS`, and repair the
+    differences; a dry run only lists them. If no worker is running, then run due operations. Log and return
+    the first `SHOWN_AT_MOST` findings, and return the counts; `complete` is False if the time was over before
+    the last topic.
+    """
     findings: list[reconciler.Finding] = []
     after: int | None = 0
     with cleave_at(dsn, extras) as app:
@@ -74,17 +86,20 @@ def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
                 app.store, app.planes, limit=PAGE_TOPICS, after=after, shards=_shards(share), dry_run=dry_run
             )
             findings += page_findings
-        run = 0 if dry_run else run_where_no_worker_is(app)
+        run_count = 0 if dry_run else run_without_worker(app)
     rows = [{**asdict(finding), "kind": finding.kind.value} for finding in findings[:SHOWN_AT_MOST]]
     if rows:
         emit(False, None, rows_table(rows, title=f"{len(rows)} of {len(findings)} findings"))
-    return {"findings": len(findings), "shown": rows, "complete": after is None, "run_here": run}
+    return {"findings": len(findings), "shown": rows, "complete": after is None, "run_here": run_count}
 
 
 def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
-    """Intend to prune the share's segments that have passed their retention and are read to their end."""
+    """Intend to prune the share's segments that have passed their retention and are read to their end, for up
+    to `BUDGET_SECONDS`; a dry run only lists them. If no worker is running, then run due operations. Log the
+    segments, and return the counts; `complete` is False if the time was over before the last topic.
+    """
     pruned: list[dict[str, Any]] = []
-    kept: list[dict[str, Any]] = []
+    kept_segments: list[dict[str, Any]] = []
     after: int | None = 0
     with cleave_at(dsn, extras) as app:
         give_up_at = time.monotonic() + BUDGET_SECONDS
@@ -99,25 +114,26 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
                 dry_run=dry_run,
             )
             pruned += [{"topic": topic, "segments": list(ids)} for topic, ids in collected.segments.items()]
-            kept += [asdict(segment) for segment in collected.kept]
+            kept_segments += [asdict(segment) for segment in collected.kept]
             after = collected.next_after
-        run = 0 if dry_run else run_where_no_worker_is(app)
-    for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept)):
+        run_count = 0 if dry_run else run_without_worker(app)
+    for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept_segments)):
         if rows:
-            shown = rows[:SHOWN_AT_MOST]
-            emit(False, None, rows_table(shown, title=f"{title}: {len(shown)} of {len(rows)}"))
+            shown_rows = rows[:SHOWN_AT_MOST]
+            emit(False, None, rows_table(shown_rows, title=f"{title}: {len(shown_rows)} of {len(rows)}"))
     return {
         "topics": len(pruned),
         "segments": sum(len(row["segments"]) for row in pruned),
-        "kept": len(kept),
+        "kept": len(kept_segments),
         "complete": after is None,
-        "run_here": run,
+        "run_here": run_count,
     }
 
 
 def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Delete superfluous logs, and trim the messages that all subscriptions of the other logs have read; a
-    dry run lists the logs.
+    """Delete the logs of deletion entries that are due, and then trim for up to `BUDGET_SECONDS` the messages
+    that all subscriptions of the other logs have read. Return and log the counts. A dry run only lists the
+    open deletion entries.
     """
     with cleave_at(dsn, extras) as app:
         if dry_run:
@@ -125,63 +141,64 @@ def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -
                 rows = [asdict(entry) for entry in deletion_entries.list_open(tx, limit=SHOWN_AT_MOST)]
             emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
             return {"open": len(rows)}
-        swept = deletion_sweeper.sweep(app.store, app.planes)
-        trimmed = log_trimmer.trim(
+        report = deletion_sweeper.sweep(app.store, app.planes)
+        trimmed_messages = log_trimmer.trim(
             app.planes,
             retention_seconds=app.settings.embedded_retention_seconds,
             budget_seconds=BUDGET_SECONDS,
         )
     log.info(
         "swept",
-        logs=swept.absent[:SHOWN_AT_MOST],
-        absent=len(swept.absent),
-        closed=len(swept.closed),
-        failed=len(swept.failed),
-        trimmed_messages=trimmed,
+        logs=report.absent[:SHOWN_AT_MOST],
+        absent=len(report.absent),
+        closed=len(report.closed),
+        failed=len(report.failed),
+        trimmed_messages=trimmed_messages,
     )
     return {
-        "absent": len(swept.absent),
-        "closed": len(swept.closed),
-        "failed": dict(list(swept.failed.items())[:SHOWN_AT_MOST]),
-        "trimmed_messages": trimmed,
+        "absent": len(report.absent),
+        "closed": len(report.closed),
+        "failed": dict(list(report.failed.items())[:SHOWN_AT_MOST]),
+        "trimmed_messages": trimmed_messages,
     }
 
 
 def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
-    """Create the partitions of the decision log for the coming days, and drop those that ended more than
-    `keep_days` days ago, with the history of load records, shadow decisions and ended approvals. Delete
-    backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
+    """Create the partitions of the decision log for the coming `DAYS_AHEAD` days, and drop those that ended
+    more than `keep_days` days ago, with the history of load records, shadow decisions and ended approvals, in
+    one transaction. Then delete backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
+    Log the numbers, and return the names of the partitions. A dry run does nothing.
     """
     if dry_run:
         return {"made": [], "dropped": []}
     with cleave_at(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as app:
         with app.store.transaction() as tx:
             now = database_now(tx)
-            made = decision_log.ensure_partitions(tx, DAYS_AHEAD)
+            created = decision_log.ensure_partitions(tx, DAYS_AHEAD)
             oldest = now - timedelta(days=keep_days)
             dropped = decision_log.drop_partitions(tx, oldest)
-            forgotten = history.forget_before(tx, oldest)
-            shadows = shadow_decisions.forget_before(tx, oldest)
-            answers = approvals.forget_before(tx, oldest)
+            load_record_count = history.forget_before(tx, oldest)
+            shadow_count = shadow_decisions.forget_before(tx, oldest)
+            approval_count = approvals.forget_before(tx, oldest)
         with app.store.transaction() as tx:
             oldest = now - timedelta(days=app.settings.backtest_keep_days)
-            runs = backtests.forget_before(tx, oldest)
+            backtest_count = backtests.forget_before(tx, oldest)
         with app.store.transaction() as tx:
-            audited = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
+            audit_count = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
     log.info(
         "partitions of the decision log kept",
         before=(now - timedelta(days=keep_days)).isoformat(),
-        made=made,
+        made=created,
         dropped=dropped,
-        load_records_forgotten=forgotten,
-        shadows_forgotten=shadows,
-        approvals_forgotten=answers,
-        backtests_forgotten=runs,
-        audit_forgotten=audited,
+        load_records_forgotten=load_record_count,
+        shadows_forgotten=shadow_count,
+        approvals_forgotten=approval_count,
+        backtests_forgotten=backtest_count,
+        audit_forgotten=audit_count,
     )
-    return {"made": made, "dropped": dropped}
+    return {"made": created, "dropped": dropped}
 
 
 def _shards(share: Share) -> Shards:

@@ -1,7 +1,7 @@
-"""Fleet passes: drain the topics that are dirty or due in some lanes, decide, and run the operations if no
-worker is running.
+"""Fleet passes: evaluate the topics that are dirty or due in some lanes, and run the operations if no worker is
+running.
 
-The table `evaluation` is the only source of work, so a task drains it regardless of what started the task.
+The table `evaluation` is the only source of work, so a task reads it regardless of what started the task.
 One task is sufficient for a quiet fleet. Much work is divided into a few bounded shares; the rest waits for
 the next pass.
 """
@@ -23,7 +23,7 @@ from controller.store.shards import Shards
 from controller.store.topics import topics
 from controller.tasks import dag_runs
 from controller.tasks.access import Extras, cleave_at
-from controller.tasks.operations_here import run_where_no_worker_is
+from controller.tasks.run_operations import run_without_worker
 from controller.terminal import emit, rows_table
 
 log = telemetry.get_logger(__name__)
@@ -31,8 +31,11 @@ log = telemetry.get_logger(__name__)
 BATCHES_ALONE = 10
 """Batches (of `pass_batch_topics` topics each) that one task processes before it requests more tasks."""
 SHARES_AT_MOST = 8
+"""Maximum number of further tasks that a pass requests."""
 BATCHES_A_SHARE = 40
+"""Batches that the task of one share processes."""
 SHOWN_AT_MOST = 50
+"""Maximum number of topics in the logged table, and of operations in the summary."""
 
 Share = Mapping[str, int]
 """Topics whose id modulo `of` is `share`: `{"share": 0, "of": 4}`."""
@@ -41,7 +44,9 @@ Share = Mapping[str, int]
 def split_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
-    """Run a pass over the load lane, and over the consumer lane if no worker is running. Return its summary."""
+    """Run a pass over the load lane, and over the consumer lane if no worker is running; of all topics, or of
+    one share. Return its summary. Summary and dry run are as `_pass` describes.
+    """
     with cleave_at(dsn, extras) as app:
         lanes = {Lane.LOAD} if worker_is_up(app) else {Lane.LOAD, Lane.CONSUMER}
         return _pass(app, lanes, decided_by, dry_run, share)
@@ -50,7 +55,9 @@ def split_pass(
 def merge_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
-    """Run a pass over the merge lane. Return its summary."""
+    """Run a pass over the merge lane, of all topics or of one share. Return its summary. Summary and dry run
+    are as `_pass` describes.
+    """
     with cleave_at(dsn, extras) as app:
         return _pass(app, {Lane.MERGE}, decided_by, dry_run, share)
 
@@ -58,9 +65,12 @@ def merge_pass(
 def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
-    """Apply defaults of expired approvals, evaluate, log and run. In the summary, `shares` are the tasks to
-    request, none if nothing is left; `unasked` is True if an approval awaits an answer and no run presents
-    it.
+    """Apply the defaults of expired approvals, evaluate the topics, log the actions, and run due operations
+    if no worker is running. If actions were decided, add their number to the note of the DAG run. A dry run
+    only evaluates, logs and adds the note.
+
+    In the summary, `shares` are the tasks to request, none if nothing is left; `unasked` is True if an
+    approval awaits an answer and no run presents it.
     """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     if not dry_run:
@@ -78,30 +88,30 @@ def _pass(
     _log_actions(app, result)
     decided = sum(len(outcome.evaluation.decisions) for outcome in result.outcomes)
     if decided:
-        operations = ", ".join(map(str, result.intents[:SHOWN_AT_MOST]))
+        operations = ", ".join(map(str, result.operation_ids[:SHOWN_AT_MOST]))
         result_text = (
             f"would decide {decided} actions"
             if dry_run
             else f"decided {decided} actions, in operations {operations}"
         )
         dag_runs.note(app.settings, decided_by, f"evaluated {result.evaluated} topics and {result_text}")
-    is_full = result.evaluated + len(result.left) >= limit
+    is_full = result.evaluated + len(result.still_dirty) >= limit
     return {
         "lanes": sorted(lanes),
         "evaluated": result.evaluated,
         "decisions": decided,
-        "operations": list(result.intents[:SHOWN_AT_MOST]),
-        "left_to_others": len(result.left),
-        "run_here": 0 if dry_run else run_where_no_worker_is(app),
+        "operations": list(result.operation_ids[:SHOWN_AT_MOST]),
+        "left_to_others": len(result.still_dirty),
+        "run_here": 0 if dry_run else run_without_worker(app),
         "shares": _shares(app, lanes) if share is None and is_full and not dry_run else [],
         "unasked": not dry_run and approvals.some_unasked(app.store),
     }
 
 
 def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
-    """Return as many shares as the remaining topics fill, at most `SHARES_AT_MOST`."""
+    """Return as many shares as the topics that are still due fill, at most `SHARES_AT_MOST`."""
     with app.store.transaction() as tx:
-        [due] = read_view(
+        [backlog] = read_view(
             tx,
             "inspect.evaluation_backlog",
             "lane = ANY (:lanes)",
@@ -109,14 +119,18 @@ def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
             columns="count(DISTINCT topic_id) AS topics",
             lanes=sorted(lanes),
         )
-    share_count = min(ceil(due["topics"] / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
+    share_count = min(
+        ceil(backlog["topics"] / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST
+    )
     return [{"share": number, "of": share_count} for number in range(share_count)]
 
 
 def _log_actions(app: Application, result: PassResult) -> None:
-    """Log a table of the actions, limited to `SHOWN_AT_MOST` topics."""
+    """Log the counts of the pass and, if topics act, a table of their actions, limited to `SHOWN_AT_MOST`
+    topics.
+    """
     acting = [outcome for outcome in result.outcomes if outcome.evaluation.decisions]
-    log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.left))
+    log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.still_dirty))
     if not acting:
         return
     shown = acting[:SHOWN_AT_MOST]
@@ -124,9 +138,9 @@ def _log_actions(app: Application, result: PassResult) -> None:
         topic_rows = topics.get_topics(tx, [outcome.topic_id for outcome in shown])
     names = {row.topic_id: row.name for row in topic_rows}
     rows = [
-        {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **act}
+        {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **action}
         for outcome in shown
-        for act in outcome.evaluation.to_document()["decisions"]
+        for action in outcome.evaluation.to_document()["decisions"]
     ]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     emit(False, None, rows_table(rows, columns, title=f"{len(shown)} of {len(acting)} topics that act"))

@@ -15,16 +15,19 @@ from controller.tasks.forms import TuningForm
 from controller.terminal import emit, rows_table
 
 SHOWN_AT_MOST = 100
+"""Maximum number of topics in the logged table and in the result."""
 _COLUMNS = ("topic", "candidate_id", "parameters", "looked_at", "why")
 
 
 def tune_policies(
     *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Tune the topics that a `TuningForm` selects. Each topic has a row with the number of variants that were
-    tried, and the reason why a candidate was or was not proposed.
+    """Tune the topics that a `TuningForm` selects, propose better policies into shadow, and log the result.
+    Each topic has a row with the number of variants that were tried, and the reason why a candidate was or
+    was not proposed.
 
-    The result has the first hundred rows; topics with a proposed candidate come first.
+    Return the counts and the first `SHOWN_AT_MOST` rows; topics with a proposed candidate come first. Raises
+    InvalidInput for an invalid form, NotFound for a topic that is not live.
     """
     form = fill_in(TuningForm, params)
     with cleave_at(dsn, extras) as app:

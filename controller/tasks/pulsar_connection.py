@@ -34,7 +34,9 @@ class PulsarConnection:
     extras: Mapping[str, object] = field(default_factory=dict)
 
     def settings(self) -> dict[str, object]:
-        """Return `pulsar_admin_url` and the other settings. Raises InvalidInput for an unknown extra."""
+        """Return `pulsar_admin_url` and the other settings. Raises InvalidInput for an unknown extra or
+        without a host.
+        """
         unknown = sorted(set(self.extras) - set(_EXTRAS))
         if unknown:
             raise InvalidInput(
@@ -48,7 +50,8 @@ class PulsarConnection:
 
     def _admin_url(self) -> str:
         """Return the URL. A host with a scheme is unchanged. Otherwise each of several brokers (`one,two`)
-        without a port gets `port`.
+        without a port gets `port`, and a token selects https unless the connection names a scheme. Raises
+        InvalidInput without a host.
         """
         if not self.host:
             raise InvalidInput(f"connection {self.conn_id!r} has no host; enter the broker's host")

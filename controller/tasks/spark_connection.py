@@ -39,8 +39,8 @@ class SparkConnection:
     extras: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def settings(self) -> dict[str, object]:
-        """Return `spark_master` and `spark_conf`. Raises InvalidInput, without secrets in the message, for
-        values that cannot be used.
+        """Return `spark_master` and `spark_conf`. Raises InvalidInput, without secrets in the message, for a
+        master of another form and for extras that cannot be used.
         """
         master = self._connect_url() if self.conn_type == CONNECT_TYPE else self._master()
         if not _MASTERS.fullmatch(master):
@@ -61,6 +61,7 @@ class SparkConnection:
         return f"{master}:{self.port}" if self.port else master
 
     def _connect_url(self) -> str:
+        """Return the URL of a Connect server, with login, token and `use_ssl` as its parameters."""
         host = self.host or ""
         url = host if "://" in host else f"sc://{host}"
         url = (f"{url}:{self.port}" if self.port else url).rstrip("/")
@@ -75,7 +76,8 @@ class SparkConnection:
 
     def _conf(self) -> dict[str, str]:
         """Return the extras named `spark.…`, which are Spark's settings, and those of the provider's own
-        extras that apply here.
+        extras that apply here; of two, the former. Raises InvalidInput for deploy mode `cluster` and for
+        Kerberos.
         """
         if self.extras.get("deploy-mode") == "cluster":
             raise InvalidInput(

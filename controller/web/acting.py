@@ -17,7 +17,7 @@ from fastapi import Request as HttpRequest
 
 from controller.actions.context import REST_REASON, Caller
 from controller.actions.rights import Right
-from controller.actions.waiting import see_through
+from controller.actions.waiting import wait_until_done
 from controller.bootstrap import Application
 from controller.domain.operation import Operation, Origin
 from controller.store.journal.operations import Request
@@ -64,7 +64,7 @@ class Acting:
 
     def finish(self, intent: Intent) -> Operation:
         """Return the operation once it is done. Raises Retryable if the operation takes longer than `serve_wait_seconds`, Terminal if it was aborted."""
-        return see_through(self.app, intent, self.app.settings.serve_wait_seconds)
+        return wait_until_done(self.app, intent, self.app.settings.serve_wait_seconds)
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:

@@ -31,7 +31,7 @@ def take(airflow: str, topic: str) -> None:
             page = _opened(started, airflow, f"topic?{urlencode({'name': topic, 'hours': 1})}", theme)
             frame = page.frame_locator("iframe")
             frame.locator("#history .plot .point").first.click(force=True)
-            page.wait_for_timeout(SETTLED_MILLISECONDS)
+            _settle(page)
             page.screenshot(path=HERE / f"topic-{theme}.png")
             if theme == "light":
                 frame.locator("#history").screenshot(path=HERE / "ring-over-time.png")
@@ -45,7 +45,7 @@ def take(airflow: str, topic: str) -> None:
             page.close()
         page = _opened(started, airflow, "backtests")
         page.frame_locator("iframe").locator("#runs a").first.click()
-        page.wait_for_timeout(SETTLED_MILLISECONDS)
+        _settle(page)
         page.screenshot(path=HERE / "backtest.png")
 
 
@@ -58,8 +58,16 @@ def _opened(started: Browser, airflow: str, place: str, theme: Theme = "light") 
     )
     page.goto(airflow)  # the login, where anybody may
     page.goto(f"{airflow}/plugin/cleave/cleave/{place}")
-    page.wait_for_timeout(SETTLED_MILLISECONDS)
+    _settle(page)
     return page
+
+
+def _settle(page: Page) -> None:
+    """Wait until the page is drawn, without the mouse: above a plot it would show a toolbar and a label."""
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(SETTLED_MILLISECONDS)
+    for frame in page.frames:
+        frame.add_style_tag(content=".modebar-container, .hoverlayer { visibility: hidden !important; }")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pulsar
@@ -23,16 +25,17 @@ from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.chaos.test_pulsar_many_operations import FEWEST, next_planner
 from tests.support.bench import Bench
 from tests.support.gated_logs import ALL
+from tests.support.gated_report import gated_report
 from tests.support.stock_readers import StockReaders
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
 KEYS = tuple(f"key-{i}" for i in range(20))
 ROUND = 4
 """Number of messages of each key that are published before each operation."""
-READ_SECONDS = 600.0
-"""Maximum seconds until every message is delivered. Segments are read generation by generation, and a broker checks only once a second
-if a gate is open.
+READ_SECONDS = 15.0
+"""Maximum seconds, for each operation, until every message is delivered. Segments are read generation by generation, and a broker checks
+only once a second if a gate is open. Five operations, with the publishing, took 12 to 15 s beside twenty busy processes.
 """
 NewBench = Callable[[], Bench]
 
@@ -49,6 +52,7 @@ class Application:
         self.readers = StockReaders(str(bench.pulsar.service_url), "billing", kind=kind)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="application")
+        self._error: Exception | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -62,11 +66,21 @@ class Application:
             self.readers.__exit__(None, None, None)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            logs = self._bench.plane.list_segments(self._bench.topic_name)
-            self.readers.attach(*logs)
-            for log in logs:
-                self.readers.read(log, 3, within_seconds=0.005)
+        try:
+            while not self._stopping.is_set():
+                logs = self._bench.plane.list_segments(self._bench.topic_name)
+                self.readers.attach(*logs)
+                for log in logs:
+                    self.readers.read(log, 3, within_seconds=0.005)
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            self._error = error
+
+    def missing(self, sent: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Return the messages that were not delivered yet. Raises AssertionError if the application has failed."""
+        if self._error is not None:
+            raise AssertionError("the application failed") from self._error
+        delivered = {payload for _, payload in list(self.readers.seen)}
+        return {payload: segment_id for payload, segment_id in sent.items() if payload not in delivered}
 
     def first_deliveries(self) -> dict[str, list[int]]:
         """Return the numbers of each key's messages, in the order of their first deliveries."""
@@ -75,6 +89,16 @@ class Application:
             key, number = payload.decode().split(":")
             numbers_by_key[key].setdefault(int(number))
         return {key: list(numbers) for key, numbers in numbers_by_key.items()}
+
+    def report(self, sent: Mapping[bytes, int]) -> str:
+        """Describe what was not delivered, what the application does, and the gates."""
+        missing = sorted((segment_id, payload.decode()) for payload, segment_id in self.missing(sent).items())
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)[-3:]) if frame else "has ended"
+        return (
+            f"{len(self.readers.seen)} deliveries, missing (segment, message): {missing}\n"
+            f"{gated_report(self._bench, 'billing')}\nthe application's thread: {stack}"
+        )
 
 
 @contextmanager
@@ -105,18 +129,17 @@ def overtaken(
         )
     )
     chooser, numbers, sequences = random.Random(operations), itertools.count(), itertools.count()
-    application = Application(bench, kind)
+    application, sent = Application(bench, kind), dict[bytes, int]()
     with keeping(bench), application.running():
         for operation in range(operations + 1):
             for number in itertools.islice(numbers, ROUND):
-                publish(bench, number, sequences)
+                sent |= publish(bench, number, sequences)
             if operation < operations:
                 bench.reshape(next_planner(bench.layout, chooser))
-        total = ROUND * (operations + 1)
         wait_until(
-            lambda: all(len(delivered) == total for delivered in application.first_deliveries().values()),
-            timeout_seconds=READ_SECONDS,
-            message="every message is delivered",
+            lambda: application.missing(sent) == {},
+            timeout_seconds=READ_SECONDS * operations,
+            message=lambda: f"every message is delivered\n{application.report(sent)}",
         )
     deliveries = application.first_deliveries().values()
     return sum(
@@ -124,15 +147,21 @@ def overtaken(
     )
 
 
-def publish(bench: Bench, number: int, sequences: Iterator[int]) -> None:
-    """Append one message of each key to the segment whose range contains the key."""
-    layout = bench.layout
+def publish(bench: Bench, number: int, sequences: Iterator[int]) -> dict[bytes, int]:
+    """Append one message of each key to the segment whose range contains the key. Return the segments by payload."""
+    layout, segments = bench.layout, dict[bytes, int]()
     for key in KEYS:
-        segment = layout.segment_for(key_hash(key).segment_hash)
-        message = OutgoingMessage(f"{key}:{number}".encode(), key.encode())
-        bench.logs.append(
-            bench.log_of(segment.segment_id), [message], producer="orders", sequence=next(sequences)
+        segment_id = layout.segment_for(key_hash(key).segment_hash).segment_id
+        payload = f"{key}:{number}".encode()
+        stored = bench.logs.append(
+            bench.log_of(segment_id),
+            [OutgoingMessage(payload, key.encode())],
+            producer="orders",
+            sequence=next(sequences),
         )
+        assert stored == 1
+        segments[payload] = segment_id
+    return segments
 
 
 def test_standard_consumers_get_each_key_in_order_through_splits_and_merges(

@@ -96,7 +96,7 @@ def run_tests(
     )
     if done.returncode:
         raise Broken(done.stdout)
-    return re.findall(r"^.*\d+ passed.* in .*$", done.stdout, re.MULTILINE)[-1].strip("= ")
+    return str(re.findall(r"^.*\d+ passed.* in .*$", done.stdout, re.MULTILINE)[-1]).strip("= ")
 
 
 def store_on(binaries: Path, python: Callable[[], Path]) -> str:

@@ -1,7 +1,7 @@
 """The cell `compose`: docker-compose.yml on an engine.
 
 Where no image registry is reachable, images of the same names are made of Debian's packages (`containers/substitutes.sh`). Images that cannot
-be made so, of Prometheus, Grafana and Pulsar, belong to profiles that the cell leaves out.
+be made so, of Grafana and Pulsar, belong to profiles, and the cell leaves them out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.matrix.environments import PROJECT, ROOM, Skipped, run
 
-BASES = ("python:3.11-slim-bookworm", "postgres:17-bookworm")
+BASES = ("python:3.11-slim-bookworm", "postgres:17-bookworm", "prom/prometheus:v3.5.0")
 _PROJECT = {"COMPOSE_PROJECT_NAME": os.environ.get("COMPOSE_PROJECT_NAME", "cleave-matrix")}
 RECOVERED = ROOM / "compose-recovered.txt"
 """A line for each service that was killed: until all were healthy, and until an aggregation had succeeded, in seconds."""
@@ -28,13 +28,13 @@ def prepared() -> dict[str, str]:
         raise Skipped("docker has no plugin compose")
     if any(not _succeeds("docker", "image", "inspect", name) for name in BASES):
         _have_bases()
-    command = ["docker", "compose", "--env-file", _secrets()]
+    command: list[str | Path] = ["docker", "compose", "--env-file", _secrets()]
     run([*command, "build"], env=_PROJECT)
     return {"CLEAVE_TEST_COMPOSE": shlex.join(map(str, command)), **_PROJECT}
 
 
 def _have_bases() -> None:
-    """Pull them, or make substitutes."""
+    """Pull the images, or make substitutes."""
     if not all(_succeeds("docker", "pull", "--quiet", name) for name in BASES):
         if shutil.which("debootstrap") is None:
             raise Skipped("no image registry is reachable, and there is no debootstrap to make substitutes")

@@ -70,7 +70,7 @@ def test_both_engines_add_up_the_same(spark: SparkSession, database: str, tmp_pa
     pq.write_table(table, tmp_path / "counts.parquet")
     bench = Bench(database)
     with bench.store.transaction() as tx:
-        by_sql = sql_rates.add_up(tx, table.to_batches(), SINCE, UNTIL)
+        by_sql = sql_rates.sum_key_counts(tx, table.to_batches(), SINCE, UNTIL)
     bench.close()
 
     by_spark = add_up(spark, [(tmp_path / "counts.parquet").as_uri()], SINCE, UNTIL)

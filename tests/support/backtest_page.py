@@ -12,7 +12,7 @@ from controller.actions import backtest_rows
 from controller.backtest.load_series import of_messages
 from controller.commands.backtest_page import write_page
 from controller.domain.policy import AutoScalePolicy
-from controller.services.policy_backtest import _read
+from controller.services.policy_backtest import _read_table
 from spark_jobs.policy_backtest import Candidate, Question, compute_here, rates_of_trace
 from spark_jobs.recorded_load import Recording
 
@@ -42,7 +42,7 @@ def computed() -> tuple[list[backtest_rows.Row], dict[tuple[str, str], Any]]:
         end_ms = series.start_ms + 60_000 * series.steps
         recordings.append(Recording(-number, name, series.start_ms, end_ms, policy.to_document()))
         tables.append(rates_of_trace(recordings[-1], series))
-    results, pictures, _ = _read(compute_here(pa.concat_tables(tables), recordings, _QUESTION))
+    results, pictures, _ = _read_table(compute_here(pa.concat_tables(tables), recordings, _QUESTION))
     return backtest_rows.result_rows(results), pictures
 
 

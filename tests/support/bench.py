@@ -289,7 +289,7 @@ class Bench:
         """Assert the layout's invariants, and that the data plane has exactly the logs and states that the metadata expects."""
         layout = self.layout
         with self.store.transaction() as tx:
-            books = backing_logs.read_books(tx, [self.topic_id])[self.topic_id]
+            books = backing_logs.read_expected_logs(tx, [self.topic_id])[self.topic_id]
             uncovered = tx.execute(text("SELECT * FROM inspect.uncovered_ranges")).all()
             adopted = set(tx.execute(text(_ADOPTED), {"topic_id": self.topic_id}).scalars())
         assert uncovered == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.domain.operation import OperationState, Step
 from controller.services.operation_runner import RunnerContext
-from controller.services.operation_runner.log_steps import LogActs, Subject
+from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation
 from controller.store.journal import claims, steps
 from controller.store.journal.steps import StepRecord
 from tests.support.waiting import wait_until
@@ -14,10 +14,10 @@ def record_alone(context: RunnerContext, operation_id: int, step: Step, leads_to
     """Claim the operation, perform one step on its logs, record only that step, and release the claim."""
     [claim] = wait_until(lambda: _claims(context, operation_id), message=f"operation {operation_id} is free")
     operation, observed = claim.operation, claim.observed
-    acts = LogActs(
+    acts = LogSteps(
         context.store, context.planes[operation.data_plane], lambda calls: [call() for call in calls]
     )
-    acted = acts.perform(step, [Subject(operation, observed)])
+    acted = acts.perform(step, [ObservedOperation(operation, observed)])
     version = observed.subscription_version if step is Step.CREATE_CHILDREN else None
     record = StepRecord(operation, ((step, leads_to),), acted.details[operation_id], version)
     with context.store.transaction() as tx:

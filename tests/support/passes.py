@@ -53,4 +53,4 @@ def decisions(bench: Bench) -> list[decision_log.DecisionRow]:
 def owed(bench: Bench) -> bool:
     """Return True if a pass has work."""
     with bench.store.transaction() as tx:
-        return bool(evaluations.drain(tx, lanes=ALL_LANES, limit=1))
+        return bool(evaluations.lock_due(tx, lanes=ALL_LANES, limit=1))

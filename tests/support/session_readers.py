@@ -29,7 +29,7 @@ class Reader:
         session = getattr(self, "session", None)
         assignment = session.assignment if session is not None else None
         if assignment is not None:
-            session.say_released([bucket for bucket in assignment.buckets if bucket.release])
+            session.report_released([bucket for bucket in assignment.buckets if bucket.release])
 
     @property
     def owned(self) -> set[tuple[int, int]]:

@@ -20,6 +20,10 @@ class StockReaders:
 
     `seen` has (log, payload) in the order of deliveries. `queue`: the library returns no permit to the broker for an entry of a barrier,
     so a queue of a few messages would stay empty behind one.
+
+    Each log has a client of its own. The library (3.13, C++ 4.2) closes a client's connection when one of its consumers reaches the end of
+    a terminated topic (apache/pulsar-client-cpp#605). On a shared connection the consumers of all other logs are cut off as well. Each
+    cut that interrupts a reconnection doubles the pause before the next one, and a log may have no consumer for minutes.
     """
 
     service_url: str
@@ -29,18 +33,14 @@ class StockReaders:
     seen: list[tuple[str, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._client = pulsar.Client(
-            self.service_url,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-            operation_timeout_seconds=30,
-        )
+        self._clients: list[pulsar.Client] = []
         self._consumers: dict[str, pulsar.Consumer] = {}
 
     def attach(self, *logs: str) -> Self:
         """Subscribe to more logs."""
         for log in logs:
             if log not in self._consumers:
-                self._consumers[log] = self._client.subscribe(
+                self._consumers[log] = self._new_client().subscribe(
                     f"persistent://{log.removeprefix('persistent://')}",
                     self.subscription,
                     consumer_type=self.kind,
@@ -48,6 +48,15 @@ class StockReaders:
                     receiver_queue_size=self.queue,
                 )
         return self
+
+    def _new_client(self) -> pulsar.Client:
+        client = pulsar.Client(
+            self.service_url,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            operation_timeout_seconds=30,
+        )
+        self._clients.append(client)
+        return client
 
     def read(self, log: str, count: int, *, within_seconds: float = 15.0) -> int:
         """Receive and acknowledge up to `count` messages of the log within `within_seconds`; return their number."""
@@ -75,4 +84,5 @@ class StockReaders:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        for client in self._clients:
+            client.close()

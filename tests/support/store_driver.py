@@ -143,7 +143,7 @@ class StoreDriver:
             with self.store.transaction() as tx:
                 done = commits.commit_reshapes(tx, [record], runner, started_at_ms=started_at_ms)
                 if operation.operation_id not in done:
-                    raise commits.why_left(tx, [record], runner)[operation.operation_id]
+                    raise commits.why_skipped(tx, [record], runner)[operation.operation_id]
                 return replace(record.moved(), epoch=done[operation.operation_id].epoch)
         if step is Step.COMMIT:
             committed = self.do(commits.commit_one, record, runner, started_at_ms=started_at_ms)

@@ -211,7 +211,7 @@ def test_secrets_that_exist_are_never_replaced(fresh: Path) -> None:
             (name, "p@ss", f"{name} contains a character other than letters and digits")
             for name in (
                 *("AIRFLOW_DB_PASSWORD", "CLEAVE_OWNER_PASSWORD", "CLEAVE_LOAD_PASSWORD"),
-                *("CLEAVE_READER_PASSWORD", "CLEAVE_APPLICATION_PASSWORD"),
+                *("CLEAVE_READER_PASSWORD", "CLEAVE_APPLICATION_PASSWORD", "SPARK_CONNECT_TOKEN"),
             )
         ),
         ("AIRFLOW_FERNET_KEY", "short", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
@@ -242,7 +242,7 @@ def test_a_bad_secret_is_one_line_before_anything_starts(
 
 def test_secrets_are_checked_with_all_that_the_check_reads_before_a_service_starts() -> None:
     check = (ROOT / "docker" / "check-env.sh").read_text()
-    read = set(re.findall(r"\b(?:AIRFLOW|CLEAVE)_[A-Z_]+\b", check))
+    read = set(re.findall(r"\b(?:AIRFLOW|CLEAVE|SPARK)_[A-Z_]+\b", check))
 
     assert SERVICES["cleave-check"]["command"] == ["docker/check-env.sh"]
     assert set(SERVICES["cleave-check"]["environment"]) == read
@@ -258,6 +258,13 @@ def test_secrets_are_checked_with_all_that_the_check_reads_before_a_service_star
     } - {"cleave-check"}
     assert len(with_secrets) >= 6
     assert {name for name in with_secrets if "cleave-check" not in waits_for(name)} == set()
+
+
+def test_the_page_stops_the_services_of_every_profile() -> None:
+    """Without their profiles, their containers would stay, and so would the network and their volumes."""
+    stops = re.findall(r"^docker compose (.*)\bdown\b", PAGE, re.MULTILINE)
+
+    assert set(stops) == {"--profile '*' "}
 
 
 def test_the_page_leaves_the_quickstart_its_topic() -> None:
@@ -330,6 +337,18 @@ def test_commands_and_settings_of_airflow_exist() -> None:
 
     assert {words[0] for words in asked} == {"api-server", "dag-processor", "triggerer"}
     assert "exec airflow scheduler" in (ROOT / "docker" / "airflow-scheduler.sh").read_text()
+
+
+def test_a_task_of_a_scheduler_that_died_is_reset_in_time_for_an_aggregation_within_two_minutes() -> None:
+    """At the latest a minute after the reset the next aggregation begins."""
+    told = SERVICES["airflow-scheduler"]["environment"]
+    prefix = "AIRFLOW__SCHEDULER__"
+
+    assert (
+        told[f"{prefix}SCHEDULER_HEALTH_CHECK_THRESHOLD"] + told[f"{prefix}ORPHANED_TASKS_CHECK_INTERVAL"]
+        <= 45
+    )
+    assert told[f"{prefix}TASK_INSTANCE_HEARTBEAT_TIMEOUT"] <= 45
 
 
 def test_every_service_has_a_ceiling_of_memory() -> None:

@@ -39,12 +39,12 @@ PARTS = {
 }  # fmt: skip
 """Classes whose objects only others have that are guarded."""
 SHARED = {
-    "ClosedByWith": "has nothing itself",
+    "ClosesOnExit": "has nothing itself",
     "ConsumerHistory": "a file that is only appended to",
     "EmbeddedDataPlane": "stands on PostgresCalls",
     "ProducerHistory": "a file that is only appended to",
     "SeekHistory": "a file that is only appended to",
-    "StoredByWith": "has nothing itself",
+    "StoresOnExit": "has nothing itself",
 }
 """Classes that need no guard, and why."""
 

@@ -25,7 +25,7 @@ RUN_OTHERWISE = {
     ("controller/services/operation_runner/run.py", "run_due"): "it ends when there is nothing to do",
     (
         "controller/services/worker/work_loop.py",
-        "_drain_operations",
+        "_run_due_operations",
     ): "a thread of the pool, begun again by the loop",
     ("controller/services/worker/worker.py", "_take_shards"): "an unexpected error is caught there",
     (

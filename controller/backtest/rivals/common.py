@@ -11,15 +11,17 @@ from controller.domain.segment import Segment
 
 
 def use(stats: LoadStats, capacity: LoadStats) -> float:
-    """Return the load in capacities: the largest of the four rates ÷ thresholds."""
+    """Return the load in capacities: the largest of the four rates divided by `capacity`."""
     return max(rate / limit for rate, limit in zip(stats.rates, capacity.rates, strict=True))
 
 
-def seen_since_creation(situation: EvaluationInput, segment: Segment, tick_ms: int) -> Sequence[LoadStats]:
-    """Return the segment's own ticks, the newest last, without those inherited from its parents."""
+def own_ticks(situation: EvaluationInput, segment: Segment, tick_ms: int) -> Sequence[LoadStats]:
+    """Return the loads that the segment itself had since its creation, the newest last, without those inherited
+    from its parents.
+    """
     ticks = situation.recent_loads.get(segment.segment_id, ())
-    own = (situation.now - segment.created_at_ms) // tick_ms
-    return ticks[max(0, len(ticks) - own) :]
+    count = (situation.now - segment.created_at_ms) // tick_ms
+    return ticks[max(0, len(ticks) - count) :]
 
 
 class Room:
@@ -30,9 +32,11 @@ class Room:
         self.cap = situation.policy.max_segments
         self.segments = len(situation.layout.active) + max(0, added)
 
-    def take(self, more: int) -> int:
-        """Reserve up to `more` segments. Return the number reserved, which counts from then on."""
-        granted = max(0, min(more, self.cap - self.segments))
+    def take(self, wanted: int) -> int:
+        """Reserve up to `wanted` segments. Return the number reserved, 0 at the limit; they count as added from
+        then on.
+        """
+        granted = max(0, min(wanted, self.cap - self.segments))
         self.segments += granted
         return granted
 
@@ -44,7 +48,7 @@ class Room:
 
 
 def busy(situation: EvaluationInput) -> frozenset[int]:
-    """Return the segments in a running reshape."""
+    """Return the ids of the segments in a running reshape."""
     return frozenset(i for live in situation.in_flight for i in live.parent_ids)
 
 
@@ -55,5 +59,5 @@ def equal_split(segment: Segment, parts: int, reason: str) -> Split:
 
 
 def joined(segments: Sequence[Segment], reason: str) -> Decision:
-    """Return the action that joins neighbours into one segment."""
+    """Return the action that joins neighbours into one segment: a recut without a cut point."""
     return Recut(tuple(segment.segment_id for segment in segments), (), reason)

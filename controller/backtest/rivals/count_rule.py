@@ -41,7 +41,10 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Replace all segments if their number is not the desired one; do nothing while a reshape is running."""
+    """Return a recut that replaces all segments by the desired number of equal ones: the largest total load of the
+    remembered ticks divided by `target_use`, rounded up, within the policy's minimum and maximum number of
+    segments. Nothing if the number is right, while a reshape is running, or without a measurement.
+    """
     policy, active = situation.policy, situation.layout.active
     capacity = policy.thresholds.split
     ticks = [situation.recent_loads.get(segment.segment_id, ()) for segment in active]

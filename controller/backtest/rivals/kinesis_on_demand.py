@@ -19,7 +19,9 @@ from controller.domain.policy import AutoScalePolicy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The documented behaviour; the documentation gives the time until a change takes effect as 'up to 15 minutes'."""
+    """The documented behaviour. `up_at`: part of the capacity above which a shard is split. The documentation gives
+    the time until a change takes effect as 'up to 15 minutes'.
+    """
 
     up_at: float = 0.5
     actuation_seconds: int = 300
@@ -38,7 +40,10 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Split each segment that is above half of its capacity in two."""
+    """Return a split in two of each segment that is above `up_at` of its capacity at the last tick. A segment of
+    one hash, or beyond the limit of segments, is refused; one without a record or in a running reshape is left
+    unchanged.
+    """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
     actions: list[Decision] = []

@@ -54,12 +54,15 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Return splits, each of a single segment, then merges of the remaining segments."""
+    """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young,
+    of one hash, or beyond the limit of segments is refused. The result is valid until a segment is old enough for
+    an action.
+    """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
     actions: list[Decision] = []
     refusals: list[Refusal] = []
-    ages: list[int] = []
+    valid_until_ms: list[int] = []
     cold: list[Segment] = []
     for segment in situation.layout.active:
         averages = situation.recent_loads.get(segment.segment_id)
@@ -71,18 +74,18 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
             parts = min(max(2, int(max(uses[:3]))), max(2, settings.scale_factor))
             if age_ms <= settings.cooldown_seconds * 1000:
                 refusals.append(_too_young(segment, settings))
-                ages.append(segment.created_at_ms + settings.cooldown_seconds * 1000 + 1)
-            elif (more := room.take(parts - 1)) and segment.hash_range.width > 1:
-                actions.append(common.equal_split(segment, more + 1, "scale-up"))
+                valid_until_ms.append(segment.created_at_ms + settings.cooldown_seconds * 1000 + 1)
+            elif (added := room.take(parts - 1)) and segment.hash_range.width > 1:
+                actions.append(common.equal_split(segment, added + 1, "scale-up"))
             else:
                 refusals.append(room.refusal(segment.segment_id))
         elif max(uses[:3]) < 1.0 and uses[3] < _COLD:
             if age_ms > settings.cold_after_seconds * 1000:
                 cold.append(segment)
             else:
-                ages.append(segment.created_at_ms + settings.cold_after_seconds * 1000 + 1)
+                valid_until_ms.append(segment.created_at_ms + settings.cold_after_seconds * 1000 + 1)
     actions += _merges(cold, situation, settings)
-    return Evaluation(tuple(actions), tuple(refusals), min(ages, default=None))
+    return Evaluation(tuple(actions), tuple(refusals), min(valid_until_ms, default=None))
 
 
 def _too_young(segment: Segment, settings: Settings) -> Refusal:
@@ -99,19 +102,21 @@ def _too_young(segment: Segment, settings: Settings) -> Refusal:
 
 
 def _merges(cold: list[Segment], situation: EvaluationInput, settings: Settings) -> list[Decision]:
-    """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`."""
-    left = len(situation.layout.active) - situation.policy.min_segments
+    """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`. No
+    merge goes below the policy's minimum number of segments. `cold` is in the order of ranges.
+    """
+    removable = len(situation.layout.active) - situation.policy.min_segments
     groups: list[list[Segment]] = []
     for segment in cold:
-        follows = groups and groups[-1][-1].hash_range.is_adjacent_to(segment.hash_range)
-        if follows and len(groups[-1]) < settings.merged_at_once:
+        is_adjacent = groups and groups[-1][-1].hash_range.is_adjacent_to(segment.hash_range)
+        if is_adjacent and len(groups[-1]) < settings.merged_at_once:
             groups[-1].append(segment)
         else:
             groups.append([segment])
     merges: list[Decision] = []
     for group in groups:
-        merged = group[: left + 1]
+        merged = group[: removable + 1]
         if len(merged) > 1:
             merges.append(common.joined(merged, "scale-down"))
-            left -= len(merged) - 1
+            removable -= len(merged) - 1
     return merges

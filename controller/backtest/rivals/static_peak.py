@@ -14,7 +14,9 @@ from controller.domain.policy import AutoScalePolicy
 
 
 def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return a rule with as many segments as the peak of the series needs, from the first tick on."""
+    """Return a rule with as many segments as the peak of the series needs, from the first tick on; at least 1 and
+    at most the policy's `max_segments`.
+    """
     policy = policy or AutoScalePolicy()
     peak = float(series.load(policy.thresholds.split.rates).max())
     segments = max(1, min(math.ceil(peak), policy.max_segments))
@@ -22,8 +24,10 @@ def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: EvaluationInput, segments: int) -> Evaluation:
-    """Return a single split, once."""
-    (first, *others) = situation.layout.active
-    if others or segments == 1 or situation.in_flight:
+    """Return a split of the first segment into `segments` parts, as the only action of a topic with one segment;
+    nothing if the topic has several segments or a running reshape, or if one segment suffices.
+    """
+    (first, *other_segments) = situation.layout.active
+    if other_segments or segments == 1 or situation.in_flight:
         return Evaluation()
     return Evaluation((common.equal_split(first, segments, "peak"),))

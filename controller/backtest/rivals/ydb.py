@@ -19,7 +19,9 @@ from controller.domain.policy import AutoScalePolicy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """YDB's defaults; `tick_seconds`: seconds between two evaluations."""
+    """YDB's defaults. `up_at`: part of the capacity above which a partition is split; `tick_seconds`: seconds
+    between two evaluations.
+    """
 
     up_at: float = 0.9
     window_seconds: int = 300
@@ -38,13 +40,16 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Split each segment that was hot throughout the window in two."""
+    """Return a split in two of each segment that was above `up_at` of its capacity throughout the window. A segment
+    that is above it for a shorter time, of one hash, or beyond the limit of segments is refused; one without a
+    measurement or in a running reshape is left unchanged.
+    """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
     actions: list[Decision] = []
     refusals: list[Refusal] = []
     for segment in situation.layout.active:
-        ticks = common.seen_since_creation(situation, segment, settings.tick_seconds * 1000)
+        ticks = common.own_ticks(situation, segment, settings.tick_seconds * 1000)
         if not ticks or segment.segment_id in busy_segments:
             continue
         if common.use(ticks[-1], capacity) <= settings.up_at:

@@ -23,7 +23,7 @@ from controller.clock import boot_seconds
 from controller.dataplane.base import OutgoingMessage, Ownership, Position
 from controller.dataplane.embedded.metadata import written
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
-from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, gone, unknown
+from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, beyond_end, trimmed
 from controller.dataplane.embedded.queue_reader import LIFE_SECONDS, EmbeddedQueueReader, QueueKeeper
 from controller.dataplane.embedded.reader import EmbeddedReader
 from controller.dataplane.embedded.timelines import Place, shortened, timeline_and_offset
@@ -90,7 +90,10 @@ class EmbeddedLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch whole, and return its length, as `LogClient.append` defines."""
+        """Store a batch whole, notify the log's readers, and return the number of messages, as
+        `LogClient.append` defines. An empty batch does nothing. Raises InvalidInput also for a batch above
+        `MAX_BATCH_BYTES`.
+        """
         checked("producer", producer)
         if not messages:
             return 0
@@ -131,9 +134,10 @@ class EmbeddedLogClient(OneProcess):
         ownership: Ownership | None = None,
     ) -> EmbeddedReader:
         """Take the cursor, or a part of it, and read from its position, as `LogClient.open_reader` defines.
+        The first reader starts the thread that listens for notifications.
 
         The cursor is taken by compare-and-set, whole or not at all. `EmbeddedReader` describes parts of a
-        cursor.
+        cursor. Raises InvalidInput for an owner's name that PostgreSQL cannot store.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -171,18 +175,18 @@ class EmbeddedLogClient(OneProcess):
         """Read the messages that follow the position, as `LogClient.open_reader_at` defines.
 
         A position without a timeline, from before logs had timelines, is trusted unless the log ends before
-        it. Then DataGone is raised.
+        it. Then DataGone is raised. LogShortened is logged and counted.
         """
         self._listen()
         timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
         log_id, first_offset, end, start, before = self._row(_OPEN_AT, backing_topic, offset, timeline)
         place = Place(start, before)
         if place.offset > end:
-            raise unknown(backing_topic, offset, end)
+            raise beyond_end(backing_topic, offset, end)
         if place.offset <= offset:
             raise shortened(backing_topic, None, offset + 1, end, place.offset, resume=place.last)
         if place.offset < first_offset:
-            raise gone(backing_topic, place.offset, first_offset)
+            raise trimmed(backing_topic, place.offset, first_offset)
         reader = EmbeddedPositionReader(
             self._calls,
             backing_topic=backing_topic,
@@ -196,8 +200,10 @@ class EmbeddedLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> EmbeddedQueueReader:
-        """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines. A
-        reader that reads the subscription in order is disconnected.
+        """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines.
+
+        A reader that reads the subscription in order is disconnected. A thread keeps the queue reader alive
+        until `close`.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()
@@ -219,7 +225,7 @@ class EmbeddedLogClient(OneProcess):
             log_id=log_id,
             mark=mark,
             life_seconds=self._queue_life_seconds,
-            heard_at=began_at,
+            contact_at=began_at,
             on_close=forget,
         )
         self._watch(reader, log_id, on_arrival)
@@ -227,7 +233,9 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and the connections."""
+        """Close the readers and the connections, and end the threads that listen and keep queue readers
+        alive.
+        """
         self._keeper.close()
         for reader in list(self._callbacks):
             reader.close()

@@ -89,7 +89,10 @@ class EmbeddedDataPlane:
         return self._calls.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`."""
+        """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`.
+
+        Raises InvalidInput for a name without `topic://`, or one that is too long.
+        """
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
         return checked("segment", f"segment://{topic.removeprefix(_TOPIC)}/{descriptor}")
@@ -97,8 +100,10 @@ class EmbeddedDataPlane:
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the log with each subscription at the earliest position. Add missing subscriptions to an
-        existing log.
+        """Create the log with each subscription at the earliest position, and notify its readers. Add missing
+        subscriptions to an existing log, which keeps its origin.
+
+        One transaction. Raises SegmentNotFound if another call deletes the log meanwhile.
         """
         names = [checked("subscription", name) for name in subscriptions]
         with self._calls.statement(f"create {backing_topic}") as cursor:
@@ -114,8 +119,9 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the log, and return its last offset. Waits for an append in progress; later appends are
-        refused.
+        """Terminate the log, notify its readers, and return its last offset.
+
+        Waits for an append in progress; later appends are refused. Raises SegmentNotFound.
         """
         row = self._row(
             f"terminate {backing_topic}",
@@ -130,18 +136,19 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the log and its cursors at once, and its messages in chunks. A later delete removes messages
-        that are left.
+        """Delete the log and its cursors, and its messages in chunks for at most half of a call's time.
+
+        A later delete, of any log, removes messages that are left. A missing log is success.
         """
-        act = f"delete {backing_topic}"
+        purpose = f"delete {backing_topic}"
         deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
-        with self._calls.transaction(act) as cursor:
+        with self._calls.transaction(purpose) as cursor:
             cursor.execute("DELETE FROM embedded.log WHERE name = %s RETURNING log_id", (backing_topic,))
             for (log_id,) in cursor.fetchall():
                 cursor.execute("INSERT INTO embedded.dropped_log (log_id) VALUES (%s)", (log_id,))
                 _notify(cursor, log_id)
         while time.monotonic() < deadline:
-            with self._calls.transaction(act) as cursor:
+            with self._calls.transaction(purpose) as cursor:
                 if not _sweep_chunk(cursor):
                     return
 
@@ -157,7 +164,10 @@ class EmbeddedDataPlane:
         return LogState.TERMINATED if row[0] else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the cursor at the earliest position; an existing cursor keeps its position."""
+        """Create the cursor at the earliest position; an existing cursor keeps its position.
+
+        Notifies the log's readers. Raises SegmentNotFound.
+        """
         with self._calls.statement(f"subscribe {subscription!r} to {backing_topic}") as cursor:
             names = [checked("subscription", subscription)]
             cursor.execute(_ADD_CURSORS, {"log": backing_topic, "names": names})
@@ -165,7 +175,11 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the cursor. The log keeps the cursor's counters, so that the log's counters never fall."""
+        """Delete the cursor, and notify the log's readers.
+
+        The log keeps the cursor's counters, so that the log's counters never fall. A missing log or cursor is
+        success.
+        """
         with self._calls.transaction(f"unsubscribe {subscription!r} from {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT log_id FROM embedded.log WHERE name = %s FOR NO KEY UPDATE", (backing_topic,)
@@ -210,7 +224,10 @@ class EmbeddedDataPlane:
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
     ) -> Sequence[int] | None:
-        """Return the number of unacknowledged messages of each bucket, by counting messages."""
+        """Return the number of unacknowledged messages of each bucket, by counting messages.
+
+        None if the log or the subscription is missing.
+        """
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT embedded.backlog_of_buckets(%s, %s, %s)",
@@ -221,12 +238,16 @@ class EmbeddedDataPlane:
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first message published at or after the instant, and disconnect its readers.
-        If that message is trimmed, move the cursor to the first stored message.
+
+        If that message is trimmed, move the cursor to the first stored message. Raises SubscriptionNotFound.
         """
         self._move(backing_topic, subscription, "to_timestamp(%s / 1000.0)", instant_ms)
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all messages that are stored at the time of the call, and disconnect all readers."""
+        """Acknowledge all messages that are stored at the time of the call, and disconnect all readers.
+
+        Raises SubscriptionNotFound.
+        """
         self._move(backing_topic, subscription, "NULL")
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
@@ -249,7 +270,7 @@ class EmbeddedDataPlane:
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
         """Sample the keys of the latest messages, as `SamplesKeys` defines: one statement, by index from the
-        log's end.
+        log's end. Raises SegmentNotFound, SegmentTerminated.
         """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
@@ -276,7 +297,12 @@ class EmbeddedDataPlane:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the logs that exist and are not locked for long. Later appends are refused."""
+        """Terminate the logs that exist and are not locked for long, and return their last offsets. Later
+        appends are refused.
+
+        If a log is absent from the result, also ends the long transactions of applications, which may have
+        locked the log.
+        """
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
             closed = set_wise.terminate(
                 cursor, backing_topics, waits_for_disk=not self._shares_journal_server
@@ -287,8 +313,9 @@ class EmbeddedDataPlane:
         return closed
 
     def end_long_transactions(self) -> int:
-        """End sessions of applications that have held locks for longer than a call may take. Return the
-        number of sessions.
+        """End sessions of applications that have held locks for longer than a call may take, and log each.
+
+        Return the number of sessions.
         """
         with self._calls.statement("end long transactions") as cursor:
             cursor.execute(
@@ -321,17 +348,18 @@ class EmbeddedDataPlane:
             return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
-        """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, for half of a
-        call's time.
+        """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, each a
+        transaction, for half of a call's time.
 
-        The next call continues where this one had to stop.
+        The next call continues where this one had to stop (`is_complete` is False). Return the number of
+        deleted messages.
         """
-        act, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
+        purpose, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0
         while time.monotonic() < deadline:
-            last, log_ids = self._trimmable(act, retention_seconds)
+            last, log_ids = self._trimmable(purpose, retention_seconds)
             for log_id in log_ids:
-                while (trimmed := self._trim_chunk(act, log_id, retention_seconds)) > 0:
+                while (trimmed := self._trim_chunk(purpose, log_id, retention_seconds)) > 0:
                     messages += trimmed
                     if time.monotonic() > deadline:
                         self._trimmed_to = log_id - 1
@@ -345,17 +373,17 @@ class EmbeddedDataPlane:
         """Close the connections."""
         self._calls.close()
 
-    def _row(self, act: str, statement: str, *values: object) -> tuple[Any, ...] | None:
-        with self._calls.statement(act) as cursor:
+    def _row(self, purpose: str, statement: str, *values: object) -> tuple[Any, ...] | None:
+        with self._calls.statement(purpose) as cursor:
             cursor.execute(statement, values)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
-    def _trimmable(self, act: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
+    def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
         """Return the last log that was checked, None if all have been, and the checked logs with messages to
         trim.
         """
-        with self._calls.statement(act) as cursor:
+        with self._calls.statement(purpose) as cursor:
             cursor.execute(
                 "SELECT last, found FROM embedded.trimmable(%s, clock_timestamp() - %s * interval '1 s', %s)",
                 (self._trimmed_to, retention_seconds, _LOGS_PER_CHECK),
@@ -363,8 +391,9 @@ class EmbeddedDataPlane:
             ((last, log_ids),) = cursor.fetchall()
             return last, log_ids or ()
 
-    def _trim_chunk(self, act: str, log_id: int, retention_seconds: float) -> int:
-        with self._calls.statement(act) as cursor:
+    def _trim_chunk(self, purpose: str, log_id: int, retention_seconds: float) -> int:
+        """Delete up to `TRIM_CHUNK` messages of the log, and return their number."""
+        with self._calls.statement(purpose) as cursor:
             cursor.execute(
                 "SELECT embedded.trim_log(%s, clock_timestamp() - %s * interval '1 s', %s)",
                 (log_id, retention_seconds, TRIM_CHUNK),
@@ -386,8 +415,9 @@ class EmbeddedDataPlane:
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
-    """Delete a chunk of messages of one deleted log. Return False if none are left, or other sessions delete
-    the rest.
+    """Delete up to `DELETE_CHUNK` messages of one deleted log, or, if the log has none, its row.
+
+    Return False if no deleted log is left, or other sessions are deleting the rest.
     """
     cursor.execute("SELECT log_id FROM embedded.dropped_log ORDER BY log_id LIMIT 1 FOR UPDATE SKIP LOCKED")
     row = cursor.fetchone()

@@ -42,8 +42,11 @@ class EmbeddedPositionReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit` and some 8 MiB. Empty if there are none at
-        present.
+        """Return the next messages in order, at most `limit` and some 8 MiB, and advance the reader. Empty if
+        there are none at present.
+
+        Raises InvalidInput for a limit below 1, DataGone if the log or the next messages were deleted, and
+        DataPlaneUnavailable if the log became shorter.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -63,7 +66,7 @@ class EmbeddedPositionReader(OneProcess):
         self._on_close()
 
     def _read_at(self, limit: int) -> tuple[list[LogMessage], bool]:
-        """Return the next messages, and whether no message can follow them."""
+        """Return the next messages, and True if no message can follow them. Raises the errors of `read`."""
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
             cursor.execute(_READ_AT, (self._log_id, *place, self._backing_topic))
@@ -78,13 +81,13 @@ class EmbeddedPositionReader(OneProcess):
                 f"{self._backing_topic}: the log became shorter; open a new reader", delay_seconds=0.0
             )
         if first_offset > self._place.offset:
-            raise gone(self._backing_topic, self._place.offset, first_offset)
+            raise trimmed(self._backing_topic, self._place.offset, first_offset)
         position = Timelines(timelines).position
         messages = [message(position(at), *row) for at, *row, _, _, _ in message_rows]
         return messages, bool(is_at_end)
 
 
-def unknown(backing_topic: str, offset: int, end: int) -> DataGone:
+def beyond_end(backing_topic: str, offset: int, end: int) -> DataGone:
     """Return the error for a position without a timeline that is beyond the end of the log."""
     return DataGone(
         f"{backing_topic}: position {offset} is beyond the end {end} of the log, which became shorter, and the position names no "
@@ -92,7 +95,7 @@ def unknown(backing_topic: str, offset: int, end: int) -> DataGone:
     )
 
 
-def gone(backing_topic: str, first_unread: int, first_offset: int) -> DataGone:
+def trimmed(backing_topic: str, first_unread: int, first_offset: int) -> DataGone:
     """Return the error for messages that were trimmed before they were read."""
     return DataGone(
         f"{backing_topic}: messages {first_unread} to {first_offset - 1} were trimmed before they were read; start again at the "

@@ -19,7 +19,7 @@ from controller.clock import boot_seconds
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
-from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
+from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, LostRace
 from controller.forks import OneProcess
@@ -58,12 +58,12 @@ class EmbeddedQueueReader(OneProcess):
         log_id: int,
         mark: str,
         life_seconds: float,
-        heard_at: float,
+        contact_at: float,
         on_close: Callable[[], None],
     ) -> None:
         self._calls, self._backing_topic, self.mark = calls, backing_topic, mark
         self._queue = (log_id, subscription)
-        self._life_seconds, self._heard_at, self._on_close = life_seconds, heard_at, on_close
+        self._life_seconds, self._contact_at, self._on_close = life_seconds, contact_at, on_close
         self._numbers = itertools.count(1)
         self._number = next(self._numbers)
         self._batches: dict[Position, int] = {}
@@ -77,13 +77,13 @@ class EmbeddedQueueReader(OneProcess):
         """True if the server received a recent call of this reader, so that no other reader has its
         messages.
         """
-        return not self._is_lost and boot_seconds() < self._heard_at + self._life_seconds
+        return not self._is_lost and boot_seconds() < self._contact_at + self._life_seconds
 
-    def heard(self, at: float) -> None:
-        """Record that the server received a call of this reader, which began at `at`."""
-        self._heard_at = max(self._heard_at, at)
+    def note_contact(self, at: float) -> None:
+        """Record that the server received a call of this reader, which began at `at` (`boot_seconds`)."""
+        self._contact_at = max(self._contact_at, at)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """Mark the reader as unknown to the server."""
         self._is_lost = True
 
@@ -92,7 +92,12 @@ class EmbeddedQueueReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages and some 8 MiB. Empty if there are none at present."""
+        """Take at most `limit` messages and some 8 MiB. Empty if there are none at present.
+
+        A repeated call after a lost response returns the same messages. Raises InvalidInput for a limit below
+        1, LostRace if the server does not know this reader, and LogShortened if the log lacks a message that
+        this reader received.
+        """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_known()
@@ -103,22 +108,24 @@ class EmbeddedQueueReader(OneProcess):
             cursor.execute(_TAKE, (*self._queue, self.mark, self._number, *limits))
             rows = cursor.fetchall()
         if not rows:
-            self.lose()
+            self.mark_lost()
             timeline, offset = self._highest
-            demand_there(self._calls, self._backing_topic, *self._queue, Place(offset + 1, timeline))
+            demand_present(self._calls, self._backing_topic, *self._queue, Place(offset + 1, timeline))
             self._demand_known()
-        self.heard(began_at)
+        self.note_contact(began_at)
         *message_rows, (*_, timelines) = rows
         position = Timelines(timelines).position
         messages = [message(position(at), *row) for at, *row, _ in message_rows]
-        self._batches |= {taken.position: self._number for taken in messages}
-        self._highest = max([self._highest, *(taken.position for taken in messages[-1:])])
+        self._batches |= {batch_message.position: self._number for batch_message in messages}
+        self._highest = max([self._highest, *(batch_message.position for batch_message in messages[-1:])])
         self._number = next(self._numbers)
         return messages
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages. Return the positions of those that belong, or will belong, to other
-        readers.
+        """Acknowledge the messages.
+
+        Return the positions of those that belong, or will belong, to other readers. Raises LostRace, and
+        SubscriptionNotFound if there is no cursor.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -133,7 +140,10 @@ class EmbeddedQueueReader(OneProcess):
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages to the queue, to be delivered again after the delay."""
+        """Return the messages to the queue, to be delivered again after the delay.
+
+        Messages that this reader does not have are ignored. Raises LostRace.
+        """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
         with self._calls.statement(f"return messages of {self._backing_topic}") as cursor:
@@ -141,7 +151,10 @@ class EmbeddedQueueReader(OneProcess):
         self._forget(positions)
 
     def is_drained(self) -> bool:
-        """Return True if the log is terminated and all its messages are acknowledged."""
+        """Return True if the log is terminated and all its messages are acknowledged.
+
+        Raises SubscriptionNotFound if there is no log or cursor.
+        """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_IS_DRAINED, self._queue)
             row: tuple[bool | None] | None = cursor.fetchone()
@@ -188,7 +201,7 @@ class QueueKeeper:
         self._thread: threading.Thread | None = None
 
     def add(self, reader: EmbeddedQueueReader) -> None:
-        """Keep this reader alive until it is removed."""
+        """Keep this reader alive until it is removed. The first call starts the thread."""
         with self._lock:
             self._readers[reader.mark] = reader
             if self._thread is None:
@@ -201,7 +214,7 @@ class QueueKeeper:
             self._readers.pop(mark, None)
 
     def close(self) -> None:
-        """Stop keeping readers alive."""
+        """Stop keeping readers alive, and wait for the thread."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -218,9 +231,10 @@ class QueueKeeper:
             self._keep(readers)
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
+        """Extend the lives of these readers in one call. Mark those that the server does not know as lost."""
         began_at = boot_seconds()
         with self._calls.statement("keep queue readers alive") as cursor:
             cursor.execute(_KEEP, (sorted(readers), self._life_seconds))
             known_marks = {mark for (mark,) in cursor.fetchall()}
         for mark, reader in readers.items():
-            reader.heard(began_at) if mark in known_marks else reader.lose()
+            reader.note_contact(began_at) if mark in known_marks else reader.mark_lost()

@@ -19,7 +19,7 @@ from typing import Any
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.metadata import read as metadata_of
 from controller.dataplane.embedded.names import no_cursor
-from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
+from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange
@@ -91,7 +91,8 @@ class EmbeddedReader(OneProcess):
         present.
 
         The result is also empty if none of the next `MAX_SCANNED` messages belongs to this bucket. Then this
-        method calls `on_arrival`, and the next read continues behind those messages.
+        method calls `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for
+        a limit below 1.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -110,7 +111,7 @@ class EmbeddedReader(OneProcess):
         messages.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        others.
+        others. Raises InvalidInput for a position that was not read, and the errors of `LogReader`.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -132,7 +133,8 @@ class EmbeddedReader(OneProcess):
         """Return True if the log is terminated and acknowledged to its end, in every part of the cursor.
 
         If nothing is left to settle, the reader first scans the rest of a terminated log, `MAX_SCANNED`
-        offsets per call, because none of the rest may belong to this reader.
+        offsets per call, because none of the rest may belong to this reader. Such offsets are settled; a
+        message of this reader is left for the next `read`. Raises the errors of `LogReader`.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:
@@ -159,10 +161,11 @@ class EmbeddedReader(OneProcess):
         return self._acknowledged >= self._delivered
 
     def _scan(self, limit: int, max_bytes: int, lag: int) -> list[LogMessage]:
-        """Advance the place, and return this reader's messages up to the place.
+        """Return this reader's next messages, at most `limit` and `max_bytes`, and advance the place behind
+        the last offset that was checked. One call checks `MAX_SCANNED` offsets, or `limit` if that is more.
 
         If there are none and nothing is unsettled, a position that is more than `lag` behind is moved to the
-        place.
+        place. Raises LogShortened, or the error that says why the cursor is lost.
         """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             cursor.execute(
@@ -188,7 +191,10 @@ class EmbeddedReader(OneProcess):
         return [message(position(at), *row) for at, *row, _ in message_rows]
 
     def _read_state(self) -> tuple[bool, bool]:
-        """Return whether the log is terminated, and whether all parts are acknowledged to its end."""
+        """Return two values:
+
+        True if the log is terminated, and True if all parts are acknowledged to its end.
+        """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_LOOK, self._held)
             row: tuple[bool, bool] | None = cursor.fetchone()
@@ -199,10 +205,14 @@ class EmbeddedReader(OneProcess):
     def _demand_history(self, place: Place) -> None:
         """Raise LogShortened if the log lacks the message before the place."""
         log_id, subscription, _ = self._held
-        demand_there(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
+        demand_present(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
-        """Return the error that names the new owners of the cursor, or the reason why the cursor is gone."""
+        """Return the error of a lost cursor:
+
+        SubscriptionNotFound if there is no cursor, FencedOut if a reader with the same owner has it,
+        otherwise LostRace with the new owners.
+        """
         log_id, subscription, _ = self._held
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_OWNERS, (log_id, subscription, self._bucket.start, self._bucket.end))

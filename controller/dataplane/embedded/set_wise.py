@@ -112,14 +112,15 @@ def create(
 def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """Terminate the logs, and return the last offset of each log that exists and is not locked by another
-    session, by name.
+    """Terminate the logs, and return the last offset of each, by name.
+
+    A log that is missing, or that another session keeps locked for 100 ms, is absent.
     """
-    late, logs = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
+    no_disk_wait, parameters = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
     try:
-        cursor.execute(late + _TERMINATE, logs)
+        cursor.execute(no_disk_wait + _TERMINATE, parameters)
     except psycopg2.errors.LockNotAvailable:
-        cursor.execute(late + _TERMINATE_FREE, logs)
+        cursor.execute(no_disk_wait + _TERMINATE_FREE, parameters)
     return {name: str(position) for name, position, _ in cursor.fetchall()}
 
 

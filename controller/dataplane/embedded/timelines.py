@@ -58,7 +58,7 @@ def timeline_and_offset(position: Position) -> tuple[int | None, int]:
     return (timeline[0] if timeline else None), offset
 
 
-def demand_there(
+def demand_present(
     calls: PostgresCalls,
     backing_topic: str,
     log_id: int,
@@ -82,12 +82,13 @@ def shortened(
     subscription: str | None,
     place: int,
     end: int,
-    again: int,
+    next_offset: int,
     *,
     resume: Position | None = None,
 ) -> LogShortened:
-    """Log that the log lacks the message before `place`, and return the error to raise. `again` is the next
-    offset to read.
+    """Count and log that the log lacks the message before `place`, and return the error to raise.
+
+    `next_offset` is the next offset to read; `resume` is the position that the error carries.
     """
     client_metrics.SHORTENED_LOGS.inc()
     log.warning(
@@ -96,7 +97,7 @@ def shortened(
         subscription=subscription,
         own_position=place,
         log_end=end,
-        server_position=again,
+        server_position=next_offset,
     )
     finding = (
         f"position {place} is beyond the end {end}"
@@ -104,7 +105,7 @@ def shortened(
         else f"other messages were written below position {place}"
     )
     error = LogShortened(
-        f"the log became shorter: {finding} of {backing_topic}; reading continues at {again}",
+        f"the log became shorter: {finding} of {backing_topic}; reading continues at {next_offset}",
         delay_seconds=0.0,
     )
     error.resume = resume

@@ -122,7 +122,10 @@ class PulsarAccess(PulsarAuth):
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
-    """Raise InvalidInput for an invalid URL. The message does not repeat a URL that contains a password."""
+    """Raise InvalidInput for a URL with another scheme, without a host, or with a user or password.
+
+    The message does not repeat a URL that contains a password.
+    """
     try:
         parts = urlsplit(url.split(",", maxsplit=1)[0])
         valid = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -54,14 +54,14 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `act` names the action in errors. Statuses in `accept` are results, not errors.
+    """One request. `purpose` names the action in errors. Statuses in `accept` are results, not errors.
 
     A `path` that begins with a slash is complete; any other path follows `/admin/v2/`.
     """
 
     method: str
     path: str
-    act: str
+    purpose: str
     body: object = None
     accept: Collection[int] = ()
     is_text: bool = False
@@ -108,11 +108,18 @@ class AdminCalls:
         return Deadline(self.call_timeout_seconds if seconds is None else seconds)
 
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Return the response. Raises CleaveError as `errors` maps it."""
+        """Send the request in another thread, and return the response.
+
+        Raises DataPlaneTimeout at the deadline, and the errors to which `errors` maps refusals and network
+        failures.
+        """
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Send several requests at a time. Return responses or errors, in order."""
+        """Send the requests at the same time, up to `PARALLEL_REQUESTS`.
+
+        Return responses or errors, in order; raises nothing.
+        """
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
         for ask, future in zip(asks, running, strict=True):
@@ -123,8 +130,9 @@ class AdminCalls:
         return results
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Send several requests at a time. Raises the first error when all requests have ended or their time
-        is over.
+        """Send the requests at the same time, and return the responses, in order.
+
+        Raises the first error when all requests have ended or their time is over.
         """
         answers = []
         for result in self.ask_all(asks, deadline):
@@ -143,11 +151,14 @@ class AdminCalls:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:
             future.cancel()
-            raise late(ask.act, deadline.seconds) from None
+            raise late(ask.purpose, deadline.seconds) from None
 
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Try one broker after the other while brokers are out of reach, and retry once if a kept connection
-        was dead.
+        """Send the request to the broker that responded last.
+
+        Try the next one while brokers are unreachable, and try at least twice, because a kept connection may
+        be dead. Raises the error of `network_failure` after the last attempt, or at once if the request may
+        have arrived.
         """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
@@ -156,18 +167,23 @@ class AdminCalls:
                 path = ask.path if ask.path.startswith("/") else f"/admin/v2/{ask.path}"
                 return self._follow(ask, f"{self._bases[base]}{path}", deadline)
             except requests.RequestException as error:
-                mapped = network_failure(error, ask.act, self._bases[base], deadline.seconds)
+                mapped = network_failure(error, ask.purpose, self._bases[base], deadline.seconds)
                 if attempt == tries or not _may_not_have_arrived(error) or not deadline.left_seconds:
                     raise mapped from error
                 self._base = (base + 1) % len(self._bases)
         raise AssertionError("the last attempt returns or raises")
 
     def _follow(self, ask: Ask, url: str, deadline: Deadline) -> Answer:
-        """Return the response of the broker to which the request is redirected."""
+        """Return the response of the broker to which the request is redirected, after at most `MAX_REDIRECTS`
+        redirects.
+
+        Raises DataPlaneTimeout at the deadline, DataPlaneUnavailable after more redirects, Terminal for a
+        redirect without TLS that would show the token, and the errors of `_read`.
+        """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
             if not deadline.left_seconds:
-                raise late(ask.act, deadline.seconds)
+                raise late(ask.purpose, deadline.seconds)
             with self._session.request(
                 ask.method,
                 url,
@@ -181,28 +197,35 @@ class AdminCalls:
                 if location is None:
                     return self._read(ask, response, deadline)
             url = self._checked_redirect(ask, url, location)
-        raise refusal(ask.act, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
+        raise refusal(ask.purpose, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
+        """Return the response.
+
+        Raises the error of a refusal whose status is not accepted, UnknownAddress for a 404 without a reason,
+        DataPlaneTimeout at the deadline, and DataPlaneUnavailable for a body that is too long or no JSON.
+        """
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
             body += chunk
             if not deadline.left_seconds:
-                raise late(ask.act, deadline.seconds)
+                raise late(ask.purpose, deadline.seconds)
             if len(body) > MAX_ANSWER_BYTES:
-                raise half_answer(ask.act, response.status_code, f"longer than {MAX_ANSWER_BYTES} bytes")
+                raise half_answer(ask.purpose, response.status_code, f"longer than {MAX_ANSWER_BYTES} bytes")
         status, text = response.status_code, body.decode(errors="replace").strip()
         document = text if ask.is_text and status < 300 else _parse(text)
         is_refusal = status >= 300
         if is_refusal and status == 404 and not (isinstance(document, Mapping) and "reason" in document):
             # A proxy or another program may answer 404 to every request. If that counted as a broker's
             # response, logs would count as missing.
-            raise unknown_address(ask.act, status, text[:80] or "empty")
+            raise unknown_address(ask.purpose, status, text[:80] or "empty")
         if is_refusal and status not in ask.accept:
             reason = str(document.get("reason")) if isinstance(document, Mapping) else text
-            raise refusal(ask.act, status, reason.strip(), retry_after=response.headers.get("Retry-After"))
+            raise refusal(
+                ask.purpose, status, reason.strip(), retry_after=response.headers.get("Retry-After")
+            )
         if document is _NO_JSON and not is_refusal:
-            raise half_answer(ask.act, status, f"not JSON: {text[:80]}")
+            raise half_answer(ask.purpose, status, f"not JSON: {text[:80]}")
         broker = urlsplit(response.url).netloc
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())
 
@@ -214,10 +237,10 @@ class AdminCalls:
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
         target = urljoin(url, location)
         if urlsplit(target).scheme not in ("http", "https"):
-            raise half_answer(ask.act, 307, f"redirected to {target[:80]}")
+            raise half_answer(ask.purpose, 307, f"redirected to {target[:80]}")
         if self._access.has_credentials and url.startswith("https://") and target.startswith("http://"):
             raise Terminal(
-                f"{ask.act}: {url} redirects to {target} without TLS, which would show the token; "
+                f"{ask.purpose}: {url} redirects to {target} without TLS, which would show the token; "
                 "give the brokers an https web address"
             )
         return target

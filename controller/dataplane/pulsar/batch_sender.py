@@ -72,7 +72,7 @@ class BatchSender:
         self._bucket = bucket
         if bucket is not None:
             self._name = f"{producer}/{bucket}"
-        self._act = f"append to {backing_topic}"
+        self._purpose = f"append to {backing_topic}"
         self._lock = threading.Lock()
         self._producer: pulsar.Producer | None = None
         self._stored = -1  # the last sequence whose batch is known to be stored whole
@@ -83,8 +83,13 @@ class BatchSender:
         """Number of messages of the batch in doubt that the broker has reported as stored."""
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """Return the number of messages, from the front, that are stored, as `LogClient.append` defines."""
-        shared = self._entry_marks(messages)
+        """Return the number of messages, from the front, that are stored, as `LogClient.append` defines. A
+        batch that is known to be stored is not sent again.
+
+        Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
+        of the batch are stored. Waits for another append of this sender.
+        """
+        entry_marks = self._entry_marks(messages)
         with self._lock:
             if sequence <= self._stored:
                 return len(messages)
@@ -92,7 +97,7 @@ class BatchSender:
             def send() -> int:
                 producer = self._opened(deadline)
                 return self._outcome(
-                    producer, self._send(producer, messages, shared, sequence), sequence, deadline
+                    producer, self._send(producer, messages, entry_marks, sequence), sequence, deadline
                 )
 
             return self._conclude(send, messages, sequence, deadline)
@@ -100,8 +105,13 @@ class BatchSender:
     def begin(
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
-        """Send the messages if that is possible at once, as `EagerLogClient.begin_append` defines."""
-        shared = self._entry_marks(messages)
+        """Send the messages and return a function that waits for the result, as `EagerLogClient.begin_append`
+        defines. Return None, and send nothing, if another append is in progress, if no connected producer is
+        open, or if the batch is stored already.
+
+        Other appends wait until the returned function has ended.
+        """
+        entry_marks = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
             return None
         producer = self._producer
@@ -109,7 +119,7 @@ class BatchSender:
             self._lock.release()
             return None
         try:
-            results = self._send(producer, messages, shared, sequence)
+            results = self._send(producer, messages, entry_marks, sequence)
         except BaseException:
             self._lock.release()
             raise
@@ -125,7 +135,7 @@ class BatchSender:
         return answer
 
     def open(self, deadline: Deadline) -> None:
-        """Open the producer, so that the first append need not wait for it. Raises as `append`."""
+        """Open the producer, so that the first append need not wait for it. Raises the errors of `append`."""
         with self._lock:
             self._opened(deadline)
 
@@ -139,6 +149,11 @@ class BatchSender:
         sequence: int,
         deadline: Deadline,
     ) -> int:
+        """Return the result of `outcome`.
+
+        If the topic is terminated, close the producer and return the number of messages that are stored;
+        raise the error if there are none.
+        """
         try:
             stored = outcome()
         except SegmentTerminated:
@@ -156,7 +171,8 @@ class BatchSender:
             self._drop_producer()
 
     def end(self, within_seconds: float) -> None:
-        """Send nothing more, because the process is ending.
+        """Send nothing more, because the process is ending: wait up to `within_seconds` for the append in
+        progress, and keep the lock forever.
 
         A thread that the process does not wait for then ends while it waits for this lock. Inside the
         library, the end of the thread would kill the process.
@@ -177,10 +193,10 @@ class BatchSender:
                 self._behind = end
             try:
                 self._producer = self._connections.open(
-                    self._act, deadline, lambda client: self._build(client, deadline)
+                    self._purpose, deadline, lambda client: self._build(client, deadline)
                 )
             except pulsar.PulsarException as error:
-                raise mapped(error, self._act) from error
+                raise mapped(error, self._purpose) from error
         return self._producer
 
     def _build(self, client: pulsar.Client, deadline: Deadline) -> pulsar.Producer:
@@ -200,24 +216,27 @@ class BatchSender:
         self,
         producer: pulsar.Producer,
         messages: Sequence[OutgoingMessage],
-        shared: EntryMarks | None,
+        entry_marks: EntryMarks | None,
         sequence: int,
     ) -> _Results:
-        """Pass the messages to the library, which sends them at once, and does not combine them with later
-        messages into an entry.
+        """Pass the messages to the library, which sends them at once, and return their results, which arrive
+        later. An error of the library is one of the results.
 
-        An entry's first message carries the marks of the entry. If the library may divide the messages into
-        several entries, each message carries them, because each may be the first.
+        The library does not combine the messages with later ones into an entry. An entry's first message
+        carries the marks of the entry. If the library may divide the messages into several entries, each
+        message carries them, because each may be the first.
         """
         is_one = _is_one_entry(messages)
         results = _Results(len(messages), together=is_one)
         numbers = count(_first_sequence_id(sequence))
-        carried = chain([shared], repeat(None)) if is_one else repeat(shared)
+        marks_of_messages = chain([entry_marks], repeat(None)) if is_one else repeat(entry_marks)
         answers = chain(repeat(None, len(messages) - 1), [results]) if is_one else repeat(results)
         send = producer._producer.send_async
         try:
-            for message, number, carries, answer in zip(messages, numbers, carried, answers, strict=False):
-                send(outgoing(message, number, carries), answer)
+            for message, number, message_marks, answer in zip(
+                messages, numbers, marks_of_messages, answers, strict=False
+            ):
+                send(outgoing(message, number, message_marks), answer)
         except pulsar.PulsarException as error:
             results(error, None)
         producer._producer.flush_async(_ignore)  # its result says less than the messages' results
@@ -226,9 +245,11 @@ class BatchSender:
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait for the results, and return the number of messages, from the front, that are stored. Raises
-        the error that kept the first message from being stored, and every error that leaves the result
-        unknown.
+        """Wait for the results, and return the number of messages, from the front, that are stored.
+
+        Raises the error that kept the first message from being stored, and every error that leaves the result
+        unknown: SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer
+        is closed.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -236,7 +257,7 @@ class BatchSender:
         except CleaveError:
             self._in_doubt, self._answered = sequence, 0
             raise
-        stored, failure = results.outcome(self._act)
+        stored, failure = results.outcome(self._purpose)
         if failure is None:
             # A repeated message that the broker recognized has no position. The topic's end is then behind
             # it.
@@ -253,8 +274,11 @@ class BatchSender:
     def _await(
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
-        """Wait for the results. Return an error if the topic is terminated meanwhile: the library would keep
-        trying to connect, so this method checks that itself.
+        """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
+        connection and the topic is terminated; otherwise None.
+
+        The library would keep trying to connect to a terminated topic, so this method checks the topic
+        itself.
         """
         look_seconds = FIRST_LOOK_SECONDS
         while not results.complete.wait(min(look_seconds, deadline.left_seconds)):
@@ -264,7 +288,7 @@ class BatchSender:
                 continue
             if self._is_terminated(deadline):
                 return SegmentTerminated(
-                    f"{self._act}: the topic was terminated during the append; look up the layout again",
+                    f"{self._purpose}: the topic was terminated during the append; look up the layout again",
                     delay_seconds=0.0,
                 )
             look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
@@ -272,9 +296,9 @@ class BatchSender:
 
     def _is_terminated(self, deadline: Deadline) -> bool:
         """Return True if the topic is known to be terminated, which is unknown while no broker responds."""
-        soon = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
+        check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
-            return self._end.is_terminated(soon)
+            return self._end.is_terminated(check_deadline)
         except DataPlaneUnavailable:
             return False
 
@@ -331,19 +355,23 @@ class _Results:
         if self._together or len(self.results) >= self._expected:
             self.complete.set()
 
-    def outcome(self, act: str) -> tuple[int, CleaveError | None]:
-        """Return the number of messages, from the front, that are stored, and the error of the next
-        message.
+    def outcome(self, purpose: str) -> tuple[int, CleaveError | None]:
+        """Return the number of messages, from the front, that are stored, and the error of the next message:
+
+        DataPlaneTimeout if its result is missing, None if all are stored. Keeps the place of the last stored
+        entry.
         """
         stored = 0
         for result, message_id in list(self.results):
             if isinstance(result, Exception):
-                return stored, mapped(result, act)
+                return stored, mapped(result, purpose)
             if result != pulsar.Result.Ok:
-                return stored, mapped_result(result, act)
+                return stored, mapped_result(result, purpose)
             stored += self._expected if self._together else 1
             if message_id is not None and message_id.ledger_id() >= 0:  # a repeated message has no position
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:
-            return stored, DataPlaneTimeout(f"{act}: {stored} of {self._expected} messages answered in time")
+            return stored, DataPlaneTimeout(
+                f"{purpose}: {stored} of {self._expected} messages answered in time"
+            )
         return stored, None

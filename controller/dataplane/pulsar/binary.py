@@ -79,17 +79,17 @@ outage and are retried.
 """
 
 
-def mapped(error: Exception, act: str) -> CleaveError:
+def mapped(error: Exception, purpose: str) -> CleaveError:
     """Return Cleave's error for an error of the client library."""
     kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
-    text = f"{act}: {type(error).__name__}; {advice}"
+    text = f"{purpose}: {type(error).__name__}; {advice}"
     return SegmentTerminated(text, delay_seconds=0.0) if kind is SegmentTerminated else kind(text)
 
 
-def mapped_result(result: pulsar.Result, act: str) -> CleaveError:
+def mapped_result(result: pulsar.Result, purpose: str) -> CleaveError:
     """Return Cleave's error for the result code of an asynchronous call."""
     kind = getattr(pulsar, result.name, None)
-    return mapped(kind() if isinstance(kind, type) else RuntimeError(result.name), act)
+    return mapped(kind() if isinstance(kind, type) else RuntimeError(result.name), purpose)
 
 
 class Connections:
@@ -110,17 +110,21 @@ class Connections:
         self._threads = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="pulsar-open")
         self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
-    def open(self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
-        """Return the object that `build` opens on the shared client. Errors of the library are raised
-        unmapped.
+    def open(self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
+        """Return the object that `build` opens on the shared client.
+
+        Raises DataPlaneTimeout at the deadline, after which an object that opens later is closed. Errors of
+        the library are raised unmapped.
         """
-        return self._bounded(act, deadline, lambda: build(self._shared_client()))
+        return self._bounded(purpose, deadline, lambda: build(self._shared_client()))
 
     def open_alone(
-        self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
+        self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
     ) -> tuple[pulsar.Client, Opened]:
-        """Return the object that `build` opens on a separate client, and that client. The caller closes both
-        with `close_aside`. Errors of the library are raised unmapped.
+        """Return the object that `build` opens on a separate client, and that client.
+
+        The caller closes both with `close_aside`. Raises DataPlaneTimeout at the deadline, after which
+        objects that open later are closed. Errors of the library are raised unmapped.
         """
 
         def connect() -> tuple[pulsar.Client, Opened]:
@@ -131,19 +135,22 @@ class Connections:
                 _close(client)
                 raise
 
-        return self._bounded(act, deadline, connect)
+        return self._bounded(purpose, deadline, connect)
 
     def close_aside(self, *opened: Closable) -> None:
-        """Close the objects in a background thread, one after the other."""
+        """Close the objects in a background thread, one after the other.
+
+        Does nothing after `close`, which closes the objects with their clients.
+        """
         with contextlib.suppress(RuntimeError):  # this object was closed, and the objects with it
             self._threads.submit(_close, *opened)
 
-    def run_aside(self, act: Callable[[], object]) -> None:
-        """Run `act` in a background thread, and ignore its errors. Does nothing after `close`."""
+    def run_aside(self, function: Callable[[], object]) -> None:
+        """Run `function` in a background thread, and ignore its errors. Does nothing after `close`."""
 
         def quietly() -> None:
             with contextlib.suppress(pulsar.PulsarException, CleaveError):
-                act()
+                function()
 
         with contextlib.suppress(RuntimeError):
             self._flushing.submit(quietly)
@@ -158,8 +165,9 @@ class Connections:
             _close(client)
 
     def end(self) -> None:
-        """End the library's threads, and open nothing more, because the process is ending. Works in any state
-        of this object.
+        """Close all clients, each in its own thread, and wait.
+
+        Open nothing more, because the process is ending. Works in any state of this object.
         """
         self._has_ended = True
         closing = [threading.Thread(target=_close, args=(client,)) for client in list(self._clients)]
@@ -168,9 +176,9 @@ class Connections:
         for thread in closing:
             thread.join()
 
-    def _bounded(self, act: str, deadline: Deadline, connect: Callable[[], Opened]) -> Opened:
+    def _bounded(self, purpose: str, deadline: Deadline, connect: Callable[[], Opened]) -> Opened:
         if self._has_ended:
-            raise DataPlaneUnavailable(f"{act}: this process is ending")
+            raise DataPlaneUnavailable(f"{purpose}: this process is ending")
         future = self._threads.submit(connect)
         try:
             return future.result(timeout=deadline.left_seconds)
@@ -179,7 +187,7 @@ class Connections:
             if not future.cancel():
                 future.add_done_callback(_close_late)
             raise DataPlaneTimeout(
-                f"{act}: {self._access.service_url} did not open it within {deadline.seconds:g} s"
+                f"{purpose}: {self._access.service_url} did not open it within {deadline.seconds:g} s"
             ) from None
 
     def _shared_client(self) -> pulsar.Client:

@@ -31,24 +31,28 @@ class BucketFilter:
         self._are_keys_bytes: bool | None = None
 
     def sort(self, run: Run) -> tuple[list[Run], list[Run]]:
-        """Return the runs of the bucket, and the other runs, in order. A run whose messages are all of one
-        kind is not divided.
+        """Return the runs of the bucket, and the other runs, in order.
+
+        A run whose messages are all of one kind is not divided. Call this for all runs of the reader in the
+        order of their arrival.
         """
-        self._begin(run)
+        self._read_marks(run)
         if self._marked is not None and _mark(run.messages[-1]) in (None, self._marked):
             return ([run], []) if belongs(self._bucket, self._marked) else ([], [run])
-        are_ours = [self._is_ours(message) for message in run.messages]
-        if all(are_ours):
+        are_own = [self._is_ours(message) for message in run.messages]
+        if all(are_own):
             return [run], []
-        ours: list[Run] = []
-        others: list[Run] = []
-        for single, is_ours in zip(run.singly(), are_ours, strict=True):
-            (ours if is_ours else others).append(single)
-        return ours, others
+        own_runs: list[Run] = []
+        foreign_runs: list[Run] = []
+        for message_run, is_own in zip(run.singly(), are_own, strict=True):
+            (own_runs if is_own else foreign_runs).append(message_run)
+        return own_runs, foreign_runs
 
-    def _begin(self, run: Run) -> None:
-        """Read the marks of an entry. The first message of an entry carries the mark for all. If a later
-        message has a mark, its producer marks each message.
+    def _read_marks(self, run: Run) -> None:
+        """Remember the marks of the run's entry.
+
+        The first message of an entry carries the mark for all. If a later message has a mark, its producer
+        marks each message.
         """
         first = run.messages[0]
         marked = _mark(first)
@@ -59,8 +63,9 @@ class BucketFilter:
             self._marked = marked
 
     def _is_ours(self, message: Any) -> bool:
-        """Return True if the message belongs to the bucket. Cleave's messages have a mark, or follow a
-        message that has one.
+        """Return True if the message belongs to the bucket: by its own mark, or the mark of its entry
+        (`_read_marks`); without a mark by its key, which may be base64 of bytes. True for a message without a
+        key.
         """
         marked = _mark(message)
         if marked is not None:

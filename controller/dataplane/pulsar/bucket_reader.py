@@ -6,7 +6,7 @@ The reader differs from a reader of a whole topic in four ways.
 - It acknowledges single messages, or a whole entry at once, because messages of other buckets lie in between.
 - Entries of different slots may arrive out of order if other programs produce too. The reader puts
   undelivered messages in their place, and ends if a message arrives too late.
-- A message of another bucket (`belonging`) is neither delivered nor acknowledged. The broker delivers it only
+- A message of another bucket (`bucket_filter`) is neither delivered nor acknowledged. The broker delivers it only
   to the reader of these slots, so the segment is not drained until a reader reads the whole segment, or the
   subscription is moved behind the message.
 - The broker cannot disconnect a single consumer, so a reader that closes makes sure that it is gone.
@@ -46,7 +46,7 @@ class BucketReader(PulsarReader):
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
-        self._belonging = BucketFilter(bucket)
+        self._filter = BucketFilter(bucket)
 
     def close(self) -> None:
         """Release the bucket. Returns when the broker's statistics no longer show this consumer, or when the
@@ -58,14 +58,15 @@ class BucketReader(PulsarReader):
             self._wait_until_gone(deadline)
 
     def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
-        ours, others = self._belonging.sort(run)
-        for run_of_another in others:
-            self._hold_back(run_of_another)
-        return ours
+        own_runs, foreign_runs = self._filter.sort(run)
+        for foreign_run in foreign_runs:
+            self._hold_back(foreign_run)
+        return own_runs
 
     def _put_in_place(self, run: Run) -> bool:
-        """Insert a run among those that are not delivered. Return False if it arrived too late, or is already
-        there.
+        """Insert a run among those that are not delivered, and mark its entry as acknowledged in parts.
+
+        Return False if it arrived too late, or is already there.
         """
         if run.first <= self._read or not self._arrived.insert(run):
             return False
@@ -73,6 +74,7 @@ class BucketReader(PulsarReader):
         return True
 
     def _hold_back(self, run: Run) -> None:
+        """Count the messages as misplaced. The first time, log a warning."""
         self._in_parts.add(run.entry)
         is_first = self.misplaced == 0
         self.misplaced += len(run)
@@ -89,22 +91,25 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Acknowledge the runs: an entry that is read to its end at once, other messages one by one."""
+        """Acknowledge the runs at the broker: an entry that is read to its end at once, other messages one by
+        one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as a
+        whole.
+        """
         last = settled[-1]
         following = self._following()
         is_at_end = following is not None and following[:2] != last.entry
         in_parts = self._in_parts
         if not is_at_end and not ends_its_entry(last.last_id):
             in_parts = in_parts | {last.entry}
-        whole: Entry | None = None
+        settled_entry: Entry | None = None
         for run in settled:
-            if run.entry == whole:
+            if run.entry == settled_entry:
                 continue
             if run.entry in in_parts or not run.is_batched:
                 for message in run.messages:
                     consumer.acknowledge(message.message_id())
             else:
-                whole = run.entry
+                settled_entry = run.entry
                 consumer.acknowledge(pulsar.MessageId(run.last_id.partition(), *run.entry, -1))
 
     def _following(self) -> Position | None:
@@ -114,6 +119,10 @@ class BucketReader(PulsarReader):
         return self._arrived.first if self._arrived else None
 
     def _wait_until_gone(self, deadline: Deadline) -> None:
+        """Wait until the statistics no longer show this consumer, or there is no subscription.
+
+        At the deadline, log a warning and return.
+        """
         pause = threading.Event()
         while True:
             try:

@@ -67,7 +67,7 @@ class Claim:
                 delay_seconds=HELD_DELAY_SECONDS,
             )
 
-    def taken(self, holder: Holder) -> CleaveError:
+    def eviction_error(self, holder: Holder) -> CleaveError:
         """Return the error for a reader of this process whose part goes to this claim."""
         if holder.owner == self.owner:
             return FencedOut(
@@ -80,7 +80,7 @@ class Claim:
             delay_seconds=0.0,
         )
 
-    def still_connected(self, holder: Holder) -> LostRace:
+    def still_connected_error(self, holder: Holder) -> LostRace:
         """Return the error for a broker that keeps the connection of an owner that counts as gone."""
         return LostRace(
             f"{self.backing_topic}: {holder.owner!r} at {holder.address} counts as gone, but the broker keeps its "
@@ -88,7 +88,7 @@ class Claim:
             delay_seconds=random.uniform(*DEAD_DELAY_SECONDS),  # noqa: S311 - no secret
         )
 
-    def outrun(self) -> LostRace:
+    def lost_error(self) -> LostRace:
         """Return the error for a cursor that another reader took between the check and the attempt."""
         return LostRace(
             f"{self.backing_topic}: another reader for {self._subject} was faster; try again",
@@ -103,9 +103,11 @@ def evict_holders(
     deadline: Deadline,
 ) -> Holder | None:
     """Disconnect the holders that are in the way of the claim and count as gone. Return a holder that only
-    the broker can disconnect.
+    the broker can disconnect; None if no holder is left.
 
-    Raises LostRace if a holder is alive. `reader_here` returns the reader of this process with a mark.
+    Readers of this process are evicted directly; `reader_here` returns the reader of this process with a
+    mark. Otherwise moving the cursor disconnects all consumers. Raises LostRace if a holder is alive or not a
+    reader of Cleave, FencedOut if it is the later owner, SegmentNotFound, SubscriptionNotFound.
     """
     topic, subscription = claim.backing_topic, claim.subscription
     attached = cursors.attachments(topic, subscription, deadline)
@@ -114,7 +116,7 @@ def evict_holders(
         claim.demand_gone(holder)
     if attached.is_shared:
         in_the_way = tuple(
-            holder for holder in in_the_way if not _gave_way(claim, holder, reader_here(holder.reader))
+            holder for holder in in_the_way if not _was_evicted(claim, holder, reader_here(holder.reader))
         )
     if not in_the_way:
         return None
@@ -122,13 +124,17 @@ def evict_holders(
         if claim.bucket is not None:
             return in_the_way[0]
         if not cursors.is_contiguous(topic, subscription, deadline):
-            raise claim.still_connected(in_the_way[0])
+            raise claim.still_connected_error(in_the_way[0])
     cursors.cut_off(topic, subscription, deadline)
     return None
 
 
-def _gave_way(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
+def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
+    """Evict the reader of this process.
+
+    Return False if the holder is not in this process (`reader` is None).
+    """
     if reader is None:
         return False
-    reader.give_way(claim.taken(holder))
+    reader.evict(claim.eviction_error(holder))
     return True

@@ -18,8 +18,8 @@ from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored import (
     StoredPart,
+    count_unread,
     messages_in,
-    messages_left,
     parts_of,
     place_before_instant,
     place_told,
@@ -133,70 +133,77 @@ class Cursors:
         batch acknowledged in part, and those acknowledged behind the first unacknowledged message.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
-        act = f"take over {subscription!r} on {backing_topic}"
+        purpose = f"take over {subscription!r} on {backing_topic}"
         self._move_behind(
-            backing_topic, subscription, place_told(cursor["markDeletePosition"]), act, deadline
+            backing_topic, subscription, place_told(cursor["markDeletePosition"]), purpose, deadline
         )
 
     def move_before(
         self, backing_topic: str, subscription: str, place: tuple[int, int], deadline: Deadline
     ) -> None:
-        """Have the subscription go on with the entry at the place. Disconnects all holders."""
-        act = f"move {subscription!r} on {backing_topic}"
-        self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), act, deadline)
+        """Move the subscription so that the entry at the place is the next. Disconnects all holders."""
+        purpose = f"move {subscription!r} on {backing_topic}"
+        self._move_behind(backing_topic, subscription, (place[0], place[1] - 1), purpose, deadline)
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
-        """Move the subscription to the first entry published at the instant or later. Disconnects all
-        holders.
+        """Move the subscription to the first entry published at the instant or later, and disconnect all
+        holders. Raises SegmentNotFound, SubscriptionNotFound.
 
         A terminated topic without entries is not moved, because it has no position to move to. A broker that
         has reloaded such a topic (seen with 4.2.4) fails at every instant in it and leaves the subscription
-        fenced, so that it can never be moved again.
+        fenced, so that it can never be moved again. If the broker cannot locate the instant, this method
+        locates it.
         """
         if self._is_closed_and_empty(backing_topic, deadline):
             return
-        act = f"seek {subscription!r} on {backing_topic}"
+        purpose = f"seek {subscription!r} on {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
-        answer = self._admin.ask(Ask("POST", path, act, accept=FAILED), deadline)
+        answer = self._admin.ask(Ask("POST", path, purpose, accept=FAILED), deadline)
         if answer.status in FAILED:  # the broker may be unable to locate the instant
             place = self.place_before(backing_topic, instant_ms, deadline)
-            self._move_behind(backing_topic, subscription, place, act, deadline)
+            self._move_behind(backing_topic, subscription, place, purpose, deadline)
 
-    def write_down_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Have the broker store the cursor of a subscription that has acknowledged all of a terminated topic; False, and nothing, for any
-        other. Disconnects all holders. Raises SegmentNotFound, SubscriptionNotFound.
+    def persist_end(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
+        """Make the broker store the cursor of a subscription that has acknowledged all of a terminated topic,
+        and disconnect all holders. Return False, and change nothing, for any other subscription.
 
-        A cursor that is moved is stored at once, and an acknowledgement up to a minute later.
+        A cursor that is moved is stored at once, and an acknowledgement up to a minute later. Also False if
+        messages were delivered again by the move. A topic without entries needs no move. Raises
+        SegmentNotFound, SubscriptionNotFound.
         """
-        if self.left(backing_topic, subscription, deadline) != 0:
+        if self.unread_entries(backing_topic, subscription, deadline) != 0:
             return False
         if self._is_closed_and_empty(backing_topic, deadline):
             return True
         self.cut_off(backing_topic, subscription, deadline)
-        return self.left(backing_topic, subscription, deadline) == 0
+        return self.unread_entries(backing_topic, subscription, deadline) == 0
 
     def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
         return is_closed_and_empty(self.internal(backing_topic, deadline))
 
     def _move_behind(
-        self, backing_topic: str, subscription: str, place: tuple[int, int], act: str, deadline: Deadline
+        self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline
     ) -> None:
+        """Move the subscription to the entry after the place, which disconnects all holders."""
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
         following = {"ledgerId": place[0], "entryId": place[1] + 1, "partitionIndex": -1, "batchIndex": -1}
-        self._admin.ask(Ask("POST", path, act, body=following), deadline)
+        self._admin.ask(Ask("POST", path, purpose, body=following), deadline)
 
     def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Return True if the topic is terminated and the subscription has acknowledged all of it."""
-        return self.left(backing_topic, subscription, deadline) == 0
+        """Return True if the topic is terminated and the subscription has acknowledged all of it.
 
-    def left(
+        Raises SegmentNotFound, SubscriptionNotFound.
+        """
+        return self.unread_entries(backing_topic, subscription, deadline) == 0
+
+    def unread_entries(
         self, backing_topic: str, subscription: str, deadline: Deadline, *, is_terminated: bool = False
     ) -> int | None:
         """Return the number of entries of a terminated topic that the subscription has not acknowledged; None
         while more may be appended.
 
-        With `is_terminated` the topic is known to be terminated. Raises SegmentNotFound,
-        SubscriptionNotFound.
+        With `is_terminated` the topic is known to be terminated, which saves a request. Raises
+        SegmentNotFound, SubscriptionNotFound.
         """
         if not is_terminated:
             internal = self.internal(backing_topic, deadline)
@@ -206,13 +213,14 @@ class Cursors:
         statistics = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
         return int(statistics["msgBacklog"])
 
-    def messages_left(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
-        """Return the number of unacknowledged messages in `entries` entries, if the broker cannot count them
-        itself (`stored`). Raises SegmentNotFound, SubscriptionNotFound.
+    def unread_messages(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
+        """Return the number of unacknowledged messages in `entries` entries, which is an estimate above
+        `MOST_COUNTED` entries. For a broker that cannot count them itself (`stored`). Raises SegmentNotFound,
+        SubscriptionNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
-        return messages_left(self._admin, backing_topic, cursor, entries, internal, deadline)
+        return count_unread(self._admin, backing_topic, cursor, entries, internal, deadline)
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Return True if the topic is terminated, so that nothing can be appended."""
@@ -228,8 +236,8 @@ class Cursors:
         """
         if not self.is_terminated(backing_topic, deadline):
             return False
-        act = f"reload {backing_topic}"
-        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act, accept=_GONE), deadline)
+        purpose = f"reload {backing_topic}"
+        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", purpose, accept=_GONE), deadline)
         return True
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
@@ -239,8 +247,9 @@ class Cursors:
         return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Return True if the topic is terminated and `read` (empty: nothing) is its last message. Raises
-        SegmentNotFound.
+        """Return True if the topic is terminated and `read` (empty: nothing) is its last message, or the
+        topic is empty. Reads the last entry only if `read` is in it. Raises SegmentNotFound, DataGone if that
+        entry was deleted.
         """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
@@ -275,13 +284,13 @@ class Cursors:
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
         """Return (ledger, entry) before the first stored entry published at or after the instant; if it is
-        None, those of the last entry.
+        None, those of the last entry. The entry is -1 before a ledger's first entry. Raises SegmentNotFound.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
         path = f"{topic_path(backing_topic)}/messageid/{max(0, instant_ms)}"
-        act = f"locate an instant in {backing_topic}"
-        answer = self._admin.ask(Ask("GET", path, act, accept=_GONE), deadline)
+        purpose = f"locate an instant in {backing_topic}"
+        answer = self._admin.ask(Ask("GET", path, purpose, accept=_GONE), deadline)
         if answer.status not in _GONE:
             ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
             if ledger >= 0:
@@ -323,14 +332,16 @@ class Cursors:
         return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
-        act = f"check {backing_topic}"
+        purpose = f"check {backing_topic}"
         answer = self._admin.ask(
-            Ask("GET", f"{topic_path(backing_topic)}/{what}", act, accept=_GONE), deadline
+            Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=_GONE), deadline
         )
         if answer.status in _GONE:
             raise _missing(backing_topic)
         if not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(f"{act}: the broker's response lacks the requested data; try again")
+            raise DataPlaneUnavailable(
+                f"{purpose}: the broker's response lacks the requested data; try again"
+            )
         return answer.document
 
 
@@ -354,7 +365,7 @@ def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:
         _slots(consumer) if is_shared else (FULL_RANGE,),
         int(consumer.get("unackedMessages", 0)),
         int(consumer.get("availablePermits", 1)),
-        ownership_told(marks.get(OWNERSHIP)),
+        parse_ownership(marks.get(OWNERSHIP)),
     )
 
 
@@ -363,7 +374,7 @@ def ownership_text(ownership: Ownership) -> str:
     return f"{ownership.origin}.{ownership.generation}"
 
 
-def ownership_told(written: str | None) -> Ownership | None:
+def parse_ownership(written: str | None) -> Ownership | None:
     """Return the ownership that `ownership_text` wrote. None for any other text, because any program may set
     the property.
     """

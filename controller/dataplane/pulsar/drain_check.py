@@ -1,9 +1,9 @@
-"""Asks a broker if all messages of a terminated topic are acknowledged, but no more often than that can have
-changed.
+"""Queries a broker if all messages of a terminated topic are acknowledged, but no more often than the answer
+can have changed.
 
 A reader of a sealed segment that has no messages at the moment cannot distinguish that from the end. If only
-few messages arrive at a time, this happens after nearly each of them. Asking each time, or waiting until the
-reader's acknowledgements have arrived, would take longer than all the reading.
+few messages arrive at a time, this happens after nearly each of them. Querying each time, or waiting until
+the reader's acknowledgements have arrived, would take longer than all the reading.
 """
 
 from __future__ import annotations
@@ -27,47 +27,51 @@ class DrainCheck:
 
     def __init__(self, cursors: Cursors, backing_topic: str, subscription: str) -> None:
         self._cursors, self._backing_topic, self._subscription = cursors, backing_topic, subscription
-        self._on_their_way: deque[tuple[float, int]] = deque()
-        self._left = self._since = 0
+        self._unconfirmed: deque[tuple[float, int]] = deque()
+        self._unread = self._acknowledged_since = 0
         """Number of entries left at the last query, and of messages acknowledged here since."""
-        self._ask_at = 0.0
-        self._is_put_off = self._is_terminated = False
+        self._query_at = 0.0
+        self._is_postponed = self._is_terminated = False
 
-    def acknowledged(self, messages: int) -> None:
+    def note_acknowledged(self, messages: int) -> None:
         """Record that `messages` messages were acknowledged a moment ago."""
-        self._since += messages
-        self._on_their_way.append((time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS, messages))
+        self._acknowledged_since += messages
+        self._unconfirmed.append((time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS, messages))
 
     @property
     def is_due(self) -> bool:
-        """True once if a postponed query is worthwhile."""
-        is_due = self._is_put_off and time.monotonic() >= self._ask_at
+        """True if a postponed query is worthwhile.
+
+        True only once: reading the property ends the postponement.
+        """
+        is_due = self._is_postponed and time.monotonic() >= self._query_at
         if is_due:
-            self._is_put_off = False
+            self._is_postponed = False
         return is_due
 
     def is_drained(self, deadline: Deadline, *, is_idle: Callable[[], bool]) -> bool:
         """Return True if the topic is terminated and acknowledged to its end.
 
-        `is_idle` returns True if this reader has no messages. Then the call waits for this reader's
-        acknowledgements, if only they may be missing. The result False may be slightly outdated; `is_due`
-        shows when to ask again. Raises as `Cursors.left`.
+        Within `ASK_AGAIN_SECONDS` of a query, returns False without another query unless enough was
+        acknowledged meanwhile; `is_due` shows when to call again. `is_idle` returns True if this reader has
+        no messages. Then the call waits for this reader's acknowledgements, if only they may be missing.
+        Raises the errors of `Cursors.unread_entries`.
         """
-        if time.monotonic() < self._ask_at and self._since < self._left:
-            self._is_put_off = True
+        if time.monotonic() < self._query_at and self._acknowledged_since < self._unread:
+            self._is_postponed = True
             return False
-        self._is_put_off = False
+        self._is_postponed = False
         pause = threading.Event()
         while True:
-            self._since = 0
-            left = self._cursors.left(
+            self._acknowledged_since = 0
+            unread = self._cursors.unread_entries(
                 self._backing_topic, self._subscription, deadline, is_terminated=self._is_terminated
             )
-            if left == 0:
+            if unread == 0:
                 return True
-            self._is_terminated = self._is_terminated or left is not None
-            if left is None or not is_idle() or left > self._unconfirmed_messages():
-                self._left, self._ask_at = left or 0, time.monotonic() + ASK_AGAIN_SECONDS
+            self._is_terminated = self._is_terminated or unread is not None
+            if unread is None or not is_idle() or unread > self._unconfirmed_messages():
+                self._unread, self._query_at = unread or 0, time.monotonic() + ASK_AGAIN_SECONDS
                 return False
             pause.wait(_POLL_SECONDS)
 
@@ -76,6 +80,6 @@ class DrainCheck:
         number of entries.
         """
         now = time.monotonic()
-        while self._on_their_way and self._on_their_way[0][0] <= now:
-            self._on_their_way.popleft()
-        return sum(messages for _, messages in self._on_their_way)
+        while self._unconfirmed and self._unconfirmed[0][0] <= now:
+            self._unconfirmed.popleft()
+        return sum(messages for _, messages in self._unconfirmed)

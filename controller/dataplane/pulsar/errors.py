@@ -99,11 +99,12 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
 )
 
 
-def refusal(act: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
-    """Return the error for a response with that status. `retry_after` is the text of the header: seconds or a
-    date.
+def refusal(purpose: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
+    """Return the error for a response with that status and reason, by the first row of the table that
+    matches; DataPlaneUnavailable for an unexpected status. `retry_after` is the text of the header, seconds
+    or a date, which sets the delay of a DataPlaneUnavailable up to `LONGEST_DELAY_SECONDS`.
     """
-    text = f"{act}: answered {status} ({reason[:300] or 'no reason given'})"
+    text = f"{purpose}: answered {status} ({reason[:300] or 'no reason given'})"
     for statuses, words, build in _TABLE:
         if status in statuses and re.search(words, reason, re.IGNORECASE):
             error = build(text)
@@ -116,10 +117,10 @@ def refusal(act: str, status: int, reason: str, *, retry_after: str | None = Non
     return error
 
 
-def half_answer(act: str, status: int, what: str) -> DataPlaneUnavailable:
+def half_answer(purpose: str, status: int, what: str) -> DataPlaneUnavailable:
     """Return the error for a response that is incomplete, or that no broker sends."""
     return DataPlaneUnavailable(
-        f"{act}: answer {status} cannot be used ({what}); is CLEAVE_PULSAR_ADMIN_URL a broker's web address?"
+        f"{purpose}: answer {status} cannot be used ({what}); is CLEAVE_PULSAR_ADMIN_URL a broker's web address?"
     )
 
 
@@ -129,55 +130,61 @@ class UnknownAddress(DataPlaneUnavailable):
     """
 
 
-def unknown_address(act: str, status: int, what: str) -> UnknownAddress:
+def unknown_address(purpose: str, status: int, what: str) -> UnknownAddress:
     """Return the error for a 404 without a reason. The caller determines which of the two causes applies."""
-    return UnknownAddress(str(half_answer(act, status, what)))
+    return UnknownAddress(str(half_answer(purpose, status, what)))
 
 
-def late(act: str, seconds: float) -> DataPlaneTimeout:
+def late(purpose: str, seconds: float) -> DataPlaneTimeout:
     """Return the error for a response that was not complete in time."""
-    return DataPlaneTimeout(f"{act}: no answer within {seconds:g} s; check the state before repeating")
+    return DataPlaneTimeout(f"{purpose}: no answer within {seconds:g} s; check the state before repeating")
 
 
-def network_failure(error: requests.RequestException, act: str, address: str, seconds: float) -> CleaveError:
-    """Return the error for a call without a usable response."""
+def network_failure(
+    error: requests.RequestException, purpose: str, address: str, seconds: float
+) -> CleaveError:
+    """Return the error for a call without a usable response:
+
+    DataPlaneTimeout, Terminal for an invalid certificate, DataPlaneUnavailable for a connection that was
+    refused or broke, InvalidInput for a request that cannot be sent. `seconds` is the time limit of the call.
+    """
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args
     ):
-        return late(act, seconds)
+        return late(purpose, seconds)
     cause = _root_cause(error)
     if isinstance(error, requests.exceptions.SSLError):
         return Terminal(
-            f"{act}: {address} has no valid certificate ({cause}); check CLEAVE_PULSAR_CA_FILE, the certificate's names "
+            f"{purpose}: {address} has no valid certificate ({cause}); check CLEAVE_PULSAR_CA_FILE, the certificate's names "
             "and CLEAVE_PULSAR_VERIFY_HOSTNAME"
         )
     if isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError):
         return DataPlaneUnavailable(
-            f"{act}: {address} stopped in the middle of its response ({cause}); check the state before repeating"
+            f"{purpose}: {address} stopped in the middle of its response ({cause}); check the state before repeating"
         )
     if isinstance(error, requests.ConnectionError):
-        return DataPlaneUnavailable(f"{act}: {address} is out of reach ({cause})")
-    return InvalidInput(f"{act}: {address} cannot be called ({cause}); correct CLEAVE_PULSAR_ADMIN_URL")
+        return DataPlaneUnavailable(f"{purpose}: {address} is out of reach ({cause})")
+    return InvalidInput(f"{purpose}: {address} cannot be called ({cause}); correct CLEAVE_PULSAR_ADMIN_URL")
 
 
 def _root_cause(error: BaseException) -> str:
     """Return the innermost cause in a few words. `requests` nests errors three levels deep and repeats
     addresses.
     """
-    seen: BaseException = error
+    cause: BaseException = error
     while True:
-        inner = getattr(seen, "reason", None) or next(
-            (argument for argument in seen.args if isinstance(argument, BaseException)), None
+        inner = getattr(cause, "reason", None) or next(
+            (argument for argument in cause.args if isinstance(argument, BaseException)), None
         )
-        if not isinstance(inner, BaseException) or inner is seen:
+        if not isinstance(inner, BaseException) or inner is cause:
             break
-        seen = inner
+        cause = inner
     text = (
-        str(seen).rpartition(": ")[2]
-        if isinstance(seen, urllib3.exceptions.NewConnectionError)
-        else str(seen)
+        str(cause).rpartition(": ")[2]
+        if isinstance(cause, urllib3.exceptions.NewConnectionError)
+        else str(cause)
     )
-    return text.strip("()' ") or type(seen).__name__
+    return text.strip("()' ") or type(cause).__name__
 
 
 def _retry_after_seconds(text: str | None) -> float | None:

@@ -23,15 +23,18 @@ _MANY = 10_000
 
 
 def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
-    """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default). Raises
-    TopicNotFound, InvalidInput.
+    """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default), with two
+    requests per partition.
+
+    Raises TopicNotFound, and InvalidInput for a topic that is not persistent, is a single partition, or has
+    too many partitions.
     """
     name, deadline = full_name(name), admin.deadline()
     count = _demand_adoptable(admin, name, deadline)
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
-    looking = [topic_requests.internal_stats(log) for log in logs]
+    internal_requests = [topic_requests.internal_stats(log) for log in logs]
     answers = admin.demand_all(
-        [*(topic_requests.stats(log, f"check {log}") for log in logs), *looking], deadline
+        [*(topic_requests.stats(log, f"check {log}") for log in logs), *internal_requests], deadline
     )
     stats, internal = answers[: len(logs)], answers[len(logs) :]
     missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in topic_requests.GONE]
@@ -48,7 +51,7 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
         missing=tuple(missing),
         terminated=tuple(
             log
-            for log, ask, answer in zip(logs, looking, internal, strict=True)
+            for log, ask, answer in zip(logs, internal_requests, internal, strict=True)
             if topic_requests.state(ask, answer) is LogState.TERMINATED
         ),
         producers=_clients(statistics, _producers),
@@ -62,15 +65,19 @@ def describe_topic(admin: AdminCalls, name: str) -> TopicDescription:
 
 
 def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of partitions, 0 without any. Raises InvalidInput for a topic that Cleave does not adopt."""
+    """Return the number of partitions, 0 without any.
+
+    Raises InvalidInput for a topic that is not persistent, is a partition of another topic, or has more than
+    `_MANY` partitions.
+    """
     if not name.startswith("persistent://"):
         raise InvalidInput(
             f"{name} is not persistent: its messages are lost with its broker; create a persistent topic"
         )
-    whole, _, number = name.rpartition("-partition-")
-    if whole and number.isdecimal() and _partitions(admin, whole, deadline) > int(number):
+    parent_topic, _, number = name.rpartition("-partition-")
+    if parent_topic and number.isdecimal() and _partitions(admin, parent_topic, deadline) > int(number):
         raise InvalidInput(
-            f"{name} is a partition of {whole}, whose producers would then be refused; adopt {whole} with all its partitions"
+            f"{name} is a partition of {parent_topic}, whose producers would then be refused; adopt {parent_topic} with all its partitions"
         )
     count = _partitions(admin, name, deadline)
     if count > _MANY:

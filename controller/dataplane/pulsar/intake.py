@@ -39,8 +39,10 @@ class Intake:
         self._is_returned = threading.Event()
 
     def take(self, limit: int) -> list[Any]:
-        """Return at most `limit` messages in the order of their arrival, as objects of the library. If there
-        are fewer, `on_arrival` is called for the next message.
+        """Return at most `limit` messages in the order of their arrival, as objects of the library.
+
+        If there are fewer, `on_arrival` is called for the next message. Empty, without a call of the library,
+        while that message is awaited.
         """
         if self._is_awaited:
             return []
@@ -61,7 +63,8 @@ class Intake:
         self._receive_async(self._arrived)
 
     def close(self) -> None:
-        """Wait for the pending call, between the closing of the consumer or reader and that of its client.
+        """Wait up to `_RETURNED_WITHIN_SECONDS` for the pending call, between the closing of the consumer or
+        reader and that of its client. Take no more messages afterwards.
 
         The library returns the call that waits for a message in a separate thread. If the client is closed
         before that, on a busy machine, it keeps the thread and six descriptors forever (library 3.13). They

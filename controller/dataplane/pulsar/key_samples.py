@@ -41,7 +41,7 @@ last of its entry.
 _NOWHERE = (-1, -1)
 
 
-class _Stretch(NamedTuple):
+class _Range(NamedTuple):
     """The range to read: from the entry at `first` to the entry at `last`, keeping at most `most`
     messages.
     """
@@ -62,11 +62,13 @@ class KeySamples:
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
         """Return the sample, as `SamplesKeys.sample_keys` defines. Consists of the messages that arrived
-        before the time limit.
+        before the time limit. Empty if the topic has no entries.
+
+        Opens a reader on a separate client, and closes both in a background thread.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
-        stretch = self._stretch(topic, most, deadline)
-        if stretch is None:
+        read_range = self._range_to_read(topic, most, deadline)
+        if read_range is None:
             return KeySample((), 0)
         try:
             # A separate client is used, because the library closes the connection if the topic is terminated
@@ -74,12 +76,12 @@ class KeySamples:
             client, reader = self._connections.open_alone(
                 f"sample keys of {topic}",
                 deadline,
-                lambda client: _open(client, topic, stretch, self._connections.decrypting),
+                lambda client: _open(client, topic, read_range, self._connections.decrypting),
             )
         except pulsar.PulsarException as error:
             raise mapped(error, f"sample keys of {topic}") from error
         try:
-            return _read(reader, stretch, deadline)
+            return _read(reader, read_range, deadline)
         finally:
             self._connections.close_aside(reader, client)
 
@@ -87,8 +89,12 @@ class KeySamples:
         """Close the connections."""
         self._connections.close()
 
-    def _stretch(self, topic: str, most: int, deadline: Deadline) -> _Stretch | None:
-        """Return the range to read, None if there is nothing to read."""
+    def _range_to_read(self, topic: str, most: int, deadline: Deadline) -> _Range | None:
+        """Return the range of the last entries that hold about `most` messages, or fewer if the messages
+        would exceed `SAMPLE_BYTES`; None if there are no entries. The topic's counters give the mean sizes.
+
+        Raises SegmentTerminated, SegmentNotFound.
+        """
         internal = self._ask(topic_requests.internal_stats(topic), topic, deadline)
         if internal.get("state") == "Terminated":
             raise SegmentTerminated(f"{topic} is terminated; sample its successors")
@@ -98,50 +104,56 @@ class KeySamples:
         per_message = max(1.0, int(stats.get("bytesInCounter") or 0) / max(1, messages))
         most = max(1, min(most, int(SAMPLE_BYTES / per_message)))
         places = list(islice(places_backwards(internal, _NOWHERE), max(1, round(most / per_entry))))
-        return _Stretch(places[-1], places[0], most) if places else None
+        return _Range(places[-1], places[0], most) if places else None
 
     def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Return the document of the response.
+
+        Raises SegmentNotFound, and DataPlaneUnavailable for a document that is no object.
+        """
         answer = self._admin.ask(ask, deadline)
         if answer.status in topic_requests.GONE:
             raise SegmentNotFound(
                 f"no topic {topic}; it was deleted or never created: look up the layout again"
             )
         if not isinstance(answer.document, Mapping):
-            raise topic_requests.unreadable(ask.act, answer.document)
+            raise topic_requests.unreadable(ask.purpose, answer.document)
         return answer.document
 
 
 def _open(
-    client: pulsar.Client, topic: str, stretch: _Stretch, decrypting: Mapping[str, Any]
+    client: pulsar.Client, topic: str, read_range: _Range, decrypting: Mapping[str, Any]
 ) -> pulsar.Reader:
     return client.create_reader(
         topic,
-        pulsar.MessageId(-1, *stretch.first, -1),
+        pulsar.MessageId(-1, *read_range.first, -1),
         start_message_id_inclusive=True,
-        receiver_queue_size=min(1_000, stretch.most),
+        receiver_queue_size=min(1_000, read_range.most),
         **decrypting,
     )
 
 
-def _read(reader: pulsar.Reader, stretch: _Stretch, deadline: Deadline) -> KeySample:
-    """Read up to the last message of the range, but no longer than the time limit and no more than
-    `READ_AT_MOST` allows.
+def _read(reader: pulsar.Reader, read_range: _Range, deadline: Deadline) -> KeySample:
+    """Return the keys of the last `read_range.most` messages up to the end of the range.
+
+    Stops at the deadline, after `READ_AT_MOST` times that number of messages, or after `IDLE_SECONDS` without
+    a message. Entries of barriers do not count.
     """
-    keys: deque[bytes | None] = deque(maxlen=stretch.most)
-    patience_seconds = deadline.left_seconds
+    keys: deque[bytes | None] = deque(maxlen=read_range.most)
+    longest_wait_seconds = deadline.left_seconds
     with contextlib.suppress(pulsar.Timeout):
-        for _ in range(READ_AT_MOST * stretch.most):
-            wait_seconds = min(patience_seconds, deadline.left_seconds)
+        for _ in range(READ_AT_MOST * read_range.most):
+            wait_seconds = min(longest_wait_seconds, deadline.left_seconds)
             message = reader.read_next(timeout_millis=max(1, int(wait_seconds * 1000)))
             message_id = message.message_id()
             place = position_of(message_id)[:2]
-            if place > stretch.last:
+            if place > read_range.last:
                 break
             if not is_barrier(message):
                 keys.append(key_of(message, message.properties()))
-            if place == stretch.last and (message_id.batch_index() < 0 or ends_its_entry(message_id)):
+            if place == read_range.last and (message_id.batch_index() < 0 or ends_its_entry(message_id)):
                 break
-            patience_seconds = IDLE_SECONDS
+            longest_wait_seconds = IDLE_SECONDS
     hashes = tuple(
         key_hash(key).segment_hash for key in keys if key is not None and len(key) <= LONGEST_KEY_BYTES
     )

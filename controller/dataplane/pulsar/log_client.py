@@ -64,7 +64,7 @@ RELOAD_SECONDS = 60.0
 PARALLEL_CLOSES = 32
 END_SECONDS = 1.0
 """Longest wait for work in progress when the process ends."""
-RING_SECONDS = 1.0
+NOTIFY_SECONDS = 1.0
 """Interval at which every reader's owner is notified, because no message reports the termination of a
 topic.
 """
@@ -119,7 +119,10 @@ class PulsarLogClient(OneProcess):
         bucket: HashRange | None = None,
     ) -> int:
         """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. The module
-        describes repeated batches.
+        describes repeated batches. An empty batch does nothing.
+
+        Raises InvalidInput also for more than `MAX_BATCH_MESSAGES` messages, or a message above
+        `MAX_MESSAGE_BYTES`.
         """
         if not messages:
             return 0
@@ -135,14 +138,20 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> Callable[[], int] | None:
-        """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines."""
+        """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines.
+
+        None for an empty batch.
+        """
         if not messages:
             return None
         sender = self._sender_for(backing_topic, messages, producer, bucket)
         return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines."""
+        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines.
+
+        Errors are ignored.
+        """
         sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
         self._connections.run_aside(lambda: sender.open(deadline))
 
@@ -179,9 +188,9 @@ class PulsarLogClient(OneProcess):
                 return self._subscribe(claim, on_arrival, deadline)
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
                 if holder is not None:
-                    raise claim.still_connected(holder) from None
+                    raise claim.still_connected_error(holder) from None
                 if not deadline.left_seconds:
-                    raise claim.outrun() from None
+                    raise claim.lost_error() from None
             except pulsar.PulsarException as error:
                 cause = mapped(error, f"read {topic} for {subscription!r}")
                 if not isinstance(cause, DataPlaneTimeout):
@@ -237,7 +246,11 @@ class PulsarLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> PulsarQueueReader:
-        """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines."""
+        """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines.
+        Raises LostRace while a consumer reads the subscription in order.
+
+        At the end of a drained topic the reader does not connect, for the reason that `open_reader` gives.
+        """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarQueueReader(
             self._cursors,
@@ -279,7 +292,7 @@ class PulsarLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and the connections."""
+        """Close the readers and producers, after their work in progress, and the connections."""
         self._ended.set()
         with self._lock:
             readers = [*self._readers, *self._others]
@@ -296,7 +309,7 @@ class PulsarLogClient(OneProcess):
 
     def end(self) -> None:
         """End all threads of the library that would call Python, because the process is ending and the client
-        was not closed.
+        was not closed. Waits for each append in progress for at most `END_SECONDS`. Readers are not closed.
         """
         self._ended.set()
         if self._watch is not None:
@@ -312,7 +325,11 @@ class PulsarLogClient(OneProcess):
         producer: str,
         bucket: HashRange | None,
     ) -> BatchSender:
-        """Return the sender of the batch. Raises InvalidInput for a batch that no broker accepts."""
+        """Return the sender of the batch.
+
+        Raises InvalidInput for an empty producer name, too many or too long messages, or a bucket hash
+        outside the ring.
+        """
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
         longest = max(
@@ -331,7 +348,11 @@ class PulsarLogClient(OneProcess):
         return self._sender(full_name(backing_topic), producer, bucket)
 
     def _sender(self, backing_topic: str, producer: str, bucket: HashRange | None) -> BatchSender:
-        dropped = None
+        """Return the sender of this topic, producer and bucket; create it if there is none.
+
+        Above `MAX_SENDERS`, close the sender that was used longest ago.
+        """
+        oldest = None
         key = (backing_topic, producer, bucket)
         with self._lock:
             sender = self._senders.get(key)
@@ -340,11 +361,11 @@ class PulsarLogClient(OneProcess):
                 sender = BatchSender(self._connections, end, backing_topic, producer, bucket)
                 self._senders[key] = sender
                 if len(self._senders) > MAX_SENDERS:
-                    dropped = self._senders.popitem(last=False)[1]
+                    oldest = self._senders.popitem(last=False)[1]
             else:
                 self._senders.move_to_end(key)
-        if dropped is not None:
-            dropped.close()
+        if oldest is not None:
+            oldest.close()
         return sender
 
     def _subscribe(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader:
@@ -370,8 +391,10 @@ class PulsarLogClient(OneProcess):
     def _opened_alone(
         self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
     ) -> tuple[pulsar.Client, Any]:
-        """Return the object that `build` opens on a separate client. ConsumerBusy and ConsumerAssignError are
-        raised unmapped, other errors mapped.
+        """Return the object that `build` opens on a separate client.
+
+        ConsumerBusy and ConsumerAssignError are raised unmapped, other errors mapped. After a time-out, a
+        terminated topic is reloaded (`_reload`).
         """
         try:
             return self._connections.open_alone(f"read {topic}", deadline, build)
@@ -384,11 +407,13 @@ class PulsarLogClient(OneProcess):
             raise
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
-        """Return the error for a broker that did not respond in time. The broker may be checking the
-        connection of another consumer.
+        """Return the error for a broker that did not respond in time.
+
+        If a holder is known, the broker may be checking its connection; otherwise reload a terminated topic
+        (`_reload`).
         """
         if holder is not None:
-            return claim.still_connected(holder)
+            return claim.still_connected_error(holder)
         self._reload(claim.backing_topic)
         return error
 
@@ -400,7 +425,8 @@ class PulsarLogClient(OneProcess):
 
     def _reload(self, backing_topic: str) -> None:
         """Reload a terminated topic to which no consumer can subscribe, at most once in `RELOAD_SECONDS`, so
-        that the next attempt succeeds.
+        that the next attempt succeeds. Does nothing if the topic is not terminated. Errors are logged, not
+        raised.
         """
         now = time.monotonic()
         with self._lock:
@@ -441,7 +467,10 @@ class PulsarLogClient(OneProcess):
             return next((reader for reader in self._readers if reader.mark == mark), None)
 
     def _keep(self, reader: PulsarReader) -> PulsarReader:
-        """Add the reader to those that are checked, and return it."""
+        """Add the reader to those that are checked, and return it.
+
+        Raises DataPlaneUnavailable if the client was closed.
+        """
         with self._lock:
             self._readers.add(reader)
         self._demand_open(reader)
@@ -449,7 +478,7 @@ class PulsarLogClient(OneProcess):
         return reader
 
     def _check_regularly(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
-        """Add the reader to those that are checked."""
+        """Add the reader to those that are checked. Raises DataPlaneUnavailable if the client was closed."""
         with self._lock:
             self._others.add(reader)
         self._demand_open(reader)
@@ -477,27 +506,31 @@ class PulsarLogClient(OneProcess):
                 self._others.discard(reader)
 
     def _check_readers(self) -> None:
-        """Detect broken connections, and notify the owners of readers periodically."""
-        ring_at = time.monotonic() + RING_SECONDS
+        """Check the connections of all readers every `LOOK_SECONDS`, and notify their owners every
+        `NOTIFY_SECONDS`, until the client ends.
+        """
+        notify_at = time.monotonic() + NOTIFY_SECONDS
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
                 readers = [*self._readers, *self._others]
-            is_time = time.monotonic() >= ring_at
-            if is_time:
-                ring_at = time.monotonic() + RING_SECONDS
+            notifies = time.monotonic() >= notify_at
+            if notifies:
+                notify_at = time.monotonic() + NOTIFY_SECONDS
             for reader in readers:
-                self._check(reader, rings=is_time)
+                self._check(reader, notifies=notifies)
 
-    def _check(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, rings: bool) -> None:
+    def _check(
+        self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, notifies: bool
+    ) -> None:
         """Check one reader. An unexpected error does not keep other readers from their check. It is logged
         with the notifications only, not at each check.
         """
         try:
-            reader.look()
-            if rings:
-                reader.ring()
+            reader.check_connection()
+            if notifies:
+                reader.notify_owner()
         except Exception:  # the thread would end, and broken connections would not be detected
-            if rings:
+            if notifies:
                 log.exception("cannot check a reader")
 
 

@@ -40,7 +40,8 @@ class EntryMarks(NamedTuple):
 
 
 def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | None) -> Any:
-    """Return the message as the library sends it, with its entry's marks. An empty key counts as no key.
+    """Return the message as the library sends it, with the marks of its entry (None: without). An empty key
+    counts as no key.
 
     The message is built with functions below the library's Python classes, whose argument checks take longer
     than everything else.
@@ -62,7 +63,10 @@ def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | Non
 
 
 def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
-    """Set the key as text that every client accepts."""
+    """Set the key as text that every client accepts: base64 for bytes that are not UTF-8 or contain NUL.
+
+    A property records the coding, and a key that was given as bytes.
+    """
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -56,7 +56,10 @@ def topic_path(backing_topic: str) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    """Return `t/n`, checked. Pulsar's rule for names leaves nothing to encode."""
+    """Return `t/n`, checked.
+
+    Pulsar's rule for names leaves nothing to encode. Raises InvalidInput for an invalid name.
+    """
     tenant, slash, name = namespace.partition("/")
     if not slash:
         raise InvalidInput(f"{namespace!r} is not a namespace; write tenant/namespace")
@@ -66,8 +69,10 @@ def namespace_path(namespace: str) -> str:
 
 
 def subscription_path(subscription: str) -> str:
-    """Return a subscription's part of a path. It is encoded twice, because the broker decodes it twice
-    (`100%` encoded once causes an error 500).
+    """Return a subscription's part of a path.
+
+    It is encoded twice, because the broker decodes it twice (`100%` encoded once causes an error 500). Raises
+    InvalidInput for an empty or too long name, or one with control characters.
     """
     _check("subscription", subscription, subscription)
     if len(subscription.encode()) > MAX_NAME_BYTES // 2:
@@ -85,7 +90,10 @@ def cursor_name(subscription: str) -> str:
 
 
 def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each topic the names, sorted, that `segment_topic` returns for segments of the topic."""
+    """Return for each topic the names, sorted, that `segment_topic` returns for segments of the topic.
+
+    Other names are ignored. Raises InvalidInput for an invalid topic.
+    """
     names: dict[str, list[str]] = {topic: [] for topic in topics}
     topic_of = {segment_topic(topic, ""): topic for topic in names}
     for name in sorted(backing_topics):
@@ -105,21 +113,25 @@ def _split(name: str) -> re.Match[str]:
     return match
 
 
-def _check_entity(kind: str, text: str, whole: str) -> None:
+def _check_entity(kind: str, text: str, full_text: str) -> None:
     if NAME_PART.fullmatch(text) is None or text in (".", ".."):
         raise InvalidInput(
-            f"{kind} {text!r} of {shown(whole)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
+            f"{kind} {text!r} of {shown(full_text)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
         )
 
 
-def _check(kind: str, text: str, whole: str) -> None:
-    odd = _CONTROL.search(text)
-    if odd is not None:
-        raise InvalidInput(f"{kind} {shown(whole)} contains the control character {odd[0]!r}; remove it")
+def _check(kind: str, text: str, full_text: str) -> None:
+    control_character = _CONTROL.search(text)
+    if control_character is not None:
+        raise InvalidInput(
+            f"{kind} {shown(full_text)} contains the control character {control_character[0]!r}; remove it"
+        )
     if not text:
-        raise InvalidInput(f"{kind} name in {shown(whole)} is empty; give one")
+        raise InvalidInput(f"{kind} name in {shown(full_text)} is empty; give one")
     if kind == "topic" and "/" in text:
-        raise InvalidInput(f"topic {shown(whole)}: Pulsar allows no slash in a topic's own name; replace it")
+        raise InvalidInput(
+            f"topic {shown(full_text)}: Pulsar allows no slash in a topic's own name; replace it"
+        )
 
 
 def _check_length(name: str) -> None:

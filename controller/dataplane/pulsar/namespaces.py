@@ -308,14 +308,17 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
-    """Raise Unsupported if topics of the namespace cannot have gates."""
+    """Raise Unsupported, with the unmet demand, if topics of the namespace cannot have gates.
+
+    Raises NotFound if the namespace does not exist.
+    """
     if access.service_url is None:
         raise Unsupported(
             f"gates of {namespace} need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
         )
-    seen = _read_brokers(admin, namespace_path(namespace), admin.deadline())
+    brokers = _read_brokers(admin, namespace_path(namespace), admin.deadline())
     for demand in GATE_DEMANDS:
-        if not demand.is_met(seen):
+        if not demand.is_met(brokers):
             raise Unsupported(
                 f"namespace {namespace} cannot have gates (not so: {demand.name}): {demand.why}"
             )
@@ -329,14 +332,15 @@ class Namespaces:
         self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
-        """Return the unmet demands. With `fix`, correct and mark those that Cleave may correct.
+        """Return the unmet demands. With `fix`, change the settings that Cleave may change, and mark their
+        demands with `set_now`.
 
         Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
         mapped.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
-        seen = _read(self._admin, path, deadline, encrypts=self._encrypts)
-        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(seen)]
+        settings = _read(self._admin, path, deadline, encrypts=self._encrypts)
+        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(settings)]
         if not fix:
             return tuple(unmet)
         return tuple(self._set(path, demand, deadline) for demand in unmet)
@@ -353,8 +357,8 @@ class Namespaces:
         demand = unmet.demand
         if demand.path is None:
             return unmet
-        act = f"set {demand.path} of namespace {path}"
-        self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", act, body=demand.value), deadline)
+        purpose = f"set {demand.path} of namespace {path}"
+        self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", purpose, body=demand.value), deadline)
         return Unmet(unmet.namespace, demand, set_now=True)
 
 
@@ -383,18 +387,20 @@ def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace
 
 
 def _policy_status(admin: AdminCalls, path: str, deadline: Deadline) -> int:
-    """Return the status of the answer to a request for the policy of a topic that does not exist. Raises NotFound for a missing namespace.
+    """Return the status of the answer to a request for the policy of a topic that does not exist: 404 if the
+    brokers have policies of topics, 405 if they have no such call, 401 or 403 without the right. Raises
+    NotFound for a missing namespace.
 
     Setting a policy needs the same rights as reading the policy, and the broker checks the rights first.
     """
-    act = f"read a topic's policy in namespace {path}"
+    purpose = f"read a topic's policy in namespace {path}"
     question = f"persistent/{path}/cleave.no-topic/cleave/dispatchRate"
-    ask = Ask("GET", question, act, accept={*_REFUSES_TO_SHOW, *GONE, _NO_SUCH_CALL})
+    ask = Ask("GET", question, purpose, accept={*_REFUSES_TO_SHOW, *GONE, _NO_SUCH_CALL})
     try:
         answer = admin.ask(ask, deadline)
     except UnknownAddress:
         return _NO_SUCH_CALL
     reason = str(answer.document["reason"]) if answer.status in GONE else "topic"
     if not reason.lower().startswith("topic"):
-        raise refusal(act, answer.status, reason)
+        raise refusal(purpose, answer.status, reason)
     return answer.status

@@ -1,7 +1,8 @@
 """Performs the controller's actions on topics of a Pulsar cluster, through its admin REST API.
 
 Every call checks the present state, so a repeated call is harmless: creating what exists and deleting what is
-gone succeed. `asks` builds the requests and reads the responses; `log_client` produces and consumes.
+gone succeed. `topic_requests` builds the requests and reads the responses; `log_client` produces and
+consumes.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class PulsarDataPlane(OneProcess):
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the topic, without partitions, with each subscription at the earliest position. Creates
-        several subscriptions at a time.
+        """Create the topic, without partitions, with each subscription at the earliest position; the
+        subscriptions are created at the same time. An existing topic keeps its origin.
         """
         deadline = self._admin.deadline()
         self._admin.ask(topic_requests.create_topic(backing_topic, origin), deadline)
@@ -97,14 +98,14 @@ class PulsarDataPlane(OneProcess):
         self._admin.demand_all(cursors, deadline)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Terminate the topic, and return `ledger:entry` of its last entry."""
+        """Terminate the topic, and return `ledger:entry` of its last entry. Raises SegmentNotFound."""
         ask = topic_requests.terminate(backing_topic)
         return topic_requests.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def delete_segment(self, backing_topic: str) -> None:
         """Delete the topic, even if clients are connected. A missing topic is success."""
-        act = f"delete {backing_topic}"
-        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=topic_requests.GONE)
+        purpose = f"delete {backing_topic}"
+        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", purpose, accept=topic_requests.GONE)
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
@@ -113,12 +114,14 @@ class PulsarDataPlane(OneProcess):
         return topic_requests.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at the earliest position. Checks the topic first, because a broker that
-        creates topics on demand would create it.
+        """Create the subscription at the earliest position, behind a barrier if the topic begins with one; an
+        existing subscription keeps its position. Raises SegmentNotFound.
+
+        Checks the topic first, because a broker that creates topics on demand would create it.
         """
         deadline = self._admin.deadline()
-        act = f"subscribe {subscription!r} to {backing_topic}"
-        existing = self._subscriptions(backing_topic, act, deadline)
+        purpose = f"subscribe {subscription!r} to {backing_topic}"
+        existing = self._subscriptions(backing_topic, purpose, deadline)
         if existing is None:
             raise SegmentNotFound(
                 f"no topic {backing_topic} to subscribe {subscription!r} to; look up the layout again"
@@ -129,9 +132,9 @@ class PulsarDataPlane(OneProcess):
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription, even if it has consumers. A missing subscription is success."""
-        act = f"unsubscribe {subscription!r} from {backing_topic}"
+        purpose = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
-        self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE), self._admin.deadline())
+        self._admin.ask(Ask("DELETE", path, purpose, accept=topic_requests.GONE), self._admin.deadline())
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Return the topics of the namespace whose names are those of segments of `topic`, sorted."""
@@ -141,8 +144,8 @@ class PulsarDataPlane(OneProcess):
         """Return the durable subscriptions, sorted, whichever program created them. Empty if the topic is
         missing.
         """
-        act = f"list subscriptions of {backing_topic}"
-        return sorted(self._subscriptions(backing_topic, act, self._admin.deadline()) or ())
+        purpose = f"list subscriptions of {backing_topic}"
+        return sorted(self._subscriptions(backing_topic, purpose, self._admin.deadline()) or ())
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
         """Return the number of unacknowledged messages. None if the topic or the subscription is missing.
@@ -150,10 +153,10 @@ class PulsarDataPlane(OneProcess):
         A batch counts whole until all of it is acknowledged. The broker counts messages in up to
         `subscriptionBacklogScanMaxEntries` entries (10,000), and the mean of those stands for the rest. If
         the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
-        restart, the messages are counted here, in fewer entries.
+        restart, this method counts the messages, in fewer entries.
         """
-        deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
-        statistics = self._subscriptions(backing_topic, act, deadline, topic_requests.PRECISE_BACKLOG)
+        deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
+        statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)
         cursor = (statistics or {}).get(subscription)
         if cursor is None:
             return None
@@ -162,25 +165,28 @@ class PulsarDataPlane(OneProcess):
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
         analysis = self._admin.ask(
-            Ask("POST", path, act, accept=topic_requests.GONE | topic_requests.FAILED), deadline
+            Ask("POST", path, purpose, accept=topic_requests.GONE | topic_requests.FAILED), deadline
         )
         if analysis.status in topic_requests.GONE:
             return None
         if analysis.status in topic_requests.FAILED:
             try:
-                return self._cursors.messages_left(backing_topic, subscription, entries, deadline)
+                return self._cursors.unread_messages(backing_topic, subscription, entries, deadline)
             except NotFound:
                 return None
         try:
             counted_entries, messages = int(analysis.document["entries"]), int(analysis.document["messages"])
         except (KeyError, TypeError):
-            raise topic_requests.unreadable(act, analysis.document) from None
+            raise topic_requests.unreadable(purpose, analysis.document) from None
         if not analysis.document.get("aborted") or counted_entries == 0:
             return messages
         return messages + round((entries - counted_entries) * messages / counted_entries)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first entry published at or after the instant, by the producers' clocks."""
+        """Move the cursor to the first entry published at or after the instant, by the producers' clocks, and
+        disconnect the consumers. Does nothing for a terminated topic without entries. Raises SegmentNotFound,
+        SubscriptionNotFound.
+        """
         self._cursors.move(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
@@ -193,9 +199,10 @@ class PulsarDataPlane(OneProcess):
         self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return counters from each topic's statistics, or for many topics from the brokers' metrics pages.
+        """Return counters from each topic's statistics, or for many topics from the brokers' metrics pages. A
+        topic that is missing, or whose statistics cannot be read, is absent.
 
-        Raises an error if no topic's broker responded.
+        Raises an error if no topic's broker responded, or no statistics can be read.
         """
         if self._load.reads_pages_for(backing_topics):
             return self._load.sample(backing_topics)
@@ -209,11 +216,11 @@ class PulsarDataPlane(OneProcess):
             for name, answer in zip(backing_topics, results, strict=True)
             if isinstance(answer, Answer) and answer.status not in topic_requests.GONE
         }
-        read = {name: _counters(name, answer) for name, answer in answers.items()}
-        if read and not any(read.values()):
+        counters_by_name = {name: _counters(name, answer) for name, answer in answers.items()}
+        if counters_by_name and not any(counters_by_name.values()):
             name = next(iter(answers))
             raise topic_requests.unreadable(f"sample {name}", answers[name].document)
-        return {name: counters for name, counters in read.items() if counters is not None}
+        return {name: counters for name, counters in counters_by_name.items() if counters is not None}
 
     @property
     def sample_limit(self) -> int:
@@ -294,8 +301,11 @@ class PulsarDataPlane(OneProcess):
         return self._gates.state(backing_topic, subscription, self._admin.deadline())
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """Persist the cursor if it is at the end. The broker disconnects the consumers of the topic, which reconnect and read nothing."""
-        return self._cursors.write_down_end(backing_topic, subscription, self._admin.deadline())
+        """Persist the cursor if it is at the end; return False otherwise.
+
+        The broker disconnects the consumers of the topic, which reconnect and read nothing.
+        """
+        return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
 
     def probe_fence(self, backing_topic: str) -> FenceState:
         """Probe a terminated log. Needs the right to produce, and an administrator's rights for a fenced topic."""
@@ -311,9 +321,9 @@ class PulsarDataPlane(OneProcess):
             closing.callback(self._gates.close)
 
     def _subscriptions(
-        self, backing_topic: str, act: str, deadline: Deadline, query: str = ""
+        self, backing_topic: str, purpose: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
-        ask = topic_requests.stats(backing_topic, act, query)
+        ask = topic_requests.stats(backing_topic, purpose, query)
         return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))
 
 

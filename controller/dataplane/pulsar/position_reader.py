@@ -31,7 +31,7 @@ from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.messages import incoming, position_of
-from controller.dataplane.pulsar.stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, tell_of_stall
+from controller.dataplane.pulsar.stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, report_stall
 from controller.domain.errors import (
     CleaveError,
     DataGone,
@@ -77,18 +77,21 @@ class PulsarPositionReader(OneProcess):
 
     def attach(self, client: pulsar.Client, reader: pulsar.Reader) -> None:
         """Set the connection. A reader without a connection has nothing to read."""
-        intake = Intake(reader, self.ring)
+        intake = Intake(reader, self.notify_owner)
         self._opened = (client, reader, intake)
         intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, up to `limit` in this reader."""
+        """Take messages that have arrived, until the buffer has `limit` messages.
+
+        Messages up to the start position, which belong to an entry that was read in part, are dropped.
+        """
         with self._taking:
             if self._opened is None:
                 return
             intake = self._opened[2]
             while len(self._arrived) < limit and (messages := intake.take(limit - len(self._arrived))):
-                self._stall.heard()
+                self._stall.note_activity()
                 for message in messages:
                     position = position_of(message.message_id())
                     # an earlier position belongs to an entry that was read in part
@@ -96,7 +99,7 @@ class PulsarPositionReader(OneProcess):
                         self._last_arrived = position
                         self._arrived.append((position, message))
 
-    def ring(self) -> None:
+    def notify_owner(self) -> None:
         """Notify the owner that there may be news. An error must not reach the library's thread, because the
         process would end.
         """
@@ -105,63 +108,70 @@ class PulsarPositionReader(OneProcess):
         except Exception:
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
-    def look(self) -> None:
-        """Detect a broken connection before the library restores it, which could omit messages. Arrived
-        messages are kept.
+    def check_connection(self) -> None:
+        """Detect a broken connection before the library restores it, which could omit messages.
+
+        Then keep the arrived messages, close the connection, and notify the owner.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
             self._take_in(sys.maxsize)
             self._is_broken = True
             self._disconnect()
-            self.ring()
+            self.notify_owner()
 
     def may_wait(self) -> bool:
         """Return True if the next `read` would query the end of the topic, or if it is time to check for a
         stall.
         """
-        self.look()
+        self.check_connection()
         self._take_in(1)
         return not self._arrived and (self._is_broken or self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if none have arrived.
+        """Return the next messages in order, at most `limit`. Empty if none have arrived. Entries of barriers
+        are skipped.
 
-        Raises Terminal if the next message is encrypted and no key here can decrypt it; DataPlaneUnavailable
-        if the connection has ended, or the broker has stopped delivering (`stall`).
+        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
+        decrypt it; DataPlaneUnavailable if the connection has ended before the end of a terminated topic,
+        which is checked by a request, or if the broker has stopped delivering (`stall`), which ends the
+        connection.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
-        self.look()
+        self.check_connection()
         # Take more than `limit`: `on_arrival` is called only after all arrived messages were taken.
         self._take_in(max(limit, self._prefetch_messages))
         with self._taking:
             while self._arrived and is_unreadable(self._arrived[0][1]) and is_barrier(self._arrived[0][1]):
                 self._read = self._arrived.popleft()[0]
             readable = takewhile(lambda arrived: not is_unreadable(arrived[1]), self._arrived)
-            taken = [*islice(readable, limit)]
-            if not taken and self._arrived:
+            delivered = [*islice(readable, limit)]
+            if not delivered and self._arrived:
                 raise unreadable(self._arrived[0][1], self._backing_topic)
-            for _ in taken:
+            for _ in delivered:
                 self._arrived.popleft()
-        if taken:
-            self._read = taken[-1][0]
+        if delivered:
+            self._read = delivered[-1][0]
         elif self._is_broken and not self.is_at_end():
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the connection ended; open a new reader", delay_seconds=0.0
             )
         elif self._opened is not None and self._stall.is_stalled(self._has_undelivered_entries):
-            tell_of_stall(self._backing_topic)
+            report_stall(self._backing_topic)
             self._is_broken = True
             self._disconnect()
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the broker delivers nothing though messages wait; open a new reader",
                 delay_seconds=0.0,
             )
-        return [incoming(message, position) for position, message in taken]
+        return [incoming(message, position) for position, message in delivered]
 
     def is_at_end(self) -> bool:
-        """Return True if the topic is terminated and read to its end."""
+        """Return True if the topic is terminated and read to its end.
+
+        False, without a request, if messages have arrived. Raises DataGone if the topic was deleted.
+        """
         self._take_in(1)
         if self._arrived:
             return False

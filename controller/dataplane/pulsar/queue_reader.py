@@ -105,10 +105,14 @@ class PulsarQueueReader(OneProcess):
         return not self._interrupted.is_set() and opened is not None and bool(opened[1].is_connected())
 
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """Take a message. This is the library's listener."""
+        """Buffer a message, and notify the owner. This is the library's listener.
+
+        A message that is already here replaces its earlier copy. A message that was settled is acknowledged
+        again. The listener pauses at `prefetch_messages` buffered messages.
+        """
         message_id = message.message_id()
         position = position_of(message_id)
-        self._stall.heard()
+        self._stall.note_activity()
         with self._lock:
             is_settled = position in self._settled
             if position in self._arrived:
@@ -126,9 +130,9 @@ class PulsarQueueReader(OneProcess):
         if is_settled:
             with contextlib.suppress(pulsar.PulsarException):
                 consumer.acknowledge(message_id)
-        self.ring()
+        self.notify_owner()
 
-    def ring(self) -> None:
+    def notify_owner(self) -> None:
         """Notify the owner that there may be news. An error must not reach the library's thread, because the
         process would end.
         """
@@ -137,19 +141,20 @@ class PulsarQueueReader(OneProcess):
         except Exception:
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
-    def look(self) -> None:
-        """Detect a broken connection. Deliver each returned message that is due, or make the broker deliver
-        it.
+    def check_connection(self) -> None:
+        """Detect a broken connection, which ends the reader and notifies the owner.
+
+        Deliver each returned message that is due, or make the broker deliver it.
         """
         opened = self._opened
         if opened is None:
             return
         if not opened[1].is_connected():
             self._disconnect()
-            self.ring()
+            self.notify_owner()
             return
         if self._drain.is_due:
-            self.ring()
+            self.notify_owner()
         now, broker_message_ids, is_returned = time.monotonic(), list[pulsar.MessageId](), False
         with self._lock:
             for position in [
@@ -166,20 +171,22 @@ class PulsarQueueReader(OneProcess):
             with contextlib.suppress(pulsar.PulsarException):
                 opened[1].negative_acknowledge(message_id)
         if is_returned:
-            self.ring()
+            self.notify_owner()
 
     def may_wait(self) -> bool:
         """Return True if the next `read` would query the end of the topic, or if it is time to check for a
         stall.
         """
-        self.look()
+        self.check_connection()
         return self._interrupted.is_set() or (not (self._arrived or self._held) and self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages. Empty if none have arrived.
+        """Take at most `limit` messages. Empty if none have arrived. Entries of barriers are acknowledged and
+        skipped.
 
-        Raises Terminal if the next message is encrypted and no key here can decrypt it; LostRace if the
-        broker has stopped delivering (`stall`).
+        Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
+        decrypt it; LostRace if the connection has ended before the topic is drained, or the broker has
+        stopped delivering (`stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -188,16 +195,16 @@ class PulsarQueueReader(OneProcess):
         self._skip_barriers()
         with self._lock:
             readable = takewhile(lambda arrived: not is_unreadable(arrived[1].message), self._arrived.items())
-            taken = [*islice(readable, limit)]
-            if not taken and self._arrived:
+            delivered = [*islice(readable, limit)]
+            if not delivered and self._arrived:
                 raise unreadable(next(iter(self._arrived.values())).message, self._backing_topic)
-            for position, _ in taken:
+            for position, _ in delivered:
                 del self._arrived[position]
-            self._held |= dict(taken)
+            self._held |= dict(delivered)
             if self._is_paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
                 self._is_paused = False
                 opened[1].resume_message_listener()
-            is_idle = not (taken or self._held or self._waiting)
+            is_idle = not (delivered or self._held or self._waiting)
         if is_idle and opened is not None and self._stall.is_stalled():
             self._disconnect()
             raise LostRace(
@@ -206,11 +213,15 @@ class PulsarQueueReader(OneProcess):
                 delay_seconds=0.0,
             )
         return [
-            incoming(message, position)._replace(deliveries=number) for position, (message, number) in taken
+            incoming(message, position)._replace(deliveries=number)
+            for position, (message, number) in delivered
         ]
 
     def _skip_barriers(self) -> None:
-        """Acknowledge the barriers of gates that come first. A barrier is no message."""
+        """Acknowledge and remove the barriers of gates that come first among the buffered messages.
+
+        A barrier is no message.
+        """
         opened = self._opened
         while opened is not None:
             with self._lock:
@@ -224,11 +235,12 @@ class PulsarQueueReader(OneProcess):
                 self._remember(place)
             with contextlib.suppress(pulsar.PulsarException):  # it comes again through another connection
                 opened[1].acknowledge(first.message_id())
-            self._drain.acknowledged(1)
+            self._drain.note_acknowledged(1)
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages; the broker receives it within 100 ms. Return the positions of messages
-        that this reader does not have.
+        """Acknowledge the messages; the broker receives it within 100 ms.
+
+        Return the positions of messages that this reader does not have. Raises LostRace.
         """
         self._demand_connected()
         opened, refused = self._opened, []
@@ -245,8 +257,8 @@ class PulsarQueueReader(OneProcess):
                 except pulsar.PulsarException:
                     self._disconnect()
                     raise self._lost() from None
-        self._stall.heard()
-        self._drain.acknowledged(len(positions))
+        self._stall.note_activity()
+        self._drain.note_acknowledged(len(positions))
         return refused
 
     def give_back(
@@ -257,10 +269,11 @@ class PulsarQueueReader(OneProcess):
         unseen: bool = False,  # noqa: ARG002 - counted as a delivery in either case
     ) -> None:
         """Return the messages to the queue, to be delivered again after at least 100 ms; a message of a batch
-        by this reader. Each counts as a delivery, seen or not.
+        by this reader. Each counts as a delivery, seen or not. Messages that this reader does not have are
+        ignored. Raises LostRace.
         """
         self._demand_connected()
-        self._stall.heard()
+        self._stall.note_activity()
         now = time.monotonic()
         with self._lock:
             for position in positions:
@@ -270,11 +283,15 @@ class PulsarQueueReader(OneProcess):
                     by_library = 0.0 if shares_its_entry(delivery.message.message_id()) else AGAIN_MS / 1000
                     due_at = now + max(delay_seconds, AGAIN_MS / 1000) - by_library
                     self._waiting[position] = _Returned(due_at, delivery)
-        self.look()
+        self.check_connection()
 
     def is_drained(self) -> bool:
         """Return True if the topic is terminated and all its messages are acknowledged, permanently. Waits
         for acknowledgements in flight.
+
+        At the end, the cursor is moved to its present position, so that the broker stores it; this
+        disconnects all readers. False if the broker could not do that. Raises LostRace if the reader was
+        opened at the end and the cursor was moved back.
         """
         deadline = self._cursors.deadline()
         if not self._drain.is_drained(
@@ -303,10 +320,10 @@ class PulsarQueueReader(OneProcess):
             self._settled.pop(next(iter(self._settled)))
 
     def _demand_connected(self) -> None:
-        """Return while this reader may have messages, or if its topic is drained, for which the library
-        closes the connection. Otherwise raise LostRace.
+        """Raise LostRace if the connection has ended, unless this reader has no messages and the topic is
+        drained: then the library has closed the connection.
         """
-        self.look()
+        self.check_connection()
         if not self._interrupted.is_set() or self._has_finished():
             return
         raise self._lost()

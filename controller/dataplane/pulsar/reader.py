@@ -97,18 +97,22 @@ class PulsarReader(OneProcess):
         """Set the connection, before the reader is returned to the application. A reader without a connection
         has nothing to read.
         """
-        self._intake = Intake(consumer, self.ring)
+        self._intake = Intake(consumer, self.notify_owner)
         self._opened, self._is_attached = (client, consumer, self._intake), True
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, until the reading turns out to have ended."""
+        """Take messages that have arrived, until the buffer has `prefetch_messages` or `limit`.
+
+        Barriers are acknowledged and skipped. An entry that cannot be decrypted is stored as the error of a
+        later `read`; a message that is out of place ends the reading.
+        """
         if self._intake is None or self._unreadable is not None:
             return
         capacity = max(limit, self.prefetch_messages) - self._arrived.messages
         arrived = self._intake.take(capacity)
         if arrived:
-            self._stall.heard()
+            self._stall.note_activity()
         for run in runs(arrived):
             if not run.is_batched and is_unreadable(run.messages[0]):
                 if is_barrier(run.messages[0]):
@@ -130,7 +134,7 @@ class PulsarReader(OneProcess):
         if opened is not None:
             with contextlib.suppress(pulsar.PulsarException):  # it arrives again on another connection
                 opened[1].acknowledge(run.last_id)
-        self._drain.acknowledged(1)
+        self._drain.note_acknowledged(1)
 
     def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
         """Return the parts of the run that are to be delivered here."""
@@ -142,7 +146,7 @@ class PulsarReader(OneProcess):
         """
         return False
 
-    def ring(self) -> None:
+    def notify_owner(self) -> None:
         """Notify the owner that there may be news. An error must not reach the library's thread, because the
         process would end.
         """
@@ -151,15 +155,15 @@ class PulsarReader(OneProcess):
         except Exception:
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
-    def look(self) -> None:
-        """Detect a broken connection, and a due query of the topic's end. Called many times a second, because
-        the library restores a connection after 100 ms.
+    def check_connection(self) -> None:
+        """Detect a broken connection, which ends the reading, and notify the owner of a due query of the
+        topic's end. Called many times a second, because the library restores a connection after 100 ms.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
             self.interrupt()
         elif self._drain.is_due:
-            self.ring()
+            self.notify_owner()
 
     def interrupt(self) -> None:
         """End this reading: keep the library from reconnecting, and notify the owner, whose next call raises
@@ -171,23 +175,25 @@ class PulsarReader(OneProcess):
             if opened is not None:
                 client, consumer, intake = opened
                 self._connections.close_aside(consumer, intake, client)
-            self.ring()
+            self.notify_owner()
 
     def may_wait(self) -> bool:
         """Return True if the next `read` would query why the connection ended, or if it is time to check for
         a stall.
         """
-        self.look()
+        self.check_connection()
         if self._interrupted.is_set():
             return True
         is_idle = self._is_attached and not (self._arrived or self._unacknowledged)
         return is_idle and self._stall.is_due
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Return the next messages in order, at most `limit`. Empty if none have arrived.
+        """Return the next messages in order, at most `limit`. Empty if none have arrived, or the reading has
+        just ended.
 
-        Raises Terminal if the next message is encrypted and no key here can decrypt it; LostRace if the
-        broker has stopped delivering (`stall`).
+        Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
+        NotFound), which a request determines; Terminal if the next message is encrypted and no key here can
+        decrypt it; LostRace if the broker has stopped delivering (`stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -195,18 +201,21 @@ class PulsarReader(OneProcess):
         self._take_in(limit)
         if self._interrupted.is_set():  # the next call raises the reason
             return ()
-        taken = self._arrived.take(limit)
-        if not taken and self._unreadable is not None:
+        delivered = self._arrived.take(limit)
+        if not delivered and self._unreadable is not None:
             raise self._unreadable.with_traceback(None)
-        if taken:
-            self._unacknowledged.extend(taken)
-            self._read = taken[-1].last
+        if delivered:
+            self._unacknowledged.extend(delivered)
+            self._read = delivered[-1].last
         elif self._is_attached and not self._unacknowledged and self._stall.is_stalled(self.misplaced):
             raise self._end_stalled()
-        return Messages(taken)
+        return Messages(delivered)
 
     def _end_stalled(self) -> CleaveError:
-        """End this reading, and return the error. Another reader gets new permits."""
+        """End this reading, and return the error, which later calls raise too.
+
+        Another reader gets new permits.
+        """
         part = "" if self.bucket is None else f" of bucket {self.bucket}"
         self._lost = LostRace(
             f"{self._backing_topic}: the broker delivers nothing{part} for {self._subscription!r} though messages wait; open a "
@@ -218,6 +227,8 @@ class PulsarReader(OneProcess):
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms.
+        Raises InvalidInput for a position that was not read, and the reason, as far as known, if the reading
+        has ended.
 
         The method makes no call to find out why the reading ended; `read` does.
         """
@@ -225,7 +236,7 @@ class PulsarReader(OneProcess):
             raise InvalidInput(
                 f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
             )
-        self.look()
+        self.check_connection()
         if self._interrupted.is_set() and position > self._acknowledged:
             raise self._lost or self._cut_off()
         settled = self._unacknowledged.take_upto(position)
@@ -233,12 +244,12 @@ class PulsarReader(OneProcess):
         if not settled:
             return
         self._acknowledged = settled[-1].last
-        self._stall.heard()
+        self._stall.note_activity()
         if opened is None:
             return
         try:
             self._settle(opened[1], settled)
-            self._drain.acknowledged(sum(map(len, settled)))
+            self._drain.note_acknowledged(sum(map(len, settled)))
         except pulsar.PulsarException as error:
             self.interrupt()
             raise self._lost or mapped(error, f"acknowledge {self._backing_topic}") from error
@@ -251,7 +262,9 @@ class PulsarReader(OneProcess):
         """Return True if the topic is terminated and acknowledged to its end, permanently. Waits for
         acknowledgements in flight.
 
-        The reader has then finished: its connection is closed.
+        At the end, the cursor is moved to its present position, so that the broker stores it. The reader has
+        then finished: its connection is closed. Raises the errors of `read` if the reading has ended
+        otherwise, or if the topic was drained when the reader was opened and the cursor was moved back since.
         """
         self._demand_held()
         deadline = self._cursors.deadline()
@@ -268,6 +281,9 @@ class PulsarReader(OneProcess):
     def _make_end_durable(self, deadline: Deadline) -> None:
         """Make the broker write the end as the cursor's position to disk, so that it survives a crash. A
         move, even to the present position, is answered when it is on disk.
+
+        Does nothing if that was done. A reader of a bucket retries DataPlaneUnavailable until the deadline;
+        then, and for other readers at once, the error is raised.
         """
         pause = threading.Event()
         while not self._is_end_durable:
@@ -279,11 +295,11 @@ class PulsarReader(OneProcess):
                     raise
                 pause.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
 
-    def give_way(self, error: CleaveError) -> None:
+    def evict(self, error: CleaveError) -> None:
         """Release the cursor at once, for another reader of this process. Every later call raises `error`."""
         self._lost = self._lost or error
         self._disconnect()
-        self.ring()
+        self.notify_owner()
 
     def close(self) -> None:
         """Release the cursor. Acknowledgements in flight arrive before the next reader is admitted."""
@@ -309,7 +325,7 @@ class PulsarReader(OneProcess):
         """Return if this reading continues or has reached the topic's end. Otherwise raise the error that
         says why it ended.
         """
-        self.look()
+        self.check_connection()
         if not self._interrupted.is_set():
             return
         lost = self._why_lost(None)

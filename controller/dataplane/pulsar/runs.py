@@ -102,22 +102,22 @@ def runs(messages: Sequence[Any]) -> Iterator[Run]:
         start += count
 
 
-def _length(messages: Sequence[Any], at: int, entry: Entry, index: int) -> int:
-    """Return the number of messages, from `at` on, that are consecutive in the entry. Tries all of them
+def _length(messages: Sequence[Any], start: int, entry: Entry, index: int) -> int:
+    """Return the number of messages, from `start` on, that are consecutive in the entry. Tries all of them
     first, then halves.
     """
 
     def reaches(count: int) -> bool:
-        return place_of(messages[at + count - 1].message_id()) == (entry, index + count - 1)
+        return place_of(messages[start + count - 1].message_id()) == (entry, index + count - 1)
 
-    low, high = 1, len(messages) - at
-    tried = high
+    low, high = 1, len(messages) - start
+    candidate = high
     while low < high:
-        if reaches(tried):
-            low = tried
+        if reaches(candidate):
+            low = candidate
         else:
-            high = tried - 1
-        tried = (low + high + 1) // 2
+            high = candidate - 1
+        candidate = (low + high + 1) // 2
     return low
 
 
@@ -136,9 +136,9 @@ class RunQueue:
         """Position of the first message; there must be one."""
         return self._runs[0].first
 
-    def extend(self, behind: Iterable[Run]) -> None:
+    def extend(self, following: Iterable[Run]) -> None:
         """Append runs that follow all others."""
-        for run in behind:
+        for run in following:
             self._runs.append(run)
             self.messages += len(run)
 
@@ -154,28 +154,28 @@ class RunQueue:
 
     def take(self, limit: int) -> list[Run]:
         """Remove and return at most `limit` messages from the front; `limit` is at least 0."""
-        taken: list[Run] = []
+        removed: list[Run] = []
         while limit and self._runs:
             run = self._runs[0]
-            taken.append(self._front(min(limit, len(run))))
-            limit -= len(taken[-1])
-        return taken
+            removed.append(self._front(min(limit, len(run))))
+            limit -= len(removed[-1])
+        return removed
 
     def take_upto(self, position: Position) -> list[Run]:
         """Remove and return all messages up to and including the position."""
-        taken: list[Run] = []
+        removed: list[Run] = []
         while self._runs and self._runs[0].first <= position:
             run = self._runs[0]
-            whole = run.last <= position
-            taken.append(self._front(len(run) if whole else position[2] - run.first_index + 1))
-        return taken
+            is_whole = run.last <= position
+            removed.append(self._front(len(run) if is_whole else position[2] - run.first_index + 1))
+        return removed
 
     def _front(self, count: int) -> Run:
         """Remove and return the first `count` messages of the first run."""
         run = self._runs.popleft()
         if count < len(run):
-            run, rest = run.cut(count)
-            self._runs.appendleft(rest)
+            run, remainder = run.cut(count)
+            self._runs.appendleft(remainder)
         self.messages -= len(run)
         return run
 
@@ -185,9 +185,9 @@ class Messages(Sequence[LogMessage]):
     again.
     """
 
-    def __init__(self, taken: Sequence[Run]) -> None:
-        self._runs = taken
-        self._ends = [*accumulate(len(run) for run in taken)]
+    def __init__(self, runs_of_messages: Sequence[Run]) -> None:
+        self._runs = runs_of_messages
+        self._ends = [*accumulate(len(run) for run in runs_of_messages)]
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

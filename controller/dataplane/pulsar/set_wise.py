@@ -20,8 +20,12 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
-    """Create the topics, and return the state of each after the call, by name. The predecessors'
-    subscriptions are read while the topics are created.
+    """Create the topics with their own subscriptions and those of their predecessors, except the excepted
+    ones, and return the state of each after the call, by name. Missing subscriptions are added to existing
+    topics.
+
+    The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
+    done before remains.
     """
     deadline = admin.deadline()
     creation_requests = [
@@ -73,8 +77,9 @@ def _subscriptions_for(
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """Terminate the topics, and return the last position of each that exists, by name. After an error other
-    topics may be terminated.
+    """Terminate the topics, and return the last position of each that exists, by name.
+
+    Raises the first error other than SegmentNotFound; the other topics may then be terminated.
     """
     closing = [topic_requests.terminate(name) for name in backing_topics]
     answers = admin.ask_all(closing, admin.deadline())
@@ -123,13 +128,16 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
     if answer.status in topic_requests.GONE:
         return []
     if not isinstance(answer.document, list):
-        raise topic_requests.unreadable(ask.act, answer.document)
+        raise topic_requests.unreadable(ask.purpose, answer.document)
     return answer.document
 
 
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     """Return a report on each topic, by name, MISSING topics included. Topics whose responses are incomplete
     are absent. The barrier of a gate does not count as a message.
+
+    Sends three requests per topic at the same time, and further ones for a topic that may contain only
+    barriers.
     """
     deadline = admin.deadline()
     requests = [
@@ -140,11 +148,13 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
         )
         for name in backing_topics
     ]
-    answers = iter(admin.ask_all([ask for of_topic in requests for ask in of_topic], deadline))
+    answers = iter(
+        admin.ask_all([ask for topic_requests_of in requests for ask in topic_requests_of], deadline)
+    )
     reports = {}
-    for name, of_topic in zip(backing_topics, requests, strict=True):
-        topic_answers = [next(answers) for _ in of_topic]
-        report = _report(of_topic, topic_answers)
+    for name, topic_requests_of in zip(backing_topics, requests, strict=True):
+        topic_answers = [next(answers) for _ in topic_requests_of]
+        report = _report(topic_requests_of, topic_answers)
         if report is not None and report.has_carried_messages:
             report = _without_barriers(admin, name, topic_answers[0], report, deadline)
         if report is not None:

@@ -26,14 +26,14 @@ _AGAIN_SECONDS = 1.0
 
 
 class StallWatch:
-    """The stall detection of one reader. For the reader's thread; any thread may call `heard`."""
+    """The stall detection of one reader. For the reader's thread; any thread may call `note_activity`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._again_seconds = min(_AGAIN_SECONDS, seconds)
-        self.heard()
+        self.note_activity()
 
-    def heard(self) -> None:
+    def note_activity(self) -> None:
         """Record that a message arrived or was acknowledged."""
         self._suspected = False
         self._check_at = time.monotonic() + self._seconds
@@ -63,7 +63,7 @@ class SubscriptionStall:
         self._cursors, self._backing_topic, self._subscription = cursors, backing_topic, subscription
         self._mark = mark
         self._watch = StallWatch(seconds)
-        self.heard = self._watch.heard
+        self.note_activity = self._watch.note_activity
 
     @property
     def is_due(self) -> bool:
@@ -71,12 +71,12 @@ class SubscriptionStall:
         return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
-        """Return True if the reader, which has no messages except `held_back` ones, is stalled. Counts and
-        logs the stall.
+        """Return True if the reader, which has no messages except `held_back` ones, is stalled, and count and
+        log the stall. Requests the statistics only when a check is due.
         """
         if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
             return False
-        tell_of_stall(self._backing_topic, subscription=self._subscription)
+        report_stall(self._backing_topic, subscription=self._subscription)
         return True
 
     def _is_suspected(self, held_back: int) -> bool:
@@ -92,7 +92,7 @@ class SubscriptionStall:
         return looks_stalled(attached, self._mark, held_back)
 
 
-def tell_of_stall(backing_topic: str, **more: str) -> None:
+def report_stall(backing_topic: str, **more: str) -> None:
     """Count the stall, and log it."""
     client_metrics.STALLED_READERS.inc()
     log.warning("delivery stopped", backing_topic=backing_topic, **more)

@@ -1,11 +1,12 @@
 """Reads the entries of a terminated topic over admin REST: the stored part of a batch, the position of an
-instant, and the number of messages that a subscription has left.
+instant, and the number of messages that a subscription has not acknowledged.
 
-The first serves a batch whose response was lost when the topic was terminated. The others serve a topic that
-its broker has reloaded, for instance after a restart: 4.2.4 then reads beyond the last entry, and can neither
-locate an instant nor count messages. No reader is opened, because on a topic that was just terminated the
-library may never report that it is open (apache/pulsar-client-cpp#605). A producer's entries are stored in
-the order in which they were sent, so its last entry shows how much of the batch is stored.
+`parts_of` serves a batch whose response was lost when the topic was terminated. `place_before_instant` and
+`count_unread` serve a topic that its broker has reloaded, for instance after a restart: 4.2.4 then reads
+beyond the last entry, and can neither locate an instant nor count messages. No reader is opened, because on a
+topic that was just terminated the library may never report that it is open (apache/pulsar-client-cpp#605). A
+producer's entries are stored in the order in which they were sent, so its last entry shows how much of the
+batch is stored.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], d
     return int(answer.headers.get(_MESSAGES, "1"))
 
 
-def messages_left(
+def count_unread(
     admin: AdminCalls,
     backing_topic: str,
     cursor: Mapping[str, Any],
@@ -139,16 +140,19 @@ def messages_left(
 
 
 def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
-    """Read an entry. The answer's headers tell what the entry holds."""
+    """Return the request to read an entry.
+
+    The headers of the response show what the entry holds. The status 404 of a deleted entry is not an error.
+    """
     path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
     return Ask("GET", path, f"read an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
 
 
 def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the places of entries that are not acknowledged, from the first on.
+    """Yield the places of entries that are not acknowledged, in order.
 
-    The broker reports acknowledgements behind that entry as ranges that exclude their beginnings:
-    `[(7:3..7:5],(9:0..9:1]]`.
+    The subscription has acknowledged everything up to `markDeletePosition`. After that position, the broker
+    lists acknowledged ranges that exclude their first place: `[(7:3..7:5],(9:0..9:1]]`.
     """
     start = place_told(cursor["markDeletePosition"])
     matches = _ACKNOWLEDGED_RANGE.findall(str(cursor.get("individuallyDeletedMessages", "")))
@@ -201,7 +205,10 @@ def _place_of(index: int, ledgers: Sequence[int], entries: Mapping[int, int]) ->
 def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
-    """Return the entry's publication time by its producer's clock. None if the entry was deleted."""
+    """Return the entry's publication time by its producer's clock.
+
+    None if the entry was deleted. Raises DataPlaneUnavailable if the response has no time.
+    """
     answer = admin.ask(entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         return None
@@ -222,7 +229,7 @@ def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
 
 
 def places_forwards(internal: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """The places of entries, from the first one that is stored on."""
+    """Yield the places of entries, from the first one that is stored on."""
     entries, stored = _entries(internal), {int(ledger["ledgerId"]) for ledger in internal["ledgers"]}
     for ledger in sorted(stored.intersection(entries)):
         for entry in range(entries[ledger]):

@@ -46,16 +46,17 @@ class TopicEnd:
         return place_told(self._read_statistics(deadline)["lastConfirmedEntry"])
 
     def is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if nothing can be appended to the topic."""
+        """Return True if nothing can be appended to the topic. Needs no request once the end is final."""
         return self._final is not None or self._read_statistics(deadline).get("state") == "Terminated"
 
     def stored_of(self, batch: SentBatch, behind: tuple[int, int], deadline: Deadline) -> tuple[int, bool]:
         """Return the number of messages of the batch, from its front, that are behind the place in the
-        terminated topic. Also return False if more of the batch may still be stored.
+        terminated topic, and True if the number is final. With False, more of the batch may still be stored.
 
-        Messages that retention has removed count as not stored.
+        Messages that retention has removed count as not stored. Concurrent calls wait for each other, until
+        the deadline.
         """
-        with self._turn(deadline):
+        with self._locked(deadline):
             internal = self._final
             if internal is None:
                 internal = self._cursors.internal_with_ledgers(self._backing_topic, deadline)
@@ -68,9 +69,9 @@ class TopicEnd:
 
     def _read_statistics(self, deadline: Deadline) -> Mapping[str, Any]:
         """Return statistics that were received after the call began, by this call or by a concurrent one."""
-        asked_at = time.monotonic()
-        with self._turn(deadline):
-            if self._read_at < asked_at:
+        called_at = time.monotonic()
+        with self._locked(deadline):
+            if self._read_at < called_at:
                 self._internal = self._cursors.internal(self._backing_topic, deadline)
                 self._read_at = time.monotonic()
             return self._internal
@@ -78,18 +79,20 @@ class TopicEnd:
     def _parts_backwards(
         self, internal: Mapping[str, Any], behind: tuple[int, int], deadline: Deadline
     ) -> Iterator[StoredPart | None]:
-        """Yield the content of each entry, from the last one back to the first behind the place."""
+        """Yield the content of each entry, from the last one back to the first behind the place; None for a
+        deleted entry. Reads entries in waves, each in parallel, and keeps their contents.
+        """
         places = places_backwards(internal, behind)
         for size in chain(_WAVES, repeat(_WAVES[-1])):
             wave = list(islice(places, size))
             if not wave:
                 return
-            unknown = [place for place in wave if place not in self._parts]
-            self._parts |= self._cursors.parts_of(self._backing_topic, unknown, deadline)
+            unread_places = [place for place in wave if place not in self._parts]
+            self._parts |= self._cursors.parts_of(self._backing_topic, unread_places, deadline)
             yield from (self._parts[place] for place in wave)
 
     @contextmanager
-    def _turn(self, deadline: Deadline) -> Iterator[None]:
+    def _locked(self, deadline: Deadline) -> Iterator[None]:
         if not self._lock.acquire(timeout=deadline.left_seconds):
             raise late(f"check {self._backing_topic}", deadline.seconds)
         try:

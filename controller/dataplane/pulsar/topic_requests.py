@@ -2,7 +2,8 @@
 requests.
 
 Only subscriptions that outlive their consumers count. Temporary subscriptions of readers, and the broker's
-own, do not.
+own, do not. Each function that reads a response raises DataPlaneUnavailable if the response lacks the
+requested data.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
     if answer.status in GONE or answer.document is None:
         return None
     if not isinstance(answer.document, Mapping):
-        raise unreadable(ask.act, answer.document)
+        raise unreadable(ask.purpose, answer.document)
     return LogOrigin.from_properties(answer.document)
 
 
@@ -67,9 +68,9 @@ def create_cursor(backing_topic: str, subscription: str) -> Ask:
     """Return the request to create a subscription at the earliest position. An existing subscription keeps
     its position, and the response is EXISTS.
     """
-    act = f"subscribe {subscription!r} to {backing_topic}"
+    purpose = f"subscribe {subscription!r} to {backing_topic}"
     path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
-    return Ask("PUT", path, act, body=_EARLIEST, accept=EXISTS)
+    return Ask("PUT", path, purpose, body=_EARLIEST, accept=EXISTS)
 
 
 def terminate(backing_topic: str) -> Ask:
@@ -82,7 +83,7 @@ def position(ask: Ask, answer: Answer) -> str:
     try:
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
     except (TypeError, KeyError):
-        raise unreadable(ask.act, answer.document) from None
+        raise unreadable(ask.purpose, answer.document) from None
 
 
 def internal_stats(backing_topic: str) -> Ask:
@@ -98,12 +99,13 @@ def state(ask: Ask, answer: Answer) -> LogState:
     if answer.status in GONE:
         return LogState.MISSING
     if not isinstance(answer.document, Mapping) or "state" not in answer.document:
-        raise unreadable(ask.act, answer.document)
+        raise unreadable(ask.purpose, answer.document)
     return LogState.TERMINATED if answer.document["state"] == "Terminated" else LogState.OPEN
 
 
 def has_carried_messages(ask: Ask, answer: Answer) -> bool:
-    """Return False if the topic's internal statistics show no trace of a message.
+    """Return False if the topic's internal statistics show no trace of a message. Raises DataPlaneUnavailable
+    if they are incomplete.
 
     A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a
     topic were acknowledged and removed after their retention, its statistics look unused after two loads,
@@ -121,12 +123,12 @@ def has_carried_messages(ask: Ask, answer: Answer) -> bool:
         is_trace = not all(position.endswith(_NO_ENTRY) for position in positions) or any(counts)
         return is_trace or any(cursor.get("properties") for cursor in cursors)
     except (AttributeError, KeyError, TypeError):
-        raise unreadable(ask.act, answer.document) from None
+        raise unreadable(ask.purpose, answer.document) from None
 
 
-def stats(backing_topic: str, act: str, query: str = "") -> Ask:
-    """Return the request for the topic's ordinary statistics, as a part of `act`."""
-    return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", act, accept=GONE)
+def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
+    """Return the request for the topic's ordinary statistics, as a part of `purpose`."""
+    return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", purpose, accept=GONE)
 
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
@@ -134,7 +136,7 @@ def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | No
     if answer.status in GONE:
         return None
     if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
-        raise unreadable(ask.act, answer.document)
+        raise unreadable(ask.purpose, answer.document)
     statistics = answer.document["subscriptions"] or {}
     return {
         name: cursor
@@ -154,11 +156,11 @@ def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
             for name, cursor in (subscriptions(ask, answer) or {}).items()
         }
     except (KeyError, TypeError, ValueError):
-        raise unreadable(ask.act, answer.document) from None
+        raise unreadable(ask.purpose, answer.document) from None
 
 
-def unreadable(act: str, document: object) -> DataPlaneUnavailable:
+def unreadable(purpose: str, document: object) -> DataPlaneUnavailable:
     """Return the error for a response that cannot be read."""
     return DataPlaneUnavailable(
-        f"{act}: the broker's response lacks the requested data ({str(document)[:120]}); try again"
+        f"{purpose}: the broker's response lacks the requested data ({str(document)[:120]}); try again"
     )

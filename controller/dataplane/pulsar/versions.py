@@ -48,9 +48,8 @@ def demand_readable(bucket: HashRange, version: str) -> None:
 
 
 def reads_policies_first(version: str) -> bool:
-    """Return True if a broker of this version reads the policies of a topic before the broker serves the topic.
-
-    3.0 does not. False if the version cannot be read.
+    """Return True if a broker of this version reads the policies of a topic before the broker serves the
+    topic: from 4.0 on. False if the version cannot be read.
     """
-    found = _NUMBERS.match(version)
-    return found is not None and int(found[1]) >= 4
+    match = _NUMBERS.match(version)
+    return match is not None and int(match[1]) >= 4

@@ -1,7 +1,7 @@
 """Keeps the list of a cluster's brokers: read periodically from the admin API, and kept while the API does
 not respond.
 
-The list contains only web addresses, not the owners of topics.
+The list contains names and web addresses, not the owners of topics.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Retryab
 log = telemetry.get_logger(__name__)
 
 REFRESH_SECONDS = 30.0
-"""Interval at which the list is read, because brokers change less often. After a broker did not respond the
-list is read at once.
+"""Interval at which the list is read, because brokers change less often. After a broker did not respond, the
+list is read again, but at most once per MIN_REFRESH_SECONDS.
 """
-FEWEST_SECONDS = 1.0
+MIN_REFRESH_SECONDS = 1.0
 """Shortest time between two reads of the list, however many brokers do not respond."""
 
 
@@ -47,7 +47,7 @@ class BrokerList:
         broker_url: str | None = None,
     ) -> None:
         """Use the cluster at `admin_urls`: web addresses of brokers or of a proxy, which are tried in turn.
-        `cluster` None: the cluster of those brokers.
+        `cluster` None: the cluster of these brokers.
 
         `broker_url` is a pattern with `{host}` and optionally `{port}`, for brokers whose web service is not
         at the listed address (which has the port without TLS if there are two): `https://{host}:8443`.
@@ -69,8 +69,11 @@ class BrokerList:
         self._read_at = self._refresh_at = float("-inf")
 
     def current(self, deadline: float) -> tuple[Broker, ...]:
-        """Return the brokers by name; the previous ones while no address responds. Raises Retryable if there
-        are no previous ones.
+        """Return the brokers by name: the list that was read within `REFRESH_SECONDS`, or a new one; an older
+        one while no address responds, which is logged.
+
+        `deadline` is in `time.monotonic` seconds. Raises Retryable if no address responds and there is no
+        older list.
         """
         with self._lock:
             if time.monotonic() < self._refresh_at:
@@ -87,33 +90,39 @@ class BrokerList:
             self._refresh_at = self._read_at + REFRESH_SECONDS
             return self._brokers
 
-    def doubt(self) -> None:
-        """Make the list outdated, because a broker did not respond."""
+    def refresh_soon(self) -> None:
+        """Make the next `current` read the list again, `MIN_REFRESH_SECONDS` after the last read at the
+        earliest, because a broker did not respond.
+        """
         with self._lock:
-            self._refresh_at = min(self._refresh_at, self._read_at + FEWEST_SECONDS)
+            self._refresh_at = min(self._refresh_at, self._read_at + MIN_REFRESH_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """Try one address after the other. The address that responds is tried first the next time."""
-        for others in range(len(self._urls) - 1, -1, -1):
+        """Try one address after the other, each for its share of the remaining time.
+
+        The address that responds is tried first the next time. Raises the Retryable error of the last
+        address, also for an address that lists no brokers.
+        """
+        for addresses_left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]
             try:
-                names = ask(self._session, url, self._share(deadline, others)).document
+                names = ask(self._session, url, self._share(deadline, addresses_left)).document
                 if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
                     return tuple(self._broker(name) for name in sorted(set(names)))
                 raise DataPlaneUnavailable(f"{origin(url)} lists no brokers; is it a broker's web address?")
             except Retryable:
                 self._urls.rotate(-1)
-                if not others:
+                if not addresses_left:
                     raise
         raise AssertionError("the last address returns or raises")
 
     @staticmethod
-    def _share(deadline: float, others: int) -> float:
-        """Return the time limit of an address if `others` more are to be tried, in `time.monotonic`
-        seconds.
+    def _share(deadline: float, addresses_left: int) -> float:
+        """Return the deadline of one address, in `time.monotonic` seconds, if `addresses_left` more are to be
+        tried: an equal share of the remaining time.
         """
         now = time.monotonic()
-        return now + (deadline - now) / (others + 1)
+        return now + (deadline - now) / (addresses_left + 1)
 
     def _broker(self, name: str) -> Broker:
         host, _, port = name.rpartition(":")

@@ -49,7 +49,8 @@ class ConsumerReader:
         """Return the consumers of each log that responded. A missing log has none; a log that did not respond
         is absent.
 
-        Raises Retryable if no log responded.
+        If a log did not respond, the list of brokers is refreshed, and its broker is not called again for
+        `QUIET_SECONDS` after a time-out. Raises Retryable if no log responded.
         """
         deadline = time.monotonic() + self._deadline_seconds
         brokers = [origin(broker.url) for broker in self._brokers.current(deadline)]
@@ -70,7 +71,7 @@ class ConsumerReader:
                 self._owners.pop(topic, None)
                 error = failure
         if error is not None:
-            self._brokers.doubt()
+            self._brokers.refresh_soon()
             if not consumers:
                 raise error
             log.warning("some logs did not respond", silent=len(futures) - len(consumers), error=str(error))
@@ -81,6 +82,11 @@ class ConsumerReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
+        """Return the consumers of the topic from the broker that owns it; remember that broker.
+
+        Raises DataPlaneUnavailable for a redirect to a server that is not a broker of the cluster, because
+        the session's token is sent there.
+        """
         path = f"{_path(topic)}{_OPTIONS}"
         broker = self._owners.get(topic) or brokers[crc32(topic.encode()) % len(brokers)]
         for _ in range(REDIRECTS + 1):
@@ -106,8 +112,8 @@ class ConsumerReader:
 
 
 def _path(topic: str) -> str:
-    domain, _, rest = topic.partition("://")
-    tenant, namespace, name = rest.split("/", 2)
+    domain, _, path = topic.partition("://")
+    tenant, namespace, name = path.split("/", 2)
     return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"
 
 

@@ -81,7 +81,8 @@ def origin(url: str) -> str:
 def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
     """Yield the body in blocks of up to BLOCK_BYTES, complete by `deadline` (`time.monotonic` seconds).
 
-    Raises DataPlaneTimeout and DataPlaneUnavailable; earlier blocks are then an incomplete body.
+    Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another status than 200, for a body
+    without a recognizable end, and for a broken connection. Earlier blocks are then an incomplete body.
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline) as timer:
@@ -114,7 +115,9 @@ class Answer:
 
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
-    """Return the JSON at `url` by `deadline`. Raises DataPlaneTimeout and DataPlaneUnavailable."""
+    """Return the JSON at `url`, no document for a 404, or the target of a redirect, by `deadline`
+    (`time.monotonic` seconds). Raises DataPlaneTimeout and DataPlaneUnavailable.
+    """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline):
         if response.status_code == 200:
@@ -146,7 +149,10 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 @contextlib.contextmanager
 def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
-    """Shut the socket at the deadline, so that the reading thread sees the end."""
+    """Shut the response's socket at the deadline, so that the reading thread sees the end.
+
+    Provide the timer, which ends with the block; it is no longer alive once it has shut the socket.
+    """
 
     def shut() -> None:
         with contextlib.suppress(

@@ -71,7 +71,11 @@ class Page:
         """Time at which the broker's process started; None if the page does not contain it."""
 
     def feed(self, block: bytes) -> None:
-        """Parse the next block. Raises DataPlaneUnavailable for a body that is not a metrics page."""
+        """Parse the next block into `topics` and `started_at_ms`. The unfinished line at its end is kept for
+        the next block. Lines about other topics, and values that no counter can have, are ignored.
+
+        Raises DataPlaneUnavailable for a body that is not a metrics page.
+        """
         text = self._rest + block
         end = text.rfind(b"\n")
         for match in _LINE.finditer(text, 0, end + 1):

@@ -60,8 +60,10 @@ class CounterScraper:
         """Source name of each broker, and the series of each topic on its last page."""
 
     def sample(self, backing_topics: Sequence[str]) -> dict[str, Counters]:
-        """Return the counters of the logs that a broker reported. Raises DataPlaneUnavailable if no broker
-        responded.
+        """Return the counters of the logs that a broker reported. A log of a broker that did not send its
+        whole page in time is absent; the failure is logged and counted, and the list of brokers is refreshed.
+
+        Calls wait for each other. Raises DataPlaneUnavailable if no broker responded.
         """
         if not backing_topics:
             return {}
@@ -87,7 +89,7 @@ class CounterScraper:
         errors = [self._take(broker, readings.get(broker), counters) for broker in brokers]
         failed = [error for error in errors if error is not None]
         if failed:
-            self._brokers.doubt()
+            self._brokers.refresh_soon()
         if len(failed) == len(brokers):
             raise failed[0]
         removed = self._series.keys() - {broker.name for broker in brokers}
@@ -108,7 +110,10 @@ class CounterScraper:
     def _take(
         self, broker: Broker, reading: Future[_Read] | None, sampled: dict[str, Counters]
     ) -> Retryable | None:
-        """Add a broker's counters to `sampled`. Return the error if there are none."""
+        """Add a broker's counters to `sampled`, and keep its series.
+
+        Return the error if its page is not complete. If two brokers report a log, the later reading counts.
+        """
         try:
             if reading is None or not reading.done():
                 raise DataPlaneTimeout(f"broker {broker.name} did not send its whole page in time")

@@ -26,7 +26,11 @@ class Series:
     """Time at which the carried counts last grew; None if there are none."""
 
     def next(self, latest: TopicCounters, instant_ms: int) -> Series:
-        """Return the series after reading `latest` at that instant."""
+        """Return the series after reading `latest` at that instant.
+
+        The counts of a subscription that was deleted or created again are carried, from `instant_ms` on; if
+        the incoming counters fell, everything counts from 0.
+        """
         previous = self.counters
         if (latest.msg_in or 0) < (previous.msg_in or 0) or (latest.byte_in or 0) < (previous.byte_in or 0):
             # the log was reloaded, here or elsewhere, so everything counts from 0 again

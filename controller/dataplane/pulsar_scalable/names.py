@@ -14,7 +14,10 @@ _SEGMENT = re.compile(r"segment://([^/]+/[^/]+)/(.+)/([^/]+)", re.DOTALL)
 
 
 def topic_path(topic: str) -> str:
-    """Return `scalable/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`."""
+    """Return `scalable/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`.
+
+    Raises InvalidInput for another form of name.
+    """
     match = _TOPIC.fullmatch(topic)
     if match is None:
         raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
@@ -22,7 +25,7 @@ def topic_path(topic: str) -> str:
 
 
 def segment_path(backing_topic: str) -> str:
-    """Return `segments/t/n/x/0000-7fff-12`."""
+    """Return `segments/t/n/x/0000-7fff-12`. Raises InvalidInput for a name that is not of a segment."""
     parts = _parts(backing_topic)
     return f"segments/{namespace_path(parts[1])}/{quoted(parts[2])}/{parts[3]}"
 

@@ -95,8 +95,11 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines. Raises Unsupported for
-        other entry buckets on 5.0.0-M1, which has no such request.
+        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines.
+
+        Raises Unsupported for other kinds, and for other entry buckets on 5.0.0-M1, which has no such
+        request; Conflict if the engine will always refuse; DataPlaneTimeout if the connection broke and the
+        reshape may be in progress.
         """
         ids = "/".join(map(str, parent_ids))
         query = f"?bucketCount={bucket_count}" if kind is ReshapeKind.REBUCKET else ""
@@ -104,25 +107,28 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise Unsupported(
                 f"a broker that keeps the layout of {topic} cannot {kind}; split and merge instead"
             )
-        act = f"{kind} of segment {ids} of {topic}"
-        ask = Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", act, accept=_FAILED)
+        purpose = f"{kind} of segment {ids} of {topic}"
+        ask = Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", purpose, accept=_FAILED)
         try:
             answer = self._admin.ask(ask, self._admin.deadline(self._reshape_timeout_seconds))
         except UnknownAddress as error:
             if kind is not ReshapeKind.REBUCKET:
                 raise
             self.read_layout(topic)  # succeeds only if the address is a broker's and the topic exists
-            raise Unsupported(f"{act}: this broker has no such request; split the segment instead") from error
+            raise Unsupported(
+                f"{purpose}: this broker has no such request; split the segment instead"
+            ) from error
         except DataPlaneUnavailable as error:
             if may_be_under_way(error):
                 raise DataPlaneTimeout(f"{error}; the reshape may be in progress") from error
             raise
         if answer.status in _FAILED:
-            raise _engine_error(act, answer)
+            raise _engine_error(purpose, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
-        """Look up the log of each ACTIVE segment. A lookup distinguishes a log that is not loaded from a
-        missing log.
+        """Return the epoch and the ACTIVE segments whose logs are missing.
+
+        A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound.
         """
         stats = self._stats(topic)
         active = {
@@ -130,10 +136,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             for segment_id, segment in stats["segments"].items()
             if segment["state"] == SegmentState.ACTIVE.value
         }
-        act = f"look up the logs of {topic}"
-        asks = [Ask("GET", path, act, accept=_GONE) for path in active.values()]
+        purpose = f"look up the logs of {topic}"
+        asks = [Ask("GET", path, purpose, accept=_GONE) for path in active.values()]
         answers = self._admin.demand_all(asks, self._admin.deadline())
-        missing = [i for i, answer in zip(active, answers, strict=True) if _says_missing(act, answer)]
+        missing = [i for i, answer in zip(active, answers, strict=True) if _says_missing(purpose, answer)]
         return LogCheck(int(stats["epoch"]), tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
@@ -145,10 +151,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
         """Replace the topic's own setting. None removes it. Raises TopicNotFound."""
-        path, act = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
+        path, purpose = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
         body = None if setting is None else dict(setting)
-        if self._ask(Ask(verb, path, act, body=body, accept=_GONE)).status in _GONE:
+        if self._ask(Ask(verb, path, purpose, body=body, accept=_GONE)).status in _GONE:
             raise _no_topic(topic)
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
@@ -182,8 +188,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
         The broker creates logs together with the layout; this call creates a log that it omitted.
         """
-        act = f"create {backing_topic}"
-        self._ask(Ask("PUT", segment_path(backing_topic), act, body=list(subscriptions), accept=_EXISTS))
+        purpose = f"create {backing_topic}"
+        self._ask(Ask("PUT", segment_path(backing_topic), purpose, body=list(subscriptions), accept=_EXISTS))
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Raise Unsupported: the broker terminates segments together with the layout."""
@@ -208,13 +214,13 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create a stream subscription of the whole topic: the only kind of cursor that the topic's segments
-        have.
+        have. An existing one is success. Raises SegmentNotFound if the topic is missing.
         """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
-        act = f"subscribe {subscription!r} to {topic}"
-        if self._ask(Ask("PUT", path, act, accept=_GONE | _EXISTS)).status in _GONE:
-            raise SegmentNotFound(f"{act}: there is no such topic; detach it, or create it on the broker")
+        purpose = f"subscribe {subscription!r} to {topic}"
+        if self._ask(Ask("PUT", path, purpose, accept=_GONE | _EXISTS)).status in _GONE:
+            raise SegmentNotFound(f"{purpose}: there is no such topic; detach it, or create it on the broker")
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the subscription of the whole topic; a missing subscription is success."""
@@ -233,7 +239,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         )
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the subscriptions of the topic. Empty if the topic is missing."""
+        """Return the subscriptions of the topic, sorted. Empty if the topic is missing."""
         try:
             return sorted(self.topic_subscriptions(topic_of(backing_topic)[0]))
         except TopicNotFound:
@@ -270,8 +276,8 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Return the broker's own count of each topic's stream consumers, with the first requested log of the
-        topic.
+        """Return the broker's own count of each topic's stream consumers, as generated names, with the first
+        requested log of the topic. The topic's other logs, and the logs of a missing topic, have none.
         """
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
@@ -307,34 +313,39 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return answer.document
 
     def _stats(self, topic: str) -> Mapping[str, Any]:
-        act = f"read the statistics of {topic}"
-        answer = self._ask(Ask("GET", f"{topic_path(topic)}/stats", act, accept=_GONE | _FAILED))
+        purpose = f"read the statistics of {topic}"
+        answer = self._ask(Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED))
         if answer.status in _GONE or "Scalable topic not found" in str(answer.document):
             raise _no_topic(topic)
         if answer.status in _FAILED or not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(f"{act}: {_message(answer)}; check the broker's log if this continues")
+            raise DataPlaneUnavailable(
+                f"{purpose}: {_message(answer)}; check the broker's log if this continues"
+            )
         return answer.document
 
 
-def _engine_error(act: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
+def _engine_error(purpose: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
     """Return Conflict for a request that the engine will always refuse, and DataPlaneUnavailable for any
     other failure.
     """
     reason = _message(answer)
     if _FOR_GOOD.search(str(answer.document)):
-        return Conflict(f"{act}: {reason}; read the layout again")
+        return Conflict(f"{purpose}: {reason}; read the layout again")
     return DataPlaneUnavailable(
-        f"{act}: {reason}; check the broker's log if this continues", delay_seconds=1.0
+        f"{purpose}: {reason}; check the broker's log if this continues", delay_seconds=1.0
     )
 
 
-def _says_missing(act: str, answer: Answer) -> bool:
-    """Return True if the lookup says that there is no such topic."""
+def _says_missing(purpose: str, answer: Answer) -> bool:
+    """Return True if the lookup says that there is no such topic.
+
+    Raises DataPlaneUnavailable for a 404 with another reason.
+    """
     if answer.status not in _GONE:
         return False
     reason = str(answer.document.get("reason")) if isinstance(answer.document, Mapping) else ""
     if not reason.startswith("Topic not found"):
-        raise DataPlaneUnavailable(f"{act}: answered 404 ({reason[:300]}); check the broker's log")
+        raise DataPlaneUnavailable(f"{purpose}: answered 404 ({reason[:300]}); check the broker's log")
     return True
 
 

@@ -2,8 +2,10 @@
 
 Consumers of different subscriptions do not compete, so the largest subscription counts. If consumers can share a
 segment by buckets, the lane prefers buckets at the limit of segments and for a topic whose busiest segment is slow
-(PIP-486), as long as more buckets help: a segment has at most `Ground.most_readers` readers. If consumers cannot
-share a segment, a consumer without a segment requires a split, up to the limit of segments.
+(PIP-486), as long as more buckets help. A segment then serves at most `EvaluationContext.most_places` consumers;
+under `strict_pulsar` the policy's limit of buckets does not count, so the limit is
+`EvaluationContext.most_readers`. If consumers cannot share a segment, a consumer without a segment requires a
+split, up to the limit of segments.
 """
 
 from __future__ import annotations
@@ -14,52 +16,59 @@ from controller.domain.decision import Decision, Lane, Rebucket, Refusal, Refusa
 from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
-def answer(ground: EvaluationContext) -> tuple[Decision, ...]:
-    """Return a split of the busiest segment, a batch of rebuckets, or nothing."""
-    if ground.consumers <= ground.segments_net + ground.held_places:
+def answer(context: EvaluationContext) -> tuple[Decision, ...]:
+    """Return a split of the busiest segment, a batch of rebuckets, or nothing. Nothing is returned, and nothing
+    refused, while there are no more consumers than segments, with those of running reshapes and of held splits.
+
+    At the limit of segments, or if the busiest segment is slow and buckets suffice, segments are rebucketed if
+    consumers can share them; otherwise the busiest segment is split, below the limit. If no action is taken, a
+    refusal of the topic or of the segment says why. Each busier segment that cannot be split is refused.
+    """
+    if context.consumers <= context.segments_net + context.held_places:
         return ()
-    policy = ground.policy
-    if ground.segments_high >= policy.max_segments:
-        if ground.shared_buckets:
-            return _rebucket(ground, "at-max-segments")
+    policy = context.policy
+    if context.segments_high >= policy.max_segments:
+        if context.shared_buckets:
+            return _rebucket(context, "at-max-segments")
         _refuse_topic(
-            ground, RefusalReason.AT_MAX_SEGMENTS, "segments", ground.segments_high, policy.max_segments
+            context, RefusalReason.AT_MAX_SEGMENTS, "segments", context.segments_high, policy.max_segments
         )
         return ()
     rates = [
         0.0
-        if record is None or ground.is_stale(record) or math.isnan(record.stats.msg_rate_in)
+        if record is None or context.is_stale(record) or math.isnan(record.stats.msg_rate_in)
         else record.stats.msg_rate_in
-        for record in ground.records
+        for record in context.records
     ]
-    busiest = _busiest(ground, rates)
+    busiest = _busiest(context, rates)
     if busiest is None:
         return ()
-    limit = ground.most_readers if ground.strict else ground.most_places
-    buckets_suffice = ground.consumers <= limit * ground.segments_net
+    limit = context.most_readers if context.strict else context.most_places
+    buckets_suffice = context.consumers <= limit * context.segments_net
     is_slow = rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in
-    if ground.shared_buckets and buckets_suffice and is_slow:
-        return _rebucket(ground, "below-split-rate-floor")
-    segment_id = ground.active[busiest].segment_id
-    if ground.refuse_during(ground.cooldowns.split, Lane.CONSUMER, segment_id):
+    if context.shared_buckets and buckets_suffice and is_slow:
+        return _rebucket(context, "below-split-rate-floor")
+    segment_id = context.active[busiest].segment_id
+    if context.refuse_during(context.cooldowns.split, Lane.CONSUMER, segment_id):
         return ()
-    return (ground.split(busiest, "consumer-count"),)
+    return (context.split(busiest, "consumer-count"),)
 
 
-def _busiest(ground: EvaluationContext, rates: list[float]) -> int | None:
-    """Return the index of the segment with the highest incoming message rate that can be split; of equal rates the
-    lowest id. None if no segment can be split.
+def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
+    """Return the index of the segment with the highest rate of `rates` (incoming messages per second, by index)
+    that can be split; of equal rates the lowest id. None if no segment can be split. Each segment that is passed
+    over is refused.
     """
-    active = ground.active
+    active = context.active
     for index in sorted(range(len(active)), key=lambda i: (-rates[i], active[i].segment_id)):
         segment = active[index]
         if rates[index] > 0:
-            ground.wake_when_stale(ground.records[index])
-        if ground.refuse_busy(Lane.CONSUMER, segment.segment_id):
+            context.wake_when_stale(context.records[index])
+        if context.refuse_busy(Lane.CONSUMER, segment.segment_id):
             continue
-        if segment.hash_range.width > 1 or ground.strict:
+        if segment.hash_range.width > 1 or context.strict:
             return index
-        ground.refuse(
+        context.refuse(
             Refusal(
                 segment_id=segment.segment_id,
                 lane=Lane.CONSUMER,
@@ -72,35 +81,38 @@ def _busiest(ground: EvaluationContext, rates: list[float]) -> int | None:
     return None
 
 
-def _rebucket(ground: EvaluationContext, reason: str) -> tuple[Decision, ...]:
-    """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids.
+def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
+    """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids;
+    `reason` is their reason. The share is the number of consumers per segment, rounded up to a power of two, at
+    most `most_places`. A busy segment is refused instead.
 
-    The total decides whether buckets are missing, and the share per segment decides how many each segment should
-    have, as in Pulsar. So the buckets of an uneven layout may be raised only in part.
+    Return nothing and refuse the topic if the buckets suffice for the consumers, if no segment may have more
+    buckets, or during the rebucket cooldown. As in Pulsar, the buckets of all segments together decide whether they
+    suffice, so in an uneven layout only some segments may get more buckets.
     """
-    consumers = ground.consumers
-    total = sum(min(segment.bucket_count, ground.most_readers) for segment in ground.active)
-    if consumers <= total:
-        _refuse_topic(ground, RefusalReason.ENOUGH_BUCKETS, "buckets", total, consumers)
+    consumers = context.consumers
+    buckets = sum(min(segment.bucket_count, context.most_readers) for segment in context.active)
+    if consumers <= buckets:
+        _refuse_topic(context, RefusalReason.ENOUGH_BUCKETS, "buckets", buckets, consumers)
         return ()
-    share = -(-consumers // max(1, ground.segments_net))
-    target = min(1 << (share - 1).bit_length(), ground.most_places)
-    short = sorted(segment.segment_id for segment in ground.active if segment.bucket_count < target)
-    if not short:
-        _refuse_topic(ground, RefusalReason.AT_MAX_BUCKETS, "buckets", total, consumers)
+    share = -(-consumers // max(1, context.segments_net))
+    target = min(1 << (share - 1).bit_length(), context.most_places)
+    segment_ids = sorted(segment.segment_id for segment in context.active if segment.bucket_count < target)
+    if not segment_ids:
+        _refuse_topic(context, RefusalReason.AT_MAX_BUCKETS, "buckets", buckets, consumers)
         return ()
-    if ground.refuse_during(ground.cooldowns.rebucket, Lane.CONSUMER, None):
+    if context.refuse_during(context.cooldowns.rebucket, Lane.CONSUMER, None):
         return ()
-    reported = {refusal.segment_id for refusal in ground.refusals}
-    for segment_id in short:
-        if segment_id not in reported:
-            ground.refuse_busy(Lane.CONSUMER, segment_id)
-    return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)
+    refused_ids = {refusal.segment_id for refusal in context.refusals}
+    for segment_id in segment_ids:
+        if segment_id not in refused_ids:
+            context.refuse_busy(Lane.CONSUMER, segment_id)
+    return tuple(Rebucket(i, target, reason) for i in segment_ids if i not in context.busy)
 
 
 def _refuse_topic(
-    ground: EvaluationContext, reason: RefusalReason, metric: str, value: int, needed: int
+    context: EvaluationContext, reason: RefusalReason, metric: str, value: int, needed: int
 ) -> None:
-    ground.refuse(
+    context.refuse(
         Refusal(segment_id=None, lane=Lane.CONSUMER, reason=reason, metric=metric, value=value, needed=needed)
     )

@@ -41,7 +41,7 @@ class Pause(NamedTuple):
 
 
 class Cooldowns(NamedTuple):
-    """The cooldowns of a topic; None if there was no action of the kind. A cooldown may have ended."""
+    """The cooldowns of a topic; None if there was no action of the kind. A cooldown may have ended already."""
 
     split: Pause | None
     merge: Pause | None
@@ -65,6 +65,9 @@ class Cooldowns(NamedTuple):
 
 
 def _latest(situation: EvaluationInput, kinds: tuple[ReshapeKind, ...], last: int | None) -> int | None:
+    """Return the start of the latest operation of these kinds, `last` or a running reshape, in milliseconds since
+    the Unix epoch; None if there was none.
+    """
     if not situation.in_flight:
         return last
     starts = [reshape.started_at for reshape in situation.in_flight if reshape.kind in kinds]

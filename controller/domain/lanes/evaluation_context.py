@@ -27,19 +27,24 @@ class EvaluationContext:
     A rate that is negative or not finite was never measured: it is NaN here, which is neither hot nor cold.
 
     While reshapes are running, segments are counted in three ways: `segments_net` if all reshapes commit,
-    `segments_high` if only those that add segments commit, `segments_low` if only those that remove segments commit.
-    The maximum is checked against the highest count and the minimum against the lowest, so neither limit is exceeded,
-    whichever reshapes fail.
+    `segments_high` if only those that add segments commit, `segments_low` if only those that remove segments
+    commit. The maximum is checked against the highest count and the minimum against the lowest, so neither limit is
+    exceeded, whichever reshapes fail.
 
-    `held` are actions that await approval or were rejected, by the segments that they would seal; these segments are
-    in no other action. Other decisions may not rely on a held action, so the segments are counted without it.
+    `held` are actions that await approval or were rejected, by the segments that they would seal; these segments
+    are in no other action. Other decisions may not rely on a held action, so the segments are counted without it.
     `held_places`: segments that held splits would add for consumers; no other split is made instead of them.
+
+    `busy`: the id of the operation that seals a segment, by segment id; 0 for a held action. `in_flight`: the
+    running reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a reading is
+    stale. `valid_until`: the earliest time at which the result may change without a change of the input, in
+    milliseconds since the Unix epoch; None if there is none.
 
     `kept`: the pauses in which a person excludes a segment from merges, by segment id; pauses that have ended are
     left out.
 
-    `most_readers`: maximum number of consumers of one segment, whatever its number of buckets; `most_places`: maximum
-    number of consumers that a segment can serve after a rebucket.
+    `most_readers`: maximum number of consumers of one segment, whatever its number of buckets; `most_places`:
+    maximum number of consumers that a segment can serve after a rebucket.
     """
 
     __slots__ = (
@@ -73,8 +78,10 @@ class EvaluationContext:
     ) -> None:
         policy = situation.policy
         self.held = held
-        actions = (held_action.act for held_action in held.values())
-        self.held_places = sum(isinstance(act, Split) and lane_of(act) is Lane.CONSUMER for act in actions)
+        held_actions = (held_action.action for held_action in held.values())
+        self.held_places = sum(
+            isinstance(action, Split) and lane_of(action) is Lane.CONSUMER for action in held_actions
+        )
         self.situation = situation
         self.policy = policy
         self.thresholds = policy.thresholds
@@ -105,6 +112,7 @@ class EvaluationContext:
         }
 
     def _count_in_flight(self) -> None:
+        """Count the running reshapes. A reshape that the layout shows as committed does not count."""
         active_ids = {segment.segment_id for segment in self.active}
         for reshape in self.situation.in_flight:
             if active_ids.isdisjoint(reshape.parent_ids):
@@ -117,18 +125,20 @@ class EvaluationContext:
             self.segments_low += min(0, added)
 
     def places_of(self, buckets: int) -> int:
-        """Return how many consumers a segment with `buckets` entry buckets can serve."""
+        """Return how many consumers a segment with `buckets` entry buckets can serve; 1 if consumers cannot share a
+        segment.
+        """
         return min(buckets, self.most_readers) if self.shared_buckets else 1
 
     def count_places(self) -> int:
         """Return how many consumers the segments can serve after all running reshapes have committed."""
         sealed = {parent for reshape in self.in_flight for parent in reshape.parent_ids}
-        kept = sum(self.places_of(s.bucket_count) for s in self.active if s.segment_id not in sealed)
+        remaining = sum(self.places_of(s.bucket_count) for s in self.active if s.segment_id not in sealed)
         created = (
             reshape.child_places if self.shared_buckets and reshape.child_places else reshape.child_count
             for reshape in self.in_flight
         )
-        return kept + sum(created)
+        return remaining + sum(created)
 
     def is_stale(self, record: LoadRecord) -> bool:
         """Return True if the reading is too old to decide on. Pulsar has no such rule, so no reading is stale under
@@ -137,27 +147,32 @@ class EvaluationContext:
         return not self.strict and self.now - record.observed_at > self.stale_ms
 
     def wake_when_stale(self, record: LoadRecord | None) -> None:
-        """Limit the validity of the evaluation to the time until which this reading is fresh."""
+        """Limit the validity of the evaluation to the time until which this reading is fresh. Does nothing without
+        a record, under `strict_pulsar`, or for a reading that is stale already.
+        """
         if record is not None and not self.strict:
             self.wake_at(record.observed_at + self.stale_ms + 1)
 
     def wake_at(self, instant: int) -> None:
-        """Note that the result may change at `instant` (milliseconds since the Unix epoch) without a change of the
-        input.
+        """Limit the validity of the evaluation to `instant` (milliseconds since the Unix epoch), at which the
+        result may change without a change of the input. An instant that is not after `now`, or later than the limit
+        so far, changes nothing.
         """
         if instant > self.now and (self.valid_until is None or instant < self.valid_until):
             self.valid_until = instant
 
     def refuse(self, refusal: Refusal) -> None:
-        """Add a refusal, and note when it ends."""
+        """Add a refusal, and limit the validity of the evaluation to the end of the refusal, if it ends by itself."""
         if refusal.not_before is not None:
             self.wake_at(refusal.not_before)
         self.refusals.append(refusal)
 
     def split(self, index: int, reason: str) -> Split:
-        """Return a split of the segment at `index` at the midpoint.
+        """Return a split at the midpoint of the segment at `index`; the caller has checked that the segment can be
+        split.
 
-        If the data plane can cut at the midpoint only, the decision also records the cut that would have been made.
+        If the data plane can cut at the midpoint only, `Split.otherwise` records the cut that would have been made
+        without this limit.
         """
         segment = self.active[index]
         has_no_choice = self.situation.capabilities.midpoint_only and segment.hash_range.width > 1
@@ -166,8 +181,9 @@ class EvaluationContext:
         )
 
     def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
-        """Refuse the segment at `index` if its reading is stale; otherwise note when the reading becomes stale. Return
-        True if the segment was refused.
+        """Refuse the segment at `index` and return True if its reading is stale. Otherwise limit the validity of
+        the evaluation to the time at which the reading becomes stale, and return False; without a record only
+        return False.
         """
         record = self.records[index]
         if record is None:
@@ -190,8 +206,8 @@ class EvaluationContext:
         return True
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
-        """Refuse the segment if a live operation holds it, or an action that awaits approval. Return True if the segment
-        was refused.
+        """Refuse the segment and return True if a live operation seals it, or an action that awaits approval or was
+        rejected would seal it. Otherwise return False.
         """
         if segment_id not in self.busy:
             return False
@@ -219,8 +235,8 @@ class EvaluationContext:
     def refuse_during(
         self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None
     ) -> bool:
-        """Refuse the segment, or the whole topic if `segment_id` is None, while the pause lasts. Return True if there
-        was a refusal.
+        """Refuse the segment, or the whole topic if `segment_id` is None, and return True while the pause lasts.
+        Return False without a pause, or after its end.
         """
         if pause is None or self.now >= pause.ends_at:
             return False

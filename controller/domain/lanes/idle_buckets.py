@@ -10,39 +10,45 @@ from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
-def answer(ground: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the rebuckets; evaluated only if there is no other action.
+def answer(context: EvaluationContext) -> tuple[Decision, ...]:
+    """Return the rebuckets; the caller evaluates this lane only if there is no other action. Returns nothing under
+    `strict_pulsar`, if consumers cannot share a segment, or if it is unknown since when consumers have not changed.
+    If a segment could give up buckets, the topic is refused during a cooldown, and for `bucket_idle_seconds` after
+    the last change of consumers or rebucket. After that, a busy segment is refused.
 
-    A segment keeps its share of the topic's budget, rounded up, and the topic keeps places for its consumers and the
-    next few.
+    A segment keeps its share of the topic's budget, rounded up, and the topic keeps places for its consumers and
+    the next few.
     """
-    changed_at = ground.situation.consumers_changed_at
-    if ground.strict or not ground.shared_buckets or changed_at is None:
+    changed_at = context.situation.consumers_changed_at
+    if context.strict or not context.shared_buckets or changed_at is None:
         return ()
-    actions = _rebuckets(ground)
-    cooldowns = ground.cooldowns
-    pauses = (cooldowns.rebucket, cooldowns.split, cooldowns.merge, _idle_window(ground, changed_at))
-    if not actions or any(ground.refuse_during(pause, Lane.CONSUMER, None) for pause in pauses):
+    actions = _rebuckets(context)
+    cooldowns = context.cooldowns
+    pauses = (cooldowns.rebucket, cooldowns.split, cooldowns.merge, _idle_window(context, changed_at))
+    if not actions or any(context.refuse_during(pause, Lane.CONSUMER, None) for pause in pauses):
         return ()
-    return tuple(act for act in actions if not ground.refuse_busy(Lane.CONSUMER, act.segment_id))
+    return tuple(action for action in actions if not context.refuse_busy(Lane.CONSUMER, action.segment_id))
 
 
-def _rebuckets(ground: EvaluationContext) -> list[Rebucket]:
-    policy, segments = ground.policy, max(1, ground.segments_net)
+def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
+    """Return a rebucket for each segment that can give up at least half of its buckets, those with the most buckets
+    first; busy segments included.
+    """
+    policy, segments = context.policy, max(1, context.segments_net)
     minimum = min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment)
-    spare = max(0, ground.count_places() - max(rounded_up(ground.consumers), minimum * segments))
+    spare = max(0, context.count_places() - max(rounded_up(context.consumers), minimum * segments))
     rebuckets = []
-    for segment in sorted(ground.active, key=lambda s: (-s.bucket_count, s.segment_id)):
-        places = ground.places_of(segment.bucket_count)
-        kept = max(minimum, rounded_up(places - spare) if spare < places else 1)
-        if segment.bucket_count >= 2 * kept:
-            if segment.segment_id not in ground.busy:
-                spare -= places - ground.places_of(kept)
-            rebuckets.append(Rebucket(segment.segment_id, kept, "idle-buckets"))
+    for segment in sorted(context.active, key=lambda s: (-s.bucket_count, s.segment_id)):
+        places = context.places_of(segment.bucket_count)
+        buckets_kept = max(minimum, rounded_up(places - spare) if spare < places else 1)
+        if segment.bucket_count >= 2 * buckets_kept:
+            if segment.segment_id not in context.busy:
+                spare -= places - context.places_of(buckets_kept)
+            rebuckets.append(Rebucket(segment.segment_id, buckets_kept, "idle-buckets"))
     return rebuckets
 
 
-def _idle_window(ground: EvaluationContext, changed_at: int) -> Pause:
-    began = max(changed_at, ground.situation.history.last_rebucket_at or 0)
-    ends_at = began + ground.policy.bucket_idle_seconds * 1000
+def _idle_window(context: EvaluationContext, changed_at: int) -> Pause:
+    began = max(changed_at, context.situation.history.last_rebucket_at or 0)
+    ends_at = began + context.policy.bucket_idle_seconds * 1000
     return Pause(RefusalReason.BUCKET_IDLE_WINDOW, "consumers_changed_at", began, ends_at)

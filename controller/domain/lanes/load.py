@@ -17,34 +17,37 @@ REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
 class _Hot(NamedTuple):
+    """A hot segment: its index in the context, its score, and the index of the metric with the score."""
+
     position: int
     score: float
     metric: int
 
 
-def answer(ground: EvaluationContext, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split of the hottest segment that can be split; refuse every other hot segment.
+def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Return a split of the hottest segment that can be split; refuse every other hot segment. If segments have no
+    load record, refuse the topic with their number, and still split.
 
-    If an earlier lane has chosen actions (`acted`), each hot segment that they leave unchanged is refused for this
-    reason, and nothing is split.
+    If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be
+    split is refused for this reason. A segment that these actions split has no refusal.
     """
-    split_already = {act.segment_id for act in acted if isinstance(act, Split)}
-    ids = [segment.segment_id for segment in ground.active]
+    split_already = {action.segment_id for action in earlier_actions if isinstance(action, Split)}
+    ids = [segment.segment_id for segment in context.active]
     splittable = [
         hot
-        for hot in _hot(ground)
-        if ids[hot.position] not in split_already and not _is_refused(ground, hot.position)
+        for hot in _hot(context)
+        if ids[hot.position] not in split_already and not _is_refused(context, hot.position)
     ]
-    if acted:
+    if earlier_actions:
         for hot in splittable:
-            ground.refuse(Refusal(ids[hot.position], Lane.LOAD, RefusalReason.OTHER_ACT))
+            context.refuse(Refusal(ids[hot.position], Lane.LOAD, RefusalReason.OTHER_ACT))
         return ()
     if not splittable:
         return ()
     best = max(splittable, key=lambda hot: hot.score)
     for hot in splittable:
         if hot is not best:
-            ground.refuse(
+            context.refuse(
                 Refusal(
                     segment_id=ids[hot.position],
                     lane=Lane.LOAD,
@@ -54,17 +57,17 @@ def answer(ground: EvaluationContext, acted: tuple[Decision, ...]) -> tuple[Deci
                     needed=best.score,
                 )
             )
-    return (ground.split(best.position, REASONS[best.metric]),)
+    return (context.split(best.position, REASONS[best.metric]),)
 
 
-def _hot(ground: EvaluationContext) -> list[_Hot]:
-    """Return the segments with a score above 1, by range. One refusal for the topic counts the segments that have no
-    load record yet.
+def _hot(context: EvaluationContext) -> list[_Hot]:
+    """Return the segments with a score above 1, by range. A rate that was never measured does not count. Refuse the
+    topic, with the number of segments that have no load record yet, if there are any.
     """
-    msg_in, byte_in, msg_out, byte_out = ground.thresholds.split.rates
+    msg_in, byte_in, msg_out, byte_out = context.thresholds.split.rates
     hot = []
     missing = 0
-    for position, record in enumerate(ground.records):
+    for position, record in enumerate(context.records):
         if record is None:
             missing += 1
             continue
@@ -81,7 +84,7 @@ def _hot(ground: EvaluationContext) -> list[_Hot]:
         if score > 1:
             hot.append(_Hot(position, score, ratios.index(score)))
     if missing:
-        ground.refuse(
+        context.refuse(
             Refusal(
                 segment_id=None,
                 lane=Lane.LOAD,
@@ -94,28 +97,29 @@ def _hot(ground: EvaluationContext) -> list[_Hot]:
     return hot
 
 
-def _is_refused(ground: EvaluationContext, index: int) -> bool:
-    """Refuse the segment if it cannot be split, and return True. Reasons that do not end by waiting are checked first,
-    so that the reported reason does not change by itself.
+def _is_refused(context: EvaluationContext, index: int) -> bool:
+    """Refuse the segment if it cannot be split, and return True: it is busy, the topic has its maximum number of
+    segments, the range has one hash, the reading is stale, or the split cooldown lasts. Reasons that do not end by
+    waiting are checked first, so that the reported reason does not change by itself.
     """
-    segment = ground.active[index]
+    segment = context.active[index]
     segment_id = segment.segment_id
-    if ground.refuse_busy(Lane.LOAD, segment_id):
+    if context.refuse_busy(Lane.LOAD, segment_id):
         return True
-    if ground.segments_high >= ground.policy.max_segments:
-        ground.refuse(
+    if context.segments_high >= context.policy.max_segments:
+        context.refuse(
             Refusal(
                 segment_id=segment_id,
                 lane=Lane.LOAD,
                 reason=RefusalReason.AT_MAX_SEGMENTS,
                 metric="segments",
-                value=ground.segments_high,
-                needed=ground.policy.max_segments,
+                value=context.segments_high,
+                needed=context.policy.max_segments,
             )
         )
         return True
-    if segment.hash_range.width == 1 and not ground.strict:
-        ground.refuse(
+    if segment.hash_range.width == 1 and not context.strict:
+        context.refuse(
             Refusal(
                 segment_id=segment_id,
                 lane=Lane.LOAD,
@@ -126,6 +130,6 @@ def _is_refused(ground: EvaluationContext, index: int) -> bool:
             )
         )
         return True
-    return ground.refuse_stale(Lane.LOAD, index) or ground.refuse_during(
-        ground.cooldowns.split, Lane.LOAD, segment_id
+    return context.refuse_stale(Lane.LOAD, index) or context.refuse_during(
+        context.cooldowns.split, Lane.LOAD, segment_id
     )

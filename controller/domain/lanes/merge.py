@@ -17,29 +17,34 @@ from controller.domain.load import METRICS, LoadRecord
 _LANE = Lane.MERGE
 
 
-def answer(ground: EvaluationContext, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the merge of the coldest pair that may merge; refuse every other cold pair."""
-    cold = _cold(ground)
+def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Return the merge of the coldest pair that may merge; refuse every other cold pair. Unless the topic has its
+    minimum number of segments, refuse each cold segment without a cold neighbour as well.
+
+    If an earlier lane has chosen actions (`earlier_actions`), nothing is merged, and each pair that may merge is
+    refused for this reason.
+    """
+    cold = _cold(context)
     touching = [
-        low.hash_range.end + 1 == high.hash_range.start for low, high in pairwise(ground.active)
+        low.hash_range.end + 1 == high.hash_range.start for low, high in pairwise(context.active)
     ]  # all pairs touch, unless a layout has a gap
     pairs = [i for i, is_touching in enumerate(touching) if is_touching and cold[i] and cold[i + 1]]
-    if len(cold) > 1 and ground.segments_low > ground.policy.min_segments:
-        _refuse_lone(ground, cold, touching)
-    mergeable = MergeGates(ground).passing(pairs) if pairs else []
-    ids = [segment.segment_id for segment in ground.active]
-    if acted:
+    if len(cold) > 1 and context.segments_low > context.policy.min_segments:
+        _refuse_lone(context, cold, touching)
+    mergeable = MergeGates(context).passing(pairs) if pairs else []
+    ids = [segment.segment_id for segment in context.active]
+    if earlier_actions:
         for i in mergeable:
-            ground.refuse(Refusal(ids[i], _LANE, RefusalReason.OTHER_ACT, other_id=ids[i + 1]))
+            context.refuse(Refusal(ids[i], _LANE, RefusalReason.OTHER_ACT, other_id=ids[i + 1]))
         return ()
     if not mergeable:
         return ()
-    warmth = _warmth(ground)
+    warmth = _warmth(context)
     best = min(mergeable, key=lambda i: warmth[i] + warmth[i + 1])
     lowest = warmth[best] + warmth[best + 1]
     for i in mergeable:
         if i != best:
-            ground.refuse(
+            context.refuse(
                 Refusal(
                     segment_id=ids[i],
                     lane=_LANE,
@@ -53,11 +58,11 @@ def answer(ground: EvaluationContext, acted: tuple[Decision, ...]) -> tuple[Deci
     return (Merge(ids[best], ids[best + 1], "cold"),)
 
 
-def _cold(ground: EvaluationContext) -> list[LoadRecord | None]:
+def _cold(context: EvaluationContext) -> list[LoadRecord | None]:
     """Return the records that are below all merge thresholds, None for the other segments; the age of a record has no
     effect.
     """
-    msg_in, byte_in, msg_out, byte_out = ground.thresholds.merge.rates
+    msg_in, byte_in, msg_out, byte_out = context.thresholds.merge.rates
     return [
         record
         if record is not None
@@ -66,13 +71,16 @@ def _cold(ground: EvaluationContext) -> list[LoadRecord | None]:
         and stats.msg_rate_out < msg_out
         and stats.byte_rate_out < byte_out
         else None
-        for record in ground.records
+        for record in context.records
     ]
 
 
-def _refuse_lone(ground: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
-    """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold."""
-    limits = ground.thresholds.merge.rates
+def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
+    """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold,
+    its worst metric and the threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a
+    neighbour has no refusal.
+    """
+    limits = context.thresholds.merge.rates
     touches_left = [False, *touching, False]
     for index, record in enumerate(cold):
         if record is None:
@@ -80,29 +88,31 @@ def _refuse_lone(ground: EvaluationContext, cold: list[LoadRecord | None], touch
         neighbours = [i for i in (index - 1, index + 1) if touches_left[max(index, i)]]
         if not neighbours or any(cold[i] for i in neighbours):
             continue
-        ratios = {i: _ratios(ground.records[i], limits) for i in neighbours}
+        ratios = {i: _ratios(context.records[i], limits) for i in neighbours}
         nearest = min(neighbours, key=lambda i: max(ratios[i]))
-        segment_id, other_id = ground.active[nearest].segment_id, ground.active[index].segment_id
-        warm = ground.records[nearest]
+        segment_id, other_id = context.active[nearest].segment_id, context.active[index].segment_id
+        warm = context.records[nearest]
         if warm is None:
-            ground.refuse(Refusal(segment_id, _LANE, RefusalReason.NO_LOAD_RECORD, other_id=other_id))
+            context.refuse(Refusal(segment_id, _LANE, RefusalReason.NO_LOAD_RECORD, other_id=other_id))
             continue
-        worst = ratios[nearest].index(max(ratios[nearest]))
-        ground.refuse(
+        metric = ratios[nearest].index(max(ratios[nearest]))
+        context.refuse(
             Refusal(
                 segment_id=segment_id,
                 lane=_LANE,
                 reason=RefusalReason.NOT_COLD,
-                metric=METRICS[worst],
-                value=None if math.isnan(warm.stats.rates[worst]) else warm.stats.rates[worst],
-                needed=limits[worst],
+                metric=METRICS[metric],
+                value=None if math.isnan(warm.stats.rates[metric]) else warm.stats.rates[metric],
+                needed=limits[metric],
                 other_id=other_id,
             )
         )
 
 
 def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]:
-    """Return the rates divided by the limits. A rate that was never measured counts as farthest from cold."""
+    """Return the rates divided by the limits; infinity for a segment without a record and for a rate that was never
+    measured.
+    """
     if record is None:
         return [math.inf]
     return [
@@ -111,13 +121,14 @@ def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]
     ]
 
 
-def _warmth(ground: EvaluationContext) -> list[float]:
-    """Return each segment's warmth: the sum of its four rates, each divided by its merge threshold.
+def _warmth(context: EvaluationContext) -> list[float]:
+    """Return each segment's warmth: the sum of its four rates, each divided by its merge threshold; 0 without a
+    record.
 
     Pulsar adds the raw rates instead, so that bytes outweigh messages; so does `strict_pulsar`. The warmth is used
     for cold segments only, whose thresholds are above 0.
     """
-    if ground.strict:  # The rates are added in sequence as Pulsar does, because `sum` rounds better than Java since Python 3.12.
+    if context.strict:  # The rates are added in sequence as Pulsar does, because `sum` rounds better than Java since Python 3.12.
         return [
             0.0
             if record is None
@@ -125,9 +136,9 @@ def _warmth(ground: EvaluationContext) -> list[float]:
             + stats.byte_rate_in
             + stats.msg_rate_out
             + stats.byte_rate_out
-            for record in ground.records
+            for record in context.records
         ]
-    msg_in, byte_in, msg_out, byte_out = (limit or 1.0 for limit in ground.thresholds.merge.rates)
+    msg_in, byte_in, msg_out, byte_out = (limit or 1.0 for limit in context.thresholds.merge.rates)
     return [
         0.0
         if record is None
@@ -135,5 +146,5 @@ def _warmth(ground: EvaluationContext) -> list[float]:
         + stats.byte_rate_in / byte_in
         + stats.msg_rate_out / msg_out
         + stats.byte_rate_out / byte_out
-        for record in ground.records
+        for record in context.records
     ]

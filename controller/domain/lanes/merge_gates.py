@@ -17,56 +17,61 @@ _LANE = Lane.MERGE
 
 
 class MergeGates:
-    """The conditions of one evaluation, called gates. A pair is named by the index of its left side. A gate refuses the
-    pair and returns True, or returns False.
+    """The conditions of one evaluation, called gates. A pair is named by the index of its left side. A gate adds a
+    refusal of the pair to the context and returns True, or returns False.
     """
 
-    __slots__ = ("_all_places", "_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
+    __slots__ = ("_all_places", "_buckets", "_busiest", "_context", "_depths", "_gates", "_ids", "_window_ms")
 
-    def __init__(self, ground: EvaluationContext) -> None:
-        self._ground = ground
-        self._ids = [segment.segment_id for segment in ground.active]
-        self._buckets = [segment.bucket_count for segment in ground.active]
+    def __init__(self, context: EvaluationContext) -> None:
+        self._context = context
+        self._ids = [segment.segment_id for segment in context.active]
+        self._buckets = [segment.bucket_count for segment in context.active]
         self._all_places = sum(self._places_of(buckets) for buckets in self._buckets)
-        if ground.strict:
-            by_ancestry = ground.situation.layout.merge_depths_by_ancestry()
+        if context.strict:
+            by_ancestry = context.situation.layout.merge_depths_by_ancestry()
             self._depths = [by_ancestry[segment_id] for segment_id in self._ids]
         else:
-            self._depths = [segment.merge_depth for segment in ground.active]
-        may_want_split = not ground.strict and self._consumers_may_want_split()
-        self._busiest = self._busiest_that_splits() if may_want_split and ground.shared_buckets else 0.0
-        self._window_ms = ground.policy.merge_window_seconds * 1000
+            self._depths = [segment.merge_depth for segment in context.active]
+        may_want_split = not context.strict and self._consumers_may_want_split()
+        self._busiest = self._busiest_that_splits() if may_want_split and context.shared_buckets else 0.0
+        self._window_ms = context.policy.merge_window_seconds * 1000
         gates = (
-            (self._is_busy, bool(ground.busy)),
-            (self._is_at_min, ground.segments_low <= ground.policy.min_segments),
-            (self._is_too_deep, max(self._depths) >= ground.policy.max_dag_depth),
+            (self._is_busy, bool(context.busy)),
+            (self._is_at_min, context.segments_low <= context.policy.min_segments),
+            (self._is_too_deep, max(self._depths) >= context.policy.max_dag_depth),
             (self._would_split_for_consumers, may_want_split),
-            (self._would_split_for_load, not ground.strict and self._sums_can_be_hot()),
+            (self._would_split_for_load, not context.strict and self._sums_can_be_hot()),
             (self._would_idle_consumer, self._merges_can_idle()),
-            (self._is_kept_apart, bool(ground.kept)),
+            (self._is_kept_apart, bool(context.kept)),
         )
         # A large cold topic has many pairs, so only the gates that can refuse a pair of this topic are kept.
         self._gates = [gate for gate, can_refuse in gates if can_refuse]
 
     def passing(self, pairs: list[int]) -> list[int]:
-        """Return the pairs that no gate refuses. Every other pair has a refusal."""
+        """Return the pairs that no gate refuses. Every other pair gets one refusal, of the first gate that refuses
+        it. A pair whose readings are stale, or that is within its merge window or cooldown, is refused last.
+        """
         for gate in self._gates:
             pairs = [i for i in pairs if not gate(i)]
         since = self._cold_since()
         return [i for i in self._fresh(pairs) if not self._is_too_soon(i, since)]
 
     def _cold_since(self) -> list[int | None]:
-        """Return the time since which each segment is cold. Pulsar uses the time of the last write."""
-        strict = self._ground.strict
+        """Return the time since which each segment is cold, in milliseconds since the Unix epoch; None if it is
+        unknown. Under `strict_pulsar` this is the time of the last write, as in Pulsar.
+        """
+        strict = self._context.strict
         return [
             None if record is None else record.modified_at if strict else record.cold_since
-            for record in self._ground.records
+            for record in self._context.records
         ]
 
     def _refuse(
         self, i: int, reason: RefusalReason, metric: str, value: float, needed: float, *, right: bool = False
     ) -> bool:
-        self._ground.refuse(
+        """Refuse the pair, and return True. `right`: True if the right side is the cause."""
+        self._context.refuse(
             Refusal(
                 segment_id=self._ids[i + right],
                 lane=_LANE,
@@ -81,17 +86,17 @@ class MergeGates:
 
     def _is_busy(self, i: int) -> bool:
         left, right = self._ids[i], self._ids[i + 1]
-        return self._ground.refuse_busy(_LANE, left, right) or self._ground.refuse_busy(_LANE, right, left)
+        return self._context.refuse_busy(_LANE, left, right) or self._context.refuse_busy(_LANE, right, left)
 
     def _is_at_min(self, i: int) -> bool:
-        segments, minimum = self._ground.segments_low, self._ground.policy.min_segments
+        segments, minimum = self._context.segments_low, self._context.policy.min_segments
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", segments, minimum)
 
     def _is_too_deep(self, i: int) -> bool:
-        """Return True if either side has reached the limit of merges. The child of two sides below the limit may exceed
-        it, as in Pulsar.
+        """Refuse the pair if either side has reached the limit of merges. The child of two sides below the limit
+        may exceed it, as in Pulsar.
         """
-        limit = self._ground.policy.max_dag_depth
+        limit = self._context.policy.max_dag_depth
         right = self._depths[i] < limit
         depth = self._depths[i + right]
         return depth >= limit and self._refuse(
@@ -99,41 +104,50 @@ class MergeGates:
         )
 
     def _consumers_may_want_split(self) -> bool:
-        """Return True if, with one segment less, the consumer lane would split a segment that is fast enough."""
-        ground = self._ground
-        return ground.consumers >= ground.segments_net and ground.segments_high <= ground.policy.max_segments
+        """Return True if, with one segment less, there would be more consumers than segments, and the topic would
+        be below its maximum number of segments.
+        """
+        context = self._context
+        return (
+            context.consumers >= context.segments_net and context.segments_high <= context.policy.max_segments
+        )
 
     def _busiest_that_splits(self) -> float:
-        """Return the highest rate that is split if buckets can be shared; 0 if no segment is fast enough.
+        """Return the highest message rate for which the consumer lane splits instead of adding buckets; 0 if no
+        segment is fast enough. Segments of one hash and stale readings do not count.
 
-        The result is valid while the readings of the fast segments are fresh.
+        The evaluation is valid only while the readings of the fast segments are fresh.
         """
-        ground = self._ground
-        split_rate = ground.policy.split_vs_rebucket_min_msg_rate_in
+        context = self._context
+        split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
         busiest = 0.0
-        for segment, record in zip(ground.active, ground.records, strict=True):
-            if record is None or not record.stats.msg_rate_in >= split_rate or ground.is_stale(record):
+        for segment, record in zip(context.active, context.records, strict=True):
+            if record is None or not record.stats.msg_rate_in >= split_rate or context.is_stale(record):
                 continue
-            ground.wake_when_stale(record)
+            context.wake_when_stale(record)
             if segment.hash_range.width > 1:
                 busiest = max(busiest, record.stats.msg_rate_in)
         return busiest
 
     def _would_split_for_consumers(self, i: int) -> bool:
-        ground = self._ground
+        """Refuse the pair if, after the merge, the consumer lane would split a segment, because consumers cannot
+        share segments, need more places than the remaining segments can have, or would find the busiest segment
+        fast. Called only if `_consumers_may_want_split`.
+        """
+        context = self._context
         reason = RefusalReason.WOULD_SPLIT_AGAIN
-        if not ground.shared_buckets:
-            return self._refuse(i, reason, "consumers", ground.consumers, ground.segments_net - 1)
-        served = self._most_places * (ground.segments_net - 1)
-        if ground.consumers > served:
-            return self._refuse(i, reason, "consumers", ground.consumers, served)
-        split_rate = ground.policy.split_vs_rebucket_min_msg_rate_in
+        if not context.shared_buckets:
+            return self._refuse(i, reason, "consumers", context.consumers, context.segments_net - 1)
+        served = self._most_places * (context.segments_net - 1)
+        if context.consumers > served:
+            return self._refuse(i, reason, "consumers", context.consumers, served)
+        split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
         # If one side is the busiest segment, the merged segment is busier still.
         busiest = max(self._busiest, self._msg_rate_in(i) + self._msg_rate_in(i + 1))
         return busiest >= split_rate and self._refuse(i, reason, "msg_rate_in", busiest, split_rate)
 
     def _msg_rate_in(self, index: int) -> float:
-        record = self._ground.records[index]
+        record = self._context.records[index]
         return 0.0 if record is None else record.stats.msg_rate_in
 
     def _sums_can_be_hot(self) -> bool:
@@ -143,18 +157,21 @@ class MergeGates:
         False if the topic stays at its limit of segments even after the merge, because the load lane would not split
         it.
         """
-        if self._ground.segments_high > self._ground.policy.max_segments:
+        if self._context.segments_high > self._context.policy.max_segments:
             return False
-        thresholds = self._ground.thresholds
+        thresholds = self._context.thresholds
         pairs = zip(thresholds.merge.rates, thresholds.split.rates, strict=True)
         return any(2 * merge > split for merge, split in pairs)
 
     def _would_split_for_load(self, i: int) -> bool:
-        left, right = self._ground.records[i : i + 2]
+        """Refuse the pair if the sum of the rates of its sides exceeds a split threshold; the first such metric is
+        reported. A pair of which a side has no load record passes.
+        """
+        left, right = self._context.records[i : i + 2]
         if left is None or right is None:
             return False
         sums = map(sum, zip(left.stats.rates, right.stats.rates, strict=True))
-        limits = self._ground.thresholds.split.rates
+        limits = self._context.thresholds.split.rates
         for metric, total, limit in zip(METRICS, sums, limits, strict=True):
             if total > limit:
                 return self._refuse(i, RefusalReason.WOULD_SPLIT_AGAIN, metric, total, limit)
@@ -164,83 +181,85 @@ class MergeGates:
         """Return True if a merge can leave a consumer without a place. A segment serves as many consumers as
         `_places_of` its buckets, or one if buckets cannot be shared.
         """
-        ground = self._ground
+        context = self._context
         if not self._counts_buckets:
-            return ground.consumers >= ground.segments_net
-        return ground.consumers > 0 and 2 * max(self._buckets) > self._most_places
+            return context.consumers >= context.segments_net
+        return context.consumers > 0 and 2 * max(self._buckets) > self._most_places
 
     @property
     def _most_places(self) -> int:
-        return min(self._ground.policy.entry_bucket_max_per_segment, self._ground.most_readers)
+        return min(self._context.policy.entry_bucket_max_per_segment, self._context.most_readers)
 
     def _places_of(self, buckets: int) -> int:
         """Return how many consumers can share `buckets` entry buckets of one segment."""
-        return min(buckets, self._ground.most_readers)
+        return min(buckets, self._context.most_readers)
 
     @property
     def _counts_buckets(self) -> bool:
-        return self._ground.shared_buckets or self._ground.strict
+        return self._context.shared_buckets or self._context.strict
 
     def _would_idle_consumer(self, i: int) -> bool:
-        """Refuse the pair if the merge would take the place of a consumer that is served; consumers that are already
-        idle do not count.
+        """Refuse the pair if the merge would leave fewer places than consumers that have a place; consumers that
+        are already idle do not count. The merged segment has the buckets of both sides, up to the policy's limit;
+        if buckets cannot be shared, it has one place.
         """
-        ground = self._ground
+        context = self._context
         if self._counts_buckets:
             before = self._all_places
             sides = self._buckets[i], self._buckets[i + 1]
             after = before - sum(map(self._places_of, sides)) + min(sum(sides), self._most_places)
         else:
-            before = ground.segments_net
+            before = context.segments_net
             after = before - 1
-        served = min(ground.consumers, before)
+        served = min(context.consumers, before)
         return after < served and self._refuse(i, RefusalReason.WOULD_IDLE_CONSUMER, "places", after, served)
 
     def _is_kept_apart(self, i: int) -> bool:
-        sides = self._ids[i], self._ids[i + 1]
-        kept = self._ground.kept_longest(sides)
-        if kept is None:
+        """Refuse the pair while a person excludes one of its sides from merges."""
+        pair_ids = self._ids[i], self._ids[i + 1]
+        kept_id = self._context.kept_longest(pair_ids)
+        if kept_id is None:
             return False
-        other = sides[kept == sides[0]]
-        return self._ground.refuse_during(self._ground.kept[kept], _LANE, kept, other)
+        other_id = pair_ids[kept_id == pair_ids[0]]
+        return self._context.refuse_during(self._context.kept[kept_id], _LANE, kept_id, other_id)
 
     def _fresh(self, pairs: list[int]) -> list[int]:
-        """Return the pairs whose two readings are fresh; the result is valid until the oldest of the readings becomes
-        stale.
+        """Return the pairs whose two readings are fresh, and refuse the others. Limit the validity of the
+        evaluation to the time at which a reading becomes stale. Under `strict_pulsar` every pair is returned.
         """
-        ground = self._ground
-        if ground.strict or not pairs:
+        context = self._context
+        if context.strict or not pairs:
             return pairs
         sides = {*pairs, *(i + 1 for i in pairs)}
-        oldest = min((r for r in map(ground.records.__getitem__, sides) if r), key=_observed_at)
-        if not ground.is_stale(oldest):
-            ground.wake_when_stale(oldest)
+        oldest = min((r for r in map(context.records.__getitem__, sides) if r), key=_observed_at)
+        if not context.is_stale(oldest):
+            context.wake_when_stale(oldest)
             return pairs
         return [i for i in pairs if not self._is_stale(i)]
 
     def _is_stale(self, i: int) -> bool:
         left, right = self._ids[i], self._ids[i + 1]
-        refuse = self._ground.refuse_stale
+        refuse = self._context.refuse_stale
         return refuse(_LANE, i, right) or refuse(_LANE, i + 1, left)
 
     def _is_too_soon(self, i: int, since: list[int | None]) -> bool:
-        """Refuse the pair during the merge window of either side and during the merge cooldown. The reason is the period
-        that ends last.
+        """Refuse the pair during the merge window of either side and during the merge cooldown; a pair of which a
+        side has not been cold since a known time is refused, too. The reason is the period that ends last.
         """
-        ground, ids = self._ground, self._ids
+        context, ids = self._context, self._ids
         left, right = since[i], since[i + 1]
         if left is None or right is None:
             warm, other = (i, i + 1) if left is None else (i + 1, i)
-            ground.refuse(
+            context.refuse(
                 Refusal(ids[warm], _LANE, RefusalReason.COLD_WINDOW, "cold_since", other_id=ids[other])
             )
             return True
         latest, later, other = (right, i + 1, i) if right > left else (left, i, i + 1)
         window = Pause(RefusalReason.COLD_WINDOW, "cold_since", latest, latest + self._window_ms)
-        cooldown = ground.cooldowns.merge
+        cooldown = context.cooldowns.merge
         if cooldown is not None and cooldown.ends_at > window.ends_at:
-            return ground.refuse_during(cooldown, _LANE, ids[i], ids[i + 1])
-        return ground.refuse_during(window, _LANE, ids[later], ids[other])
+            return context.refuse_during(cooldown, _LANE, ids[i], ids[i + 1])
+        return context.refuse_during(window, _LANE, ids[later], ids[other])
 
 
 def _observed_at(record: LoadRecord) -> int:

@@ -1,20 +1,23 @@
-"""The profile `adaptive`: one plan per tick for the whole ring; a reshape is made when waiting has cost as much as the
-reshape costs.
+"""The profile `adaptive`: one plan per tick for the whole ring; a reshape is made when waiting has cost as much as
+the reshape costs.
 
-A segment's load is the largest of its four rates as shares of their split thresholds, so 1 is its capacity. A segment
-above the tolerance is scaled out at once, and a segment between capacity and tolerance when its overload so far has
-cost as much as a reshape. Segments are scaled in when fewer segments would have saved more, within the memory, than
-sealing them costs. `ring_plan` weighs all of this at once and may choose several actions, on disjoint segments.
+A segment's load is the largest of its four rates as shares of their split thresholds, so 1 is its capacity. A
+segment above the tolerance is scaled out immediately, and a segment between capacity and tolerance when its
+overload so far has cost as much as a reshape. Segments are scaled in when fewer segments would have saved more,
+within the remembered ticks, than sealing them costs. `ring_plan` weighs all runs of segments together and may
+choose several actions, on disjoint segments.
 
 Consumers are served first (`consumer_plan`): the segments of these actions are in no other action, and no other
 action takes a place that a consumer needs. Of the plan, the load lane contributes the scale-outs and the merge lane
-the rest. Cooldowns and the limit of merges in a segment's ancestry have no effect: the reshape cost and the budget of
-reconnections replace them. A segment without a recent load report is in no action. A segment that a person keeps
+the rest. Cooldowns and the limit of merges in a segment's ancestry have no effect: the reshape cost and the budget
+of reconnections replace them. A segment without a recent load report is in no action. A segment that a person keeps
 apart may be split, but is in no action together with other segments.
 
 Cuts have equal width, or follow the key histograms if all segments of a run have one. Cuts by histograms make the
 fewest parts that carry the load, and a hash that is hot by itself gets its own part. The load that remains above
 capacity cannot be relieved by a cut; a refusal reports this.
+
+Costs are in segment-seconds: the cost of one segment for one second.
 """
 
 from __future__ import annotations
@@ -62,10 +65,11 @@ SETTLE_TICKS = 1
 """
 
 MOST_STRIKES = 2
-STOP_TICKS = 60
-"""Ticks for which a segment is left unchanged after `MOST_STRIKES` consecutive cuts that left nearly all of the load in
-one part.
+"""Number of consecutive cuts that left nearly all of the load in one part, after which a segment is left unchanged
+for `STOP_TICKS`.
 """
+STOP_TICKS = 60
+"""Ticks after its creation for which a segment with `MOST_STRIKES` ineffective cuts is left unchanged."""
 
 ON_ONE_HASH = 0.95
 """Share of a segment's load on one hash from which the segment is treated like that hash."""
@@ -82,25 +86,29 @@ _MOST_LOAD = float(RING_SIZE)
 _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
-def answer(ground: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Return actions on disjoint segments, those for consumers first; a lane that is not evaluated contributes nothing."""
-    for_consumers = consumer_plan.answer(ground) if Lane.CONSUMER in lanes else ()
+def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
+    """Return actions on disjoint segments, those for consumers first; a lane that is not evaluated contributes
+    nothing. Entry buckets that no consumer needs are given up only if there is no other action. Refusals, and the
+    time of the next evaluation, are added to the context.
+    """
+    for_consumers = consumer_plan.answer(context) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
     if Lane.LOAD in lanes or Lane.MERGE in lanes:
-        planned = _Planner(ground, lanes, for_consumers).answer()
+        planned = _Planner(context, lanes, for_consumers).answer()
     if Lane.CONSUMER in lanes and not for_consumers and not planned:
-        return idle_buckets.answer(ground)
+        return idle_buckets.answer(context)
     return (*for_consumers, *planned)
 
 
 def _changed_segments(actions: Sequence[Decision]) -> frozenset[int]:
-    return frozenset(act.segment_id for act in actions if isinstance(act, Split | Rebucket))
+    return frozenset(action.segment_id for action in actions if isinstance(action, Split | Rebucket))
 
 
 @dataclass(slots=True)
 class _PlannedAction:
-    """A run as an action: its members, its cuts, and the number of clients that have to reconnect. `buckets`: entry
-    buckets of each child, if the child's share of the parents' buckets would leave a consumer without one.
+    """A run as an action: its members, its cuts (the first hash of each child except the first), and the number of
+    clients that have to reconnect. `buckets`: entry buckets of each child, if the child's share of the parents'
+    buckets would leave a consumer without one; otherwise None.
     """
 
     run: Run
@@ -113,16 +121,18 @@ class _Planner:
     """One plan of one topic. Used for one call of `answer`."""
 
     def __init__(
-        self, ground: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
+        self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
     ) -> None:
-        """Store the inputs. `served`: the actions that this tick takes for consumers."""
-        self._ground = ground
+        """Compute the inputs of the plan; refuse segments without a fresh reading, and hot segments that no action
+        can relieve. `served`: the actions that this evaluation takes for consumers.
+        """
+        self._context = context
         self._lanes = lanes
-        self._segments_high = ground.segments_high + sum(
-            parts_of(act) - 1 for act in served if isinstance(act, Split)
+        self._segments_high = context.segments_high + sum(
+            parts_of(action) - 1 for action in served if isinstance(action, Split)
         )
-        policy, situation = ground.policy, ground.situation
-        self._scale = tuple(1 / limit for limit in ground.thresholds.split.rates)
+        policy, situation = context.policy, context.situation
+        self._scale = tuple(1 / limit for limit in context.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
         self._clients = situation.reconnections
         capabilities = situation.capabilities
@@ -134,20 +144,21 @@ class _Planner:
             tick_seconds=self._tick_seconds,
             memory_ticks=TICKS_OF_MEMORY,
             most_parts=2 if capabilities.midpoint_only else max(2, capabilities.max_children),
-            most_spared=max(0, ground.segments_low - self._fewest()),
+            most_spared=max(0, context.segments_low - self._fewest()),
             recut=whole_ring,
             longest_run=MAX_RUN if whole_ring else 2,
         )
         self._reported: set[int] = set()
         excluded = _changed_segments(served)
-        self._members = [self._member(i, excluded) for i in range(len(ground.active))]
+        self._members = [self._member(i, excluded) for i in range(len(context.active))]
 
     def answer(self) -> tuple[Decision, ...]:
-        """Return the actions of the evaluated lanes, the most urgent first; refuse every other segment that is hot or
-        could be spared.
+        """Return the actions of the evaluated lanes, scale-outs first, each group by descending urgency; refuse
+        every other segment that is hot or could be spared. If the plan exceeds the maximum number of segments, it
+        is computed again with a higher target load for each segment (`TARGET_AT_THE_CAP`).
         """
         plan = self._plan(self._prices)
-        capacity = self._ground.policy.max_segments - self._segments_high
+        capacity = self._context.policy.max_segments - self._segments_high
         if sum(max(0, run.parts - run.length) for run in plan.runs) > capacity:
             crowded_prices = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
             plan = self._plan(crowded_prices)
@@ -157,43 +168,50 @@ class _Planner:
         return tuple(self._decision(action) for action in actions)
 
     def _plan(self, prices: Prices) -> RingPlan:
-        edges = [segment.hash_range for segment in self._ground.active]
+        edges = [segment.hash_range for segment in self._context.active]
         is_touching = [low.end + 1 == high.start for low, high in pairwise(edges)]
         return plan_ring(self._members, prices, is_touching.__getitem__)
 
     # The inputs of the plan
 
     def _member(self, i: int, excluded: frozenset[int]) -> Member:
-        ground = self._ground
-        segment, record = ground.active[i], ground.records[i]
+        """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is
+        in `excluded`, busy, unsplittable, or has no fresh reading. A missing or stale reading and an unsplittable
+        load are refused; a busy segment is refused if it is hot. The evaluation is valid at most until the reading
+        becomes stale.
+        """
+        context = self._context
+        segment, record = context.active[i], context.records[i]
         width = segment.hash_range.width / RING_SIZE
         load = math.nan if record is None else self._load_of(record.stats)
         if math.isnan(load) or record is None:
             self._refuse(i, RefusalReason.NO_LOAD_RECORD)
-            return Member(0.0, width, (0.0,), fixed=True)
+            return Member(0.0, width, (0.0,), is_excluded=True)
         if segment.segment_id in excluded:
-            return Member(load, width, (load,), fixed=True)
+            return Member(load, width, (load,), is_excluded=True)
         ticks = self._ticks(segment.segment_id, load)
         load = ticks[0]
-        if ground.is_stale(record):
-            ground.refuse_stale(self._lane(load), i)
-            return Member(load, width, ticks, fixed=True)
-        ground.wake_when_stale(record)
-        if segment.segment_id in ground.busy:
+        if context.is_stale(record):
+            context.refuse_stale(self._lane(load), i)
+            return Member(load, width, ticks, is_excluded=True)
+        context.wake_when_stale(record)
+        if segment.segment_id in context.busy:
             if load > 1:
-                ground.refuse_busy(self._lane(load), segment.segment_id)
-            return Member(load, width, ticks, fixed=True)
+                context.refuse_busy(self._lane(load), segment.segment_id)
+            return Member(load, width, ticks, is_excluded=True)
         if load > self._prices.target and self._is_unsplittable(i, load):
-            return Member(load, width, ticks, fixed=True)
+            return Member(load, width, ticks, is_excluded=True)
         hot = load > 1 and self._is_hot(i, load, width, ticks)
-        kept = ground.kept.get(segment.segment_id)
-        if kept is not None:
-            ground.wake_at(kept.ends_at)
-        bends = segment.segment_id in ground.situation.sketches
-        return Member(load, width, ticks, hot=hot, bends=bends, kept=kept is not None)
+        pause = context.kept.get(segment.segment_id)
+        if pause is not None:
+            context.wake_at(pause.ends_at)
+        has_histogram = segment.segment_id in context.situation.sketches
+        return Member(
+            load, width, ticks, hot=hot, has_histogram=has_histogram, is_kept_apart=pause is not None
+        )
 
     def _load_of(self, stats: LoadStats) -> float:
-        """Return the load as a share of the capacity; NaN if nothing was measured."""
+        """Return the load as a share of the capacity, at most `_MOST_LOAD`; NaN if nothing was measured."""
         a, b, c, d = self._scale
         shares = (
             stats.msg_rate_in * a,
@@ -207,8 +225,10 @@ class _Planner:
         return min(load, _MOST_LOAD)
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
-        """Return the remembered loads, newest first; for a segment without memory its present load."""
-        remembered = self._ground.situation.recent_loads.get(segment_id)
+        """Return the remembered loads, newest first, as shares of the capacity; for a segment without memory only
+        `load`. A tick that cannot be measured counts as `load`.
+        """
+        remembered = self._context.situation.recent_loads.get(segment_id)
         if not remembered:
             return [load]
         a, b, c, d = self._scale
@@ -228,54 +248,58 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """Refuse the segment and return True if no cut can divide its load: one hash has all of the load, or its latest
-        cuts had no effect, in which case the segment is left unchanged for a while.
+        """Refuse the segment and return True if no cut can divide its load: its range has one hash, one hash has
+        nearly all of the load, or its latest cuts had no effect. In the last case the refusal ends `STOP_TICKS`
+        ticks after the segment's creation.
         """
-        ground = self._ground
-        segment = ground.active[i]
-        sketch = ground.situation.sketches.get(segment.segment_id, ())
+        context = self._context
+        segment = context.active[i]
+        sketch = context.situation.sketches.get(segment.segment_id, ())
         is_by_hash = len(sketch) == segment.hash_range.width  # a wider bin is cut out and evaluated again
         if is_by_hash and max(sketch) >= ON_ONE_HASH * sum(sketch) > 0:
             self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
             return True
         stopped_until = segment.created_at_ms + self._ms(STOP_TICKS)
-        had_ineffective_cuts = ground.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
-        if segment.hash_range.width > 1 and not (had_ineffective_cuts and ground.now < stopped_until):
+        had_ineffective_cuts = context.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
+        if segment.hash_range.width > 1 and not (had_ineffective_cuts and context.now < stopped_until):
             return False
         until = None if segment.hash_range.width == 1 else stopped_until
         self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0, until)
         return True
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
-        """Return True if the load exceeds the tolerance, if the segment is an overloaded new child, or if the overload
-        has already cost as much as a reshape.
+        """Return True if the load exceeds the tolerance, if the segment is an overloaded new child, or if the
+        overload has already cost as much as a reshape. For a new child, the evaluation is valid at most until the
+        child is no longer new.
         """
-        ground = self._ground
-        created_at = ground.active[i].created_at_ms
-        if load > 1 + ground.policy.overload_tolerance:
+        context = self._context
+        created_at = context.active[i].created_at_ms
+        if load > 1 + context.policy.overload_tolerance:
             return True
         if (
             created_at > 0
-            and ground.active[i].parent_ids
-            and ground.now - created_at <= self._ms(SETTLE_TICKS)
+            and context.active[i].parent_ids
+            and context.now - created_at <= self._ms(SETTLE_TICKS)
         ):
-            ground.wake_at(created_at + self._ms(SETTLE_TICKS) + 1)
+            context.wake_at(created_at + self._ms(SETTLE_TICKS) + 1)
             return True
         return self._overload_cost(ticks) >= self._prices.reshape_cost(width, 1) + self._prices.segment
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
         """Return the cost of the current overload since it began, in segment-seconds."""
-        beyond = 0.0
+        excess = 0.0
         for load in ticks:
             if load <= 1:
                 break
-            beyond += load - 1
-        return OVERLOAD_WEIGHT * self._tick_seconds * beyond
+            excess += load - 1
+        return OVERLOAD_WEIGHT * self._tick_seconds * excess
 
     # The actions of the plan that may be performed
 
     def _planned_actions(self, plan: RingPlan) -> list[_PlannedAction]:
-        """Return the actions of the evaluated lanes, scale-outs first."""
+        """Return the actions of the evaluated lanes, scale-outs first, then by descending urgency. A run whose cuts
+        would have no effect, or would be split again, is refused instead.
+        """
         actions = []
         for run in plan.runs:
             if (Lane.LOAD if run.is_scale_out else Lane.MERGE) not in self._lanes:
@@ -286,13 +310,20 @@ class _Planner:
         return sorted(actions, key=lambda action: (not action.run.is_scale_out, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Return the cuts of the run; None if its key histograms show that a cut would have no effect."""
+        """Return the cuts of the run. Without a key histogram for all members, they make the planned number of
+        parts of equal width. With histograms they make the fewest parts that carry the load at the target, which
+        may be more or fewer. `most_parts`: maximum number of parts; None: the planned number, with histograms the
+        data plane's maximum.
+
+        If the key histograms show that a cut would not relieve a segment, or that a scale-in would not make fewer
+        parts, refuse the run and return None.
+        """
         union = self._union(run)
         parts = min(run.parts, union.width, most_parts or run.parts)
         members = range(run.first, run.first + run.length)
-        if not all(self._members[i].bends for i in members):
+        if not all(self._members[i].has_histogram for i in members):
             return union.equal_cuts(parts)
-        sketches, active = self._ground.situation.sketches, self._ground.active
+        sketches, active = self._context.situation.sketches, self._context.active
         bins = [
             load_bin
             for i in members
@@ -323,7 +354,7 @@ class _Planner:
         if run.is_scale_out or not cuts:
             return False
         members = self._members[run.first : run.first + run.length]
-        ranges = [segment.hash_range for segment in self._ground.active[run.first : run.first + run.length]]
+        ranges = [segment.hash_range for segment in self._context.active[run.first : run.first + run.length]]
         for child in self._union(run).cut_many(cuts):
             load = sum(
                 member.load * max(0, min(child.end, own.end) - max(child.start, own.start) + 1) / own.width
@@ -348,8 +379,8 @@ class _Planner:
             self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "segments", run.length, run.parts)
 
     def _urgency(self, action: _PlannedAction) -> float:
-        """Return the urgency of the action, per client that has to reconnect: the load beyond capacity for a scale-out,
-        the saving for a scale-in.
+        """Return the urgency of the action, per client that has to reconnect: the sum of the loads beyond capacity
+        for a scale-out, the saving in segment-seconds for a scale-in.
         """
         run = action.run
         gain = run.saved or sum(
@@ -358,19 +389,20 @@ class _Planner:
         return gain / (1 + action.reconnections)
 
     def _union(self, run: Run) -> HashRange:
-        active = self._ground.active
+        active = self._context.active
         return HashRange(
             active[run.first].hash_range.start, active[run.first + run.length - 1].hash_range.end
         )
 
     def _within_segment_limits(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions that respect the minimum and maximum number of segments, whichever of the running reshapes
-        and of these actions may fail.
+        """Return the actions that respect the minimum and maximum number of segments, whichever of the running
+        reshapes and of these actions may fail. A scale-out that exceeds the maximum gets fewer cuts if that is
+        possible; every other action is refused.
         """
-        ground = self._ground
-        capacity = ground.policy.max_segments - self._segments_high
-        spare = ground.segments_low - self._fewest()
-        fitting = []
+        context = self._context
+        capacity = context.policy.max_segments - self._segments_high
+        spare = context.segments_low - self._fewest()
+        accepted = []
         for action in actions:
             run = action.run
             added = len(action.cuts) + 1 - run.length
@@ -381,7 +413,7 @@ class _Planner:
                         RefusalReason.AT_MAX_SEGMENTS,
                         "segments",
                         self._segments_high,
-                        ground.policy.max_segments,
+                        context.policy.max_segments,
                     )
                     continue
                 action.cuts = self._cuts(run, run.length + capacity) or ()
@@ -391,19 +423,20 @@ class _Planner:
                 continue
             capacity -= max(0, added)
             spare += min(0, added)
-            fitting.append(action)
-        return fitting
+            accepted.append(action)
+        return accepted
 
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
-        if necessary, and a scale-out creates more children if necessary.
+        """Return the actions after which every consumer that has a place still has one. Children get more entry
+        buckets if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width, and
+        a scale-in is refused. Without shared buckets all actions are returned.
         """
-        ground = self._ground
-        if not ground.shared_buckets or not ground.consumers:
+        context = self._context
+        if not context.shared_buckets or not context.consumers:
             return list(actions)
-        places, places_per_segment = ground.count_places(), ground.most_places
-        served = min(ground.consumers, places)
-        spare, kept = places - served, []
+        places, places_per_segment = context.count_places(), context.most_places
+        served = min(context.consumers, places)
+        spare, accepted = places - served, []
         for action in actions:
             before, share = self._places_of(action)
             lost = before - (len(action.cuts) + 1) * share
@@ -419,67 +452,73 @@ class _Planner:
                 action.buckets = math.ceil((before - spare) / parts)
                 lost = before - parts * action.buckets
             spare -= max(0, lost)
-            kept.append(action)
-        return kept
+            accepted.append(action)
+        return accepted
 
     def _places_of(self, action: _PlannedAction) -> tuple[int, int]:
         """Return the number of consumers that the segments of the action can serve, and the number that each child can
         serve with its share of their entry buckets.
         """
-        ground, run = self._ground, action.run
-        counts = [segment.bucket_count for segment in ground.active[run.first : run.first + run.length]]
-        share = min(sum(counts) // (len(action.cuts) + 1), ground.policy.entry_bucket_max_per_segment)
-        before = sum(map(ground.places_of, counts))
-        return before, ground.places_of(max(1, share))
+        context, run = self._context, action.run
+        counts = [segment.bucket_count for segment in context.active[run.first : run.first + run.length]]
+        share = min(sum(counts) // (len(action.cuts) + 1), context.policy.entry_bucket_max_per_segment)
+        before = sum(map(context.places_of, counts))
+        return before, context.places_of(max(1, share))
 
     def _fewest(self) -> int:
-        """Return the minimum number of segments; segments that consumers need are kept as far as they exist."""
-        ground = self._ground
+        """Return the minimum number of segments: the policy's, or the number that consumers need if it is larger,
+        but no more than there are.
+        """
+        context = self._context
         return max(
-            ground.policy.min_segments, min(consumer_plan.segments_wanted(ground), ground.segments_net)
+            context.policy.min_segments, min(consumer_plan.segments_wanted(context), context.segments_net)
         )
 
     def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions within the budget of reconnections. An action that exceeds the whole budget may be taken
-        when the budget is full.
+        """Return the actions within the budget of reconnections, and refuse the others until the budget allows
+        them. An action that exceeds the whole budget may be taken when the budget is full. Without a budget all
+        actions are returned.
         """
-        left = self._ground.situation.reconnections_left
-        if left is None:
+        budget_left = self._context.situation.reconnections_left
+        if budget_left is None:
             return list(actions)
-        full = self._ground.policy.reconnections_per_minute
-        affordable = []
+        budget = self._context.policy.reconnections_per_minute
+        accepted = []
         for action in actions:
-            needed = min(action.reconnections, full)
-            if needed <= left:
-                left -= action.reconnections
-                affordable.append(action)
+            needed = min(action.reconnections, budget)
+            if needed <= budget_left:
+                budget_left -= action.reconnections
+                accepted.append(action)
                 continue
-            wait_ms = math.ceil((needed - left) / full * 60_000)
+            wait_ms = math.ceil((needed - budget_left) / budget * 60_000)
             self._refuse_run(
                 action.run,
                 RefusalReason.RECONNECTION_BUDGET,
                 "reconnections",
                 action.reconnections,
-                max(0.0, left),
-                self._ground.now + wait_ms,
+                max(0.0, budget_left),
+                self._context.now + wait_ms,
             )
-        return affordable
+        return accepted
 
     # The decisions and refusals
 
     def _decision(self, action: _PlannedAction) -> Decision:
-        run, active = action.run, self._ground.active
+        """Return the action as a split of one segment, a merge of two into one, or a recut. The reason is the
+        hottest metric of a scale-out, `cold` for a scale-in.
+        """
+        run, active = action.run, self._context.active
         ids = tuple(segment.segment_id for segment in active[run.first : run.first + run.length])
         reason = self._hottest_metric(run) if run.is_scale_out else COLD
         if len(ids) == 1:
-            at = () if self._ground.situation.capabilities.midpoint_only else action.cuts
+            at = () if self._context.situation.capabilities.midpoint_only else action.cuts
             return Split(ids[0], at, reason, buckets=action.buckets)
         if len(ids) == 2 and not action.cuts:
             return Merge(*ids, reason)
         return Recut(ids, action.cuts, reason, action.buckets)
 
     def _hottest_metric(self, run: Run) -> str:
-        records = self._ground.records[run.first : run.first + run.length]
+        records = self._context.records[run.first : run.first + run.length]
         shares = [
             max((r.stats.rates[i] * scale for r in records if r is not None), default=0.0)
             for i, scale in enumerate(self._scale)
@@ -487,8 +526,10 @@ class _Planner:
         return _METRIC_NAMES[max(range(len(METRICS)), key=shares.__getitem__)]
 
     def _explain(self, plan: RingPlan, actions: Sequence[_PlannedAction]) -> None:
-        """Refuse each segment above its capacity, and each segment that could be spared, that is in no action; and set
-        the time of the next evaluation.
+        """Refuse each segment above its capacity, and each segment that could be spared, that is in no action and
+        has no refusal yet; refuse the topic if it has the minimum number of segments but needs fewer. Limit the
+        validity of the evaluation to one tick if an action or a refusal is pending, otherwise, for a topic with
+        several segments, to `TICKS_BETWEEN_LOOKS` ticks.
         """
         changed = {
             i for action in actions for i in range(action.run.first, action.run.first + action.run.length)
@@ -496,13 +537,13 @@ class _Planner:
         is_pending = bool(actions or self._reported)
         explained: set[tuple[int, int]] = set()
         for i, member in enumerate(self._members):
-            if i in changed or i in self._reported or member.fixed:
+            if i in changed or i in self._reported or member.is_excluded:
                 continue
             if member.load > 1:
                 is_pending = True
                 self._refuse(i, RefusalReason.TOLERATED_OVERLOAD, "segment_seconds", self._overload_cost(member.ticks),
                              self._prices.reshape_cost(member.width, 1) + self._prices.segment)  # fmt: skip
-            elif (candidate := plan.nearest.get(i)) is not None:
+            elif (candidate := plan.best_scale_ins.get(i)) is not None:
                 is_pending = True
                 if (candidate.first, candidate.length) not in explained:
                     explained.add((candidate.first, candidate.length))
@@ -513,17 +554,20 @@ class _Planner:
             self._wake_after(TICKS_BETWEEN_LOOKS)
 
     def _wake_after(self, ticks: int) -> None:
-        self._ground.wake_at(self._ground.now + self._ms(ticks))
+        self._context.wake_at(self._context.now + self._ms(ticks))
 
     def _ms(self, ticks: int) -> int:
         return math.ceil(ticks * self._tick_seconds * 1000)
 
     def _refuse_saving(self, candidate: Candidate) -> None:
+        """Refuse the scale-in: its saving does not exceed its cost yet, a person keeps its segments apart, or
+        another action was worth more. Does nothing if the merge lane is not evaluated.
+        """
         if Lane.MERGE not in self._lanes:
             return
-        active = self._ground.active
+        active = self._context.active
         is_worthwhile = candidate.saved > candidate.price  # but another action was worth more
-        if is_worthwhile and candidate.kept:
+        if is_worthwhile and candidate.is_kept_apart:
             self._refuse_kept(
                 [
                     segment.segment_id
@@ -531,7 +575,7 @@ class _Planner:
                 ]
             )
             return
-        self._ground.refuse(
+        self._context.refuse(
             Refusal(
                 segment_id=active[candidate.first].segment_id,
                 lane=Lane.MERGE,
@@ -544,33 +588,36 @@ class _Planner:
         )
 
     def _refuse_kept(self, ids: Sequence[int]) -> None:
-        kept = self._ground.kept_longest(ids)
-        if kept is not None:
-            other = ids[0] if kept != ids[0] else ids[-1]
-            self._ground.refuse_during(self._ground.kept[kept], Lane.MERGE, kept, other)
+        kept_id = self._context.kept_longest(ids)
+        if kept_id is not None:
+            other_id = ids[0] if kept_id != ids[0] else ids[-1]
+            self._context.refuse_during(self._context.kept[kept_id], Lane.MERGE, kept_id, other_id)
 
     def _refuses_fewer(self) -> bool:
         """Refuse a scale-in for the whole topic, and return True, if fewer segments would suffice but the topic has the
         minimum number of segments.
         """
-        ground = self._ground
+        context = self._context
         sufficient = math.ceil(sum(member.load for member in self._members) / self._prices.target)
         if self._prices.most_spared or sufficient >= len(self._members) or Lane.MERGE not in self._lanes:
             return False
-        ground.refuse(Refusal(None, Lane.MERGE, *self._why_not_fewer(ground.segments_low, 1)))
+        context.refuse(Refusal(None, Lane.MERGE, *self._why_not_fewer(context.segments_low, 1)))
         return True
 
-    def _why_not_fewer(self, segments: int, taken: int) -> tuple[RefusalReason, str, int, int]:
-        """Return reason, metric, value and needed value of the refusal to remove `taken` of the segments. If consumers
-        need the segments, the value is the number of places that would be left; otherwise it is the number of
-        segments, and the needed value is the largest number for which this is refused.
+    def _why_not_fewer(self, segments: int, removed: int) -> tuple[RefusalReason, str, int, int]:
+        """Return reason, metric, value and needed value of the refusal to remove `removed` of the segments. If
+        consumers need the segments, the value is the number of places that would remain; otherwise it is the number
+        of segments, and the needed value is the largest number for which this is refused.
         """
         fewest = self._fewest()
-        if fewest > self._ground.policy.min_segments:
-            return RefusalReason.WOULD_IDLE_CONSUMER, "places", segments - taken, fewest
-        return RefusalReason.AT_MIN_SEGMENTS, "segments", segments, fewest + taken - 1
+        if fewest > self._context.policy.min_segments:
+            return RefusalReason.WOULD_IDLE_CONSUMER, "places", segments - removed, fewest
+        return RefusalReason.AT_MIN_SEGMENTS, "segments", segments, fewest + removed - 1
 
     def _lane(self, load: float) -> Lane:
+        """Return the lane that reports a segment with this load: the load lane for a hot segment, the merge lane
+        for others, or the one that is evaluated.
+        """
         hot = load > 1
         return (
             Lane.LOAD if (hot and Lane.LOAD in self._lanes) or Lane.MERGE not in self._lanes else Lane.MERGE
@@ -585,9 +632,10 @@ class _Planner:
         needed: float,
         not_before: int | None = None,
     ) -> None:
-        active = self._ground.active
+        """Refuse the run, named by its first and last segment. Its segments count as reported."""
+        active = self._context.active
         self._reported.update(range(run.first, run.first + run.length))
-        self._ground.refuse(
+        self._context.refuse(
             Refusal(
                 segment_id=active[run.first].segment_id,
                 lane=Lane.LOAD if run.is_scale_out else Lane.MERGE,
@@ -609,9 +657,10 @@ class _Planner:
         needed: float | None = None,
         not_before: int | None = None,
     ) -> None:
+        """Refuse the segment at index `i` in the load lane. Does nothing if this lane is not evaluated."""
         if Lane.LOAD in self._lanes:
-            self._ground.refuse(
+            self._context.refuse(
                 Refusal(
-                    self._ground.active[i].segment_id, Lane.LOAD, reason, metric, value, needed, not_before
+                    self._context.active[i].segment_id, Lane.LOAD, reason, metric, value, needed, not_before
                 )
             )

@@ -34,30 +34,35 @@ LONGEST_COLLECTING_MS = 10_000
 """Maximum number of milliseconds for which the next action for consumers waits after the earlier one."""
 
 
-def segments_wanted(ground: EvaluationContext) -> int:
+def segments_wanted(context: EvaluationContext) -> int:
     """Return how many segments the consumers should have: one each; if consumers can share segments, only as many as the
     rate justifies.
     """
-    if not ground.shared_buckets:
-        return ground.consumers
-    split_rate = ground.policy.split_vs_rebucket_min_msg_rate_in
-    rate = sum(_rate(ground, record) for record in ground.records)
+    if not context.shared_buckets:
+        return context.consumers
+    split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
+    rate = sum(_rate(context, record) for record in context.records)
     justified = int(min(rate / split_rate, RING_SIZE)) if split_rate > 0 else RING_SIZE
-    return min(ground.consumers, justified, ground.policy.max_segments)
+    return min(context.consumers, justified, context.policy.max_segments)
 
 
-def answer(ground: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the actions that give every consumer a place, or as many consumers as the limits allow."""
-    places = ground.count_places()
-    if ground.consumers <= places and ground.segments_net >= segments_wanted(ground):
+def answer(context: EvaluationContext) -> tuple[Decision, ...]:
+    """Return the actions that give every consumer a place, or as many consumers as the limits allow. Empty if no
+    consumer lacks a place or a segment that the rate justifies.
+
+    While consumers are joining after an earlier action, the topic is refused instead. If consumers remain without a
+    place, the topic is refused for the limit.
+    """
+    places = context.count_places()
+    if context.consumers <= places and context.segments_net >= segments_wanted(context):
         return ()
-    if ground.refuse_during(_collecting(ground), Lane.CONSUMER, None):
+    if context.refuse_during(_collecting(context), Lane.CONSUMER, None):
         return ()
-    shares = _shares(ground, places)
+    shares = _shares(context, places)
     served = places + sum(share.parts * share.per_part - share.places for share in shares)
-    if served < ground.consumers:
-        _refuse_limits(ground, served)
-    return tuple(decision for share in shares if (decision := share.decision(ground)) is not None)
+    if served < context.consumers:
+        _refuse_limits(context, served)
+    return tuple(decision for share in shares if (decision := share.decision(context)) is not None)
 
 
 class _Candidate(NamedTuple):
@@ -77,68 +82,80 @@ class _Share:
     parts: int
     per_part: int
 
-    def decision(self, ground: EvaluationContext) -> Decision | None:
-        """Return the action; None if nothing would change."""
+    def decision(self, context: EvaluationContext) -> Decision | None:
+        """Return the action: a rebucket for one child, otherwise a split. None if one child would have no more
+        buckets than the segment has. The number of buckets is `per_part`, rounded up to a power of two and limited
+        by the policy.
+        """
         segment, buckets = self.segment, entry_buckets.rounded_up(self.per_part)
-        buckets = min(buckets, ground.most_places)
+        buckets = min(buckets, context.most_places)
         if self.parts == 1:
             if buckets <= segment.bucket_count:
                 return None
             return Rebucket(segment.segment_id, buckets, CONSUMER_COUNT)
-        cuts = () if _is_midpoint(ground) else segment.hash_range.equal_cuts(self.parts)
+        cuts = () if _is_midpoint(context) else segment.hash_range.equal_cuts(self.parts)
         inherited = entry_buckets.inherited_on_split(segment.bucket_count, self.parts)
-        explicit = buckets if ground.shared_buckets and buckets > inherited else None
+        explicit = buckets if context.shared_buckets and buckets > inherited else None
         return Split(segment.segment_id, cuts, CONSUMER_COUNT, buckets=explicit)
 
 
-def _shares(ground: EvaluationContext, places: int) -> list[_Share]:
-    """Return the results for the fewest segments, the busiest first, that serve all consumers; if that is impossible,
-    for every segment that no operation holds.
+def _shares(context: EvaluationContext, places: int) -> list[_Share]:
+    """Return the results for the fewest segments, the busiest first, that serve all consumers; if that is
+    impossible, for every segment that is not busy. Segments that the rate does not justify are created only if the
+    justified segments do not suffice. `places`: number of consumers that the present segments can serve.
     """
-    candidates = _candidates(ground)
-    more = max(0, segments_wanted(ground) - ground.segments_net)
-    more = min(more, sum(_most_parts(ground, candidates, is_justified=True)) - len(candidates))
+    candidates = _candidates(context)
+    segments_to_add = max(0, segments_wanted(context) - context.segments_net)
+    segments_to_add = min(
+        segments_to_add, sum(_most_parts(context, candidates, is_justified=True)) - len(candidates)
+    )
     for is_justified in (True, False):
         for count in range(1, len(candidates) + 1):
             chosen = candidates[:count]
-            others = places - sum(candidate.places for candidate in chosen)
-            parts = sum(_most_parts(ground, chosen, is_justified=is_justified))
-            if parts - count >= more and others + parts * ground.most_places >= ground.consumers:
-                return _divide_consumers(ground, chosen, others, more)
+            other_places = places - sum(candidate.places for candidate in chosen)
+            parts = sum(_most_parts(context, chosen, is_justified=is_justified))
+            if (
+                parts - count >= segments_to_add
+                and other_places + parts * context.most_places >= context.consumers
+            ):
+                return _divide_consumers(context, chosen, other_places, segments_to_add)
     return _divide_consumers(
-        ground, candidates, places - sum(candidate.places for candidate in candidates), more
+        context, candidates, places - sum(candidate.places for candidate in candidates), segments_to_add
     )
 
 
 def _divide_consumers(
-    ground: EvaluationContext, chosen: Sequence[_Candidate], others: int, more: int
+    context: EvaluationContext, chosen: Sequence[_Candidate], other_places: int, segments_to_add: int
 ) -> list[_Share]:
-    """Return the results for the chosen segments: `more` additional children that the rate justifies, and equal shares,
-    within the limits, of the consumers for which the `others` have no place.
+    """Return the results for the `chosen` segments. They get `segments_to_add` additional children, as far as the
+    rate justifies them. The consumers for which the other segments have no place (`other_places`) are divided
+    equally among the chosen segments, within the limits. A segment keeps at least its present places.
     """
     justified = []
-    for parts in _most_parts(ground, chosen, is_justified=True):
-        justified.append(1 + min(parts - 1, more))
-        more -= justified[-1] - 1
-    spare = ground.policy.max_segments - ground.segments_high - sum(justified) + len(justified)
-    left, places_per_part, shares = ground.consumers - others, ground.most_places, []
-    bounds = [_bound(ground, candidate) for candidate in chosen]
-    for number, i in enumerate(sorted(range(len(chosen)), key=lambda i: bounds[i])):
-        share = max(chosen[i].places, justified[i], math.ceil(left / (len(chosen) - number)))
+    for parts in _most_parts(context, chosen, is_justified=True):
+        justified.append(1 + min(parts - 1, segments_to_add))
+        segments_to_add -= justified[-1] - 1
+    spare = context.policy.max_segments - context.segments_high - sum(justified) + len(justified)
+    consumers_left, places_per_part, shares = context.consumers - other_places, context.most_places, []
+    bounds = [_bound(context, candidate) for candidate in chosen]
+    for served_segments, i in enumerate(sorted(range(len(chosen)), key=lambda i: bounds[i])):
+        share = max(
+            chosen[i].places, justified[i], math.ceil(consumers_left / (len(chosen) - served_segments))
+        )
         unjustified = (
             min(math.ceil(share / places_per_part), bounds[i], justified[i] + max(0, spare)) - justified[i]
         )
         parts = justified[i] + max(0, unjustified)
         spare -= parts - justified[i]
         per_part = min(math.ceil(share / parts), places_per_part)
-        left -= parts * per_part
+        consumers_left -= parts * per_part
         shares.append(_Share(chosen[i].segment, chosen[i].places, parts, per_part))
     return shares
 
 
-def _bound(ground: EvaluationContext, candidate: _Candidate) -> int:
+def _bound(context: EvaluationContext, candidate: _Candidate) -> int:
     """Return the maximum number of children that the data plane can make of the segment."""
-    capabilities = ground.situation.capabilities
+    capabilities = context.situation.capabilities
     return max(
         1,
         min(
@@ -148,16 +165,17 @@ def _bound(ground: EvaluationContext, candidate: _Candidate) -> int:
     )
 
 
-def _most_parts(ground: EvaluationContext, chosen: Sequence[_Candidate], *, is_justified: bool) -> list[int]:
-    """Return the maximum number of children of each segment within the limit of segments, the busiest first. With
-    `is_justified` the rate limits the number as well.
+def _most_parts(context: EvaluationContext, chosen: Sequence[_Candidate], *, is_justified: bool) -> list[int]:
+    """Return the maximum number of children of each of the `chosen` segments, in their order, at least 1. The
+    segments share the limit of segments, the first ones first. With `is_justified` the rate limits the number as
+    well, if consumers can share segments.
     """
-    split_rate = ground.policy.split_vs_rebucket_min_msg_rate_in
-    spare = max(0, ground.policy.max_segments - ground.segments_high)
+    split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
+    spare = max(0, context.policy.max_segments - context.segments_high)
     counts = []
     for candidate in chosen:
-        limit = _bound(ground, candidate)
-        if is_justified and ground.shared_buckets and split_rate > 0:
+        limit = _bound(context, candidate)
+        if is_justified and context.shared_buckets and split_rate > 0:
             limit = min(limit, int(min(candidate.rate / split_rate, RING_SIZE)))
         parts = max(1, min(limit, spare + 1))
         spare -= parts - 1
@@ -165,50 +183,55 @@ def _most_parts(ground: EvaluationContext, chosen: Sequence[_Candidate], *, is_j
     return counts
 
 
-def _candidates(ground: EvaluationContext) -> list[_Candidate]:
-    """Return the segments that neither an operation nor a proposal holds, the busiest first."""
+def _candidates(context: EvaluationContext) -> list[_Candidate]:
+    """Return the segments that are not busy, the busiest first (by incoming messages per second). Refuse the
+    others. The evaluation is valid at most until a reading that counts becomes stale.
+    """
     candidates = []
-    for segment, record in zip(ground.active, ground.records, strict=True):
-        if ground.refuse_busy(Lane.CONSUMER, segment.segment_id):
+    for segment, record in zip(context.active, context.records, strict=True):
+        if context.refuse_busy(Lane.CONSUMER, segment.segment_id):
             continue
-        rate = _rate(ground, record)
+        rate = _rate(context, record)
         if rate > 0:
-            ground.wake_when_stale(record)
-        candidates.append(_Candidate(segment, ground.places_of(segment.bucket_count), rate))
+            context.wake_when_stale(record)
+        candidates.append(_Candidate(segment, context.places_of(segment.bucket_count), rate))
     return sorted(candidates, key=lambda c: (-c.rate, c.segment.segment_id))
 
 
-def _rate(ground: EvaluationContext, record: LoadRecord | None) -> float:
+def _rate(context: EvaluationContext, record: LoadRecord | None) -> float:
     """Return the incoming messages per second; 0 without a fresh reading."""
-    if record is None or ground.is_stale(record) or math.isnan(record.stats.msg_rate_in):
+    if record is None or context.is_stale(record) or math.isnan(record.stats.msg_rate_in):
         return 0.0
     return record.stats.msg_rate_in
 
 
-def _is_midpoint(ground: EvaluationContext) -> bool:
-    return ground.situation.capabilities.midpoint_only
+def _is_midpoint(context: EvaluationContext) -> bool:
+    return context.situation.capabilities.midpoint_only
 
 
-def _collecting(ground: EvaluationContext) -> Pause | None:
-    """Return the period after an action in which joining consumers are collected; None if there was no action for
-    consumers.
+def _collecting(context: EvaluationContext) -> Pause | None:
+    """Return the period after an action in which joining consumers are collected: `COLLECTING_MS` after the last
+    change of consumers, at most `LONGEST_COLLECTING_MS` after the action. None if there was no action for
+    consumers, or no change of consumers since.
     """
-    acted_at = ground.situation.history.last_consumer_act_at
-    started = [reshape.started_at for reshape in ground.in_flight if reshape.for_consumers]
+    acted_at = context.situation.history.last_consumer_act_at
+    started = [reshape.started_at for reshape in context.in_flight if reshape.for_consumers]
     acted_at = max(started if acted_at is None else [acted_at, *started], default=None)
-    changed_at = ground.situation.consumers_changed_at
+    changed_at = context.situation.consumers_changed_at
     if acted_at is None or changed_at is None or changed_at < acted_at:
         return None
     ends_at = min(changed_at + COLLECTING_MS, acted_at + LONGEST_COLLECTING_MS)
     return Pause(RefusalReason.CONSUMERS_JOINING, "consumers_changed_at", changed_at, ends_at)
 
 
-def _refuse_limits(ground: EvaluationContext, served: int) -> None:
-    """Refuse the topic for the limit that leaves consumers without a place."""
-    policy = ground.policy
-    at_segments = (RefusalReason.AT_MAX_SEGMENTS, "segments", ground.segments_high, policy.max_segments)
-    at_buckets = (RefusalReason.AT_MAX_BUCKETS, "buckets", served, ground.consumers)
-    if ground.refusals and not ground.shared_buckets and ground.segments_high < policy.max_segments:
+def _refuse_limits(context: EvaluationContext, served: int) -> None:
+    """Refuse the topic for the limit that leaves consumers without a place; `served` is the number of consumers
+    with one. Does nothing if the only reason is a busy segment, which is refused already.
+    """
+    policy = context.policy
+    at_segments = (RefusalReason.AT_MAX_SEGMENTS, "segments", context.segments_high, policy.max_segments)
+    at_buckets = (RefusalReason.AT_MAX_BUCKETS, "buckets", served, context.consumers)
+    if context.refusals and not context.shared_buckets and context.segments_high < policy.max_segments:
         return  # a busy segment is the reason, and is refused already
-    reason = at_buckets if ground.shared_buckets else at_segments
-    ground.refuse(Refusal(None, Lane.CONSUMER, *reason))
+    reason = at_buckets if context.shared_buckets else at_segments
+    context.refuse(Refusal(None, Lane.CONSUMER, *reason))

@@ -16,15 +16,18 @@ from controller.domain.lanes.evaluation_context import EvaluationContext
 CODE_VERSION = "pip483-6"
 
 
-def answer(ground: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Return the actions of the first lane that has any; a lane that is not evaluated contributes nothing."""
+def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decision, ...]:
+    """Return the actions of the first lane that has any; a lane that is not evaluated contributes nothing. The
+    later lanes are evaluated for their refusals. Entry buckets that no consumer needs are given up only if there is
+    no other action.
+    """
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:
-        decisions = consumer.answer(ground)
+        decisions = consumer.answer(context)
     if Lane.LOAD in lanes:
-        decisions = load.answer(ground, decisions) or decisions
+        decisions = load.answer(context, decisions) or decisions
     if Lane.MERGE in lanes:
-        decisions = merge.answer(ground, decisions) or decisions
+        decisions = merge.answer(context, decisions) or decisions
     if Lane.CONSUMER in lanes and not decisions:
-        decisions = idle_buckets.answer(ground)
+        decisions = idle_buckets.answer(context)
     return decisions

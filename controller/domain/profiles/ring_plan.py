@@ -1,12 +1,14 @@
 """The cheapest plan for a whole ring: which runs of neighbours get other boundaries, and into how many parts.
 
 Splits 1 → k, merges n → 1 and recuts n → m are one kind of action here. Every run of up to `MAX_RUN` neighbours is
-priced, and an exact dynamic program over the ring takes the cheapest set of disjoint runs; a segment in none of them
-is kept. A run with a hot segment is scaled out. Any other run is only ever made smaller, and only if the saving that
-was forgone within the memory exceeds the cost of sealing the run.
+priced, and an exact dynamic program over the row of segments takes the cheapest set of disjoint runs; a segment in
+none of them is kept. The ring does not wrap: the last and the first segment are no neighbours. A run with a hot
+segment is scaled out. Any other run is only ever made smaller, and only if the saving that was forgone during the
+remembered ticks exceeds the cost of sealing the run.
 
-The module computes with numbers only: loads are shares of a segment's capacity, widths are shares of the ring, costs
-are segments kept for a second. `adaptive` creates the members from an evaluation input, and actions from the runs.
+The module computes with numbers only: loads are shares of a segment's capacity, widths are shares of the ring,
+costs are segment-seconds (the cost of one segment for one second). `adaptive` creates the members from an
+evaluation input, and actions from the runs.
 """
 
 from __future__ import annotations
@@ -41,35 +43,41 @@ WHOLE_MEMORY = 0.9
 the ring. Without it, a cost that no memory could ever reach would keep two idle segments permanently.
 """
 
-_MUST = 1e9
-_FUZZ = 1e-9
-_ONE_HASH = 1.5 / 65_536
+_HOT_SEGMENT_COST = 1e9
+"""Cost of keeping a hot segment unchanged, for each capacity of load above its own. The cost exceeds that of every
+run, so that a hot segment is always acted on if a run with it exists, the hottest first.
+"""
+_ROUNDING = 1e-9
+"""Excess over a whole number of parts that counts as a rounding error."""
+_WIDTH_TOLERANCE = 1.5 / 65_536
+"""Difference of widths, as shares of the ring, up to which widths are equal: one hash."""
 
 
 class Member(NamedTuple):
     """A segment as the plan's input: `ticks` are its loads, newest first, of which the first is the present load.
 
-    `fixed`: in no run. `hot`: must be scaled out. `bends`: the distribution of its load is known, so that neighbours
-    of other density may be cut together. `kept`: in no run of several members.
+    `is_excluded`: in no run. `is_kept_apart`: in no run of several members. `hot`: must be scaled out.
+    `has_histogram`: the distribution of its load is known, so that neighbours of other density may be cut together.
     """
 
     load: float
     width: float
     ticks: Sequence[float]
     hot: bool = False
-    fixed: bool = False
-    bends: bool = False
-    kept: bool = False
+    is_excluded: bool = False
+    has_histogram: bool = False
+    is_kept_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs from the policy, and capabilities of the data plane.
+    """Costs from the policy, in segment-seconds, and capabilities of the data plane.
 
     `target`: load that a segment should carry. `reseal`: cost of sealing the whole ring. `reconnections`: cost of
     reconnecting all clients of one segment. `tick_seconds`: seconds between two ticks, of which there are at most
-    `memory_ticks`. `most_parts`: maximum number of children of one action. `most_spared`: maximum number of segments
-    that one action may remove. `recut`: True if several segments may become several others.
+    `memory_ticks`. `most_parts`: maximum number of children of one action. `most_spared`: maximum number of
+    segments that one action may remove. `recut`: True if several segments may become several others. `longest_run`:
+    maximum number of segments that one action seals.
     """
 
     target: float = 0.9
@@ -88,11 +96,13 @@ class Prices:
         return TICKS_PER_SEGMENT * self.tick_seconds
 
     def reshape_cost(self, width: float, segments: int) -> float:
-        """Return the cost of sealing this many segments, of this width together."""
+        """Return the cost of sealing this number of segments, which have this width together."""
         return self.reseal * width + self.reconnections * segments
 
     def scale_in_cost(self, width: float, segments: int, spared: int) -> float:
-        """Return the cost of giving up `spared` of the segments."""
+        """Return the cost of sealing this number of segments, of this width together, and giving up `spared` of
+        them. For two segments the cost of their width is limited by `WHOLE_MEMORY`.
+        """
         reseal = self.reseal * width
         if segments == 2:
             reseal = min(reseal, WHOLE_MEMORY * self.memory_ticks * self.tick_seconds)
@@ -100,8 +110,9 @@ class Prices:
 
 
 class Run(NamedTuple):
-    """Members `first` to `first + length - 1`, which become `parts` segments. `saved` is the forgone saving of a
-    scale-in, 0 for a scale-out.
+    """Members `first` to `first + length - 1`, which become `parts` segments. `price` is the cost of sealing them;
+    `cost` is what the plan minimizes: for a scale-in `price - saved`. `saved` is the forgone saving of a scale-in,
+    0 for a scale-out.
     """
 
     first: int
@@ -114,34 +125,44 @@ class Run(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A scale-in whose saving does not exceed its cost yet, or that a `kept` member forbids."""
+    """A scale-in that was priced, performed or not: `saved` is its forgone saving, `price` its cost.
+    `is_kept_apart`: a member forbids it.
+    """
 
     first: int
     length: int
     saved: float
     price: float
-    kept: bool = False
+    is_kept_apart: bool = False
 
 
 class RingPlan(NamedTuple):
-    """Disjoint runs in the order of the ring, and for each member the scale-in that was closest to its cost, made or
-    not.
+    """The chosen runs, disjoint and in the order of the members, and for each member the best scale-in that was
+    priced: the one with the largest saving beyond its cost, chosen or not. Members that no priced scale-in contains
+    are absent from `best_scale_ins`.
     """
 
     runs: tuple[Run, ...]
-    nearest: dict[int, Candidate]
+    best_scale_ins: dict[int, Candidate]
 
 
-def plan_ring(members: Sequence[Member], prices: Prices, may_join: Callable[[int], bool]) -> RingPlan:
-    """Return the cheapest plan. `may_join(i)`: True if members i and i + 1 touch."""
-    nearest: dict[int, Candidate] = {}
-    runs = _priced_runs(members, prices, may_join, nearest)
+def plan_ring(
+    members: Sequence[Member], prices: Prices, is_adjacent_to_next: Callable[[int], bool]
+) -> RingPlan:
+    """Return the plan with the lowest cost. `members` are in the order of their ranges. `is_adjacent_to_next(i)`:
+    True if no gap separates members i and i + 1. A hot member that is in no run costs `_HOT_SEGMENT_COST`, any
+    other member nothing.
+    """
+    best_scale_ins: dict[int, Candidate] = {}
+    runs = _priced_runs(members, prices, is_adjacent_to_next, best_scale_ins)
     cheapest = [0.0]
     choices: list[Run | None] = [None]
     for end in range(1, len(members) + 1):
         last_member = members[end - 1]
         best = cheapest[end - 1] + (
-            _MUST * (last_member.load - 1) if last_member.hot and not last_member.fixed else 0.0
+            _HOT_SEGMENT_COST * (last_member.load - 1)
+            if last_member.hot and not last_member.is_excluded
+            else 0.0
         )
         choice: Run | None = None
         for run in runs[end]:
@@ -150,10 +171,13 @@ def plan_ring(members: Sequence[Member], prices: Prices, may_join: Callable[[int
                 best, choice = cost, run
         cheapest.append(best)
         choices.append(choice)
-    return RingPlan(tuple(_walk(choices)), nearest)
+    return RingPlan(tuple(_walk(choices)), best_scale_ins)
 
 
 def _walk(choices: Sequence[Run | None]) -> list[Run]:
+    """Return the chosen runs in order. `choices[i]` is the last run of the best plan for the first i members; None
+    if member i - 1 is in no run.
+    """
     chosen: list[Run] = []
     end = len(choices) - 1
     while end > 0:
@@ -169,46 +193,62 @@ def _walk(choices: Sequence[Run | None]) -> list[Run]:
 def _priced_runs(
     members: Sequence[Member],
     prices: Prices,
-    may_join: Callable[[int], bool],
-    nearest: dict[int, Candidate],
+    is_adjacent_to_next: Callable[[int], bool],
+    best_scale_ins: dict[int, Candidate],
 ) -> list[list[Run]]:
-    """Return the runs that may be made, by the index after their last member."""
+    """Return the runs that may be made, by the index after their last member. A run contains no excluded member and
+    no gap. A run with a hot member is a scale-out, unless it would change nothing; neighbours of too different
+    density are not cut together without histograms. `best_scale_ins` gets the best scale-in of each member.
+    """
     by_end: list[list[Run]] = [[] for _ in range(len(members) + 1)]
-    joins = [may_join(i) for i in range(len(members) - 1)]
-    for first, head in enumerate(members):
-        if head.fixed:
+    are_adjacent = [is_adjacent_to_next(i) for i in range(len(members) - 1)]
+    for first, first_member in enumerate(members):
+        if first_member.is_excluded:
             continue
-        hot, width, ticks, bends, kept = head.hot, head.width, list(head.ticks), head.bends, False
-        is_even, lowest_density = True, head.load / head.width
+        hot, width, ticks, has_histogram, is_kept_apart = (
+            first_member.hot,
+            first_member.width,
+            list(first_member.ticks),
+            first_member.has_histogram,
+            False,
+        )
+        is_even, lowest_density = True, first_member.load / first_member.width
         highest_density = lowest_density
         for end in range(first + 1, min(first + prices.longest_run, len(members)) + 1):
             if end > first + 1:
-                last = members[end - 1]
-                if last.fixed or not joins[end - 2]:
+                last_member = members[end - 1]
+                if last_member.is_excluded or not are_adjacent[end - 2]:
                     break
-                hot, width = hot or last.hot, width + last.width
-                ticks = list(map(add, ticks, last.ticks))  # only as far back as the shortest memory
-                bends = bends and last.bends
-                kept = kept or head.kept or last.kept
-                density = last.load / last.width
+                hot, width = hot or last_member.hot, width + last_member.width
+                ticks = list(map(add, ticks, last_member.ticks))  # only as far back as the shortest memory
+                has_histogram = has_histogram and last_member.has_histogram
+                is_kept_apart = is_kept_apart or first_member.is_kept_apart or last_member.is_kept_apart
+                density = last_member.load / last_member.width
                 lowest_density, highest_density = min(lowest_density, density), max(highest_density, density)
-                is_even = bends or highest_density <= UNEVEN_DENSITY * lowest_density
+                is_even = has_histogram or highest_density <= UNEVEN_DENSITY * lowest_density
             if hot:
-                run = _scale_out(first, end, width, ticks, prices) if is_even and not kept else None
+                run = _scale_out(first, end, width, ticks, prices) if is_even and not is_kept_apart else None
                 if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
                     by_end[end].append(run)
             elif end > first + 1:
-                by_end[end] += _scale_ins(first, end, width, ticks, prices, is_even, kept, nearest)
+                by_end[end] += _scale_ins(
+                    first, end, width, ticks, prices, is_even, is_kept_apart, best_scale_ins
+                )
     return by_end
 
 
 def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:
-    """Return True if the same number of cuts of equal width would change nothing."""
-    widths = [members[i].width for i in range(first, end) if not members[i].bends]
-    return len(widths) == end - first and max(widths) - min(widths) <= _ONE_HASH
+    """Return True if the members have equal widths and none has a histogram, so that the same number of cuts of
+    equal width would change nothing.
+    """
+    widths = [members[i].width for i in range(first, end) if not members[i].has_histogram]
+    return len(widths) == end - first and max(widths) - min(widths) <= _WIDTH_TOLERANCE
 
 
 def _scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
+    """Return the run that gives the members as many parts as their present load needs; None if the data plane
+    cannot make several parts of several members.
+    """
     count = end - first
     parts = min(max(_parts(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
     if count > 1 and parts > 1 and not prices.recut:
@@ -225,26 +265,27 @@ def _scale_ins(
     width: float,
     ticks: Sequence[float],
     prices: Prices,
-    even: bool,
-    kept: bool,
-    nearest: dict[int, Candidate],
+    is_even: bool,
+    is_kept_apart: bool,
+    best_scale_ins: dict[int, Candidate],
 ) -> list[Run]:
-    """Return the runs with fewer parts whose saving exceeds the cost. `nearest` gets the scale-in that was closest to
-    its cost, for each member. With a `kept` member there is no run.
+    """Return the runs with fewer parts whose saving exceeds the cost. Store in `best_scale_ins`, for each member,
+    the scale-in whose saving exceeds its cost by the most, or falls short of it by the least. With `is_kept_apart`
+    no run is returned. `is_even`: False if the members may be joined into one part only.
     """
     count = end - first
     fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)
     runs: list[Run] = []
     for parts in range(fewest, count):
-        if parts > 1 and not (even and prices.recut):
+        if parts > 1 and not (is_even and prices.recut):
             break
         price = prices.scale_in_cost(width, count, count - parts)
         saved = _forgone_saving(ticks, count, parts, price, prices.tick_seconds)
-        candidate = Candidate(first, count, saved, price, kept)
+        candidate = Candidate(first, count, saved, price, is_kept_apart)
         for i in range(first, end):
-            if i not in nearest or saved - price > nearest[i].saved - nearest[i].price:
-                nearest[i] = candidate
-        if saved > price and not kept:
+            if i not in best_scale_ins or saved - price > best_scale_ins[i].saved - best_scale_ins[i].price:
+                best_scale_ins[i] = candidate
+        if saved > price and not is_kept_apart:
             runs.append(Run(first, count, parts, price - saved, price, saved, False))
     return runs
 
@@ -252,8 +293,8 @@ def _scale_ins(
 def _forgone_saving(
     ticks: Sequence[float], count: int, parts: int, price: float, tick_seconds: float
 ) -> float:
-    """Return the largest saving that `parts` instead of `count` segments would have brought over any span that ends at
-    the present tick.
+    """Return the largest saving that `parts` instead of `count` segments would have brought over any span that ends
+    at the present tick; at least 0. `ticks` are the sums of the members' loads, newest first.
 
     The cost of the overload that fewer segments would have had is subtracted. The search ends when the loss exceeds
     the price.
@@ -273,4 +314,4 @@ def _forgone_saving(
 
 
 def _parts(load: float, prices: Prices) -> int:
-    return math.ceil(load / prices.target - _FUZZ)
+    return math.ceil(load / prices.target - _ROUNDING)

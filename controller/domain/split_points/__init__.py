@@ -1,1 +1,1 @@
-"""Computes where to cut a segment. Whether to cut it is decided elsewhere."""
+"""Computes where to cut a segment. The profiles decide whether to cut it."""

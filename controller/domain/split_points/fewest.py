@@ -18,14 +18,16 @@ class Bin(NamedTuple):
 
 
 def fewest_cuts(
-    bins: Sequence[Bin], most: float, *, at_least: int = 1, at_most: int = 65_536
+    bins: Sequence[Bin], max_load: float, *, at_least: int = 1, at_most: int = 65_536
 ) -> tuple[int, ...]:
-    """Return the first hashes of all parts but the first; bins ascend. The greatest load of a part is as small as
-    possible for the number of parts, which is between `at_least` and `at_most` and no more than there are bins. So a
-    bin that is heavier than a combination of others is a part by itself, and the other parts are as equal as
+    """Return the first hashes of all parts but the first; `bins` are in the order of their starts. The number of
+    parts is the fewest in which no part has more than `max_load`, but at least `at_least`, at most `at_most`, and
+    no more than there are bins. The greatest load of a part is as small as possible for this number.
+
+    So a bin that is heavier than a combination of others is a part by itself, and the other parts are as equal as
     possible.
     """
-    parts = len(_sweep(bins, max(most, 0.0))) + 1
+    parts = len(_sweep(bins, max(max_load, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))
     low, high = 0.0, sum(load_bin.load for load_bin in bins)
     cuts = _sweep(bins, high)
@@ -42,12 +44,12 @@ def fewest_cuts(
 _HALVINGS = 40
 
 
-def _sweep(bins: Sequence[Bin], most: float) -> list[int]:
-    """Return the cuts of a greedy sweep: a part ends before the bin that would raise its load above `most`."""
+def _sweep(bins: Sequence[Bin], max_load: float) -> list[int]:
+    """Return the cuts of a greedy sweep: a part ends before the bin that would raise its load above `max_load`."""
     cuts: list[int] = []
     carried = 0.0
     for index, (start, load) in enumerate(bins):
-        if index and carried + load > most:
+        if index and carried + load > max_load:
             cuts.append(start)
             carried = 0.0
         carried += load
@@ -55,7 +57,9 @@ def _sweep(bins: Sequence[Bin], most: float) -> list[int]:
 
 
 def _add_cuts(bins: Sequence[Bin], cuts: Sequence[int], parts: int) -> set[int]:
-    """Return as many cuts as requested even if fewer parts would suffice: each additional cut divides the heaviest part."""
+    """Return the cuts, with further ones until there are `parts` parts: each additional cut divides the heaviest
+    part that has several bins.
+    """
     chosen = set(cuts)
     while len(chosen) < parts - 1:
         pieces = _pieces(bins, chosen)
@@ -75,7 +79,9 @@ def _pieces(bins: Sequence[Bin], cuts: set[int]) -> list[list[Bin]]:
 
 
 def _most_even_cut(piece: Sequence[Bin]) -> int:
-    """Return the index of the bin before which a cut leaves the most equal halves."""
+    """Return the index of the bin before which a cut leaves the heavier half as light as possible. The piece has at
+    least two bins.
+    """
     total, below, best, cut = sum(load_bin.load for load_bin in piece), 0.0, float("inf"), 1
     for index in range(1, len(piece)):
         below += piece[index - 1].load

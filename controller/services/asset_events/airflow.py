@@ -55,7 +55,7 @@ class AirflowLogin:
 
 
 class AirflowRest:
-    """Client of one Airflow installation. Connects with the first call."""
+    """Client of one Airflow installation. Connects with the first call. Not thread-safe."""
 
     def __init__(self, login: AirflowLogin, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
         self._login, self._answer_seconds = login, answer_seconds
@@ -67,27 +67,26 @@ class AirflowRest:
         self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
-        """Post one event. Return False if Airflow does not know the asset, so that no DAG waits for the
-        event.
-
-        Raises AirflowAway.
+        """Post one event of the asset `LAYOUT_ASSET` for the partition `partition_key`. Return False if
+        Airflow does not know the asset, so that no DAG waits for the event, or if the key is longer than
+        `LONGEST_KEY`. Before Airflow 3.2, the event is posted without a partition key. Raises AirflowAway.
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
             return False
         body = {"asset_id": self._asset_id, "extra": dict(extra)}
-        answer = self._send("POST", "/assets/events", json={**body, "partition_key": partition_key})
-        if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and "partition_key" in answer.text:
+        response = self._send("POST", "/assets/events", json={**body, "partition_key": partition_key})
+        if response.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and "partition_key" in response.text:
             # Before Airflow 3.2, events have no partitions.
-            answer = self._send("POST", "/assets/events", json=body)
-        if answer.status_code == HTTPStatus.NOT_FOUND:
+            response = self._send("POST", "/assets/events", json=body)
+        if response.status_code == HTTPStatus.NOT_FOUND:
             self._asset_id = None
             return False
-        self._demand(answer)
+        self._demand(response)
         return True
 
     def note(self, dag_id: str, run_id: str, sentence: str) -> None:
         """Append a sentence to the run's note, unless the note already contains it. Text that people wrote is
-        kept. Raises AirflowAway.
+        kept; the note is cut after `LONGEST_NOTE` characters. Raises AirflowAway.
         """
         path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
         previous_note = self._content(self._send("GET", path), lambda run: str(run["note"] or ""))
@@ -104,24 +103,27 @@ class AirflowRest:
         self._http.close()
 
     def _find_asset(self) -> int | None:
+        """Return the id of the asset; None if Airflow does not know it. An unknown asset is looked up again
+        after `UNKNOWN_SECONDS`.
+        """
         if self._asset_id is None and time.monotonic() >= self._next_lookup_at:
-            answer = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
+            response = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
             ids_by_name = self._content(
-                answer, lambda listing: {asset["name"]: int(asset["id"]) for asset in listing["assets"]}
+                response, lambda listing: {asset["name"]: int(asset["id"]) for asset in listing["assets"]}
             )
             self._asset_id = ids_by_name.get(LAYOUT_ASSET)
             self._next_lookup_at = time.monotonic() + UNKNOWN_SECONDS
         return self._asset_id
 
     def _send(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request and return the answer. If the token was rejected and there is a password, repeat
-        the request once with a new token.
+        """Send the request and return the response, whatever its status. If the token was rejected and there
+        is a password, repeat the request once with a new token. Raises AirflowAway without a response.
         """
-        answer = self._once(method, f"/api/v2{path}", **content)
-        if answer.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
+        response = self._once(method, f"/api/v2{path}", **content)
+        if response.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
             self._token = None
-            answer = self._once(method, f"/api/v2{path}", **content)
-        return answer
+            response = self._once(method, f"/api/v2{path}", **content)
+        return response
 
     def _once(self, method: str, path: str, **content: Any) -> requests.Response:
         if self._token is None and self._login.username is not None:
@@ -131,8 +133,8 @@ class AirflowRest:
 
     def _new_token(self) -> str:
         body = {"username": self._login.username, "password": self._login.password}
-        answer = self._request("POST", "/auth/token", json=body)
-        return self._content(answer, lambda document: str(document["access_token"]))
+        response = self._request("POST", "/auth/token", json=body)
+        return self._content(response, lambda document: str(document["access_token"]))
 
     def _request(self, method: str, path: str, **content: Any) -> requests.Response:
         try:
@@ -148,34 +150,35 @@ class AirflowRest:
                 f"Airflow at {self._url}{through(self._proxy)} does not answer ({type(error).__name__})", 5.0
             ) from error
 
-    def _content(self, answer: requests.Response, read: Callable[[Any], Content]) -> Content:
-        """Return the result of `read` for the answer's document. Raises AirflowAway if the document is not
-        Airflow's, for example because a proxy has answered.
+    def _content(self, response: requests.Response, read: Callable[[Any], Content]) -> Content:
+        """Return the result of `read` for the response's document. Raises AirflowAway if the status is an
+        error, or if the document is not Airflow's, for example because a proxy has answered.
         """
-        self._demand(answer)
+        self._demand(response)
         try:
-            return read(answer.json())
+            return read(response.json())
         except (ValueError, LookupError, TypeError) as error:
             raise AirflowAway(
-                f"{self._url} did not answer like Airflow to {answer.request.method} "
-                f"{answer.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, and the proxies in between",
+                f"{self._url} did not answer like Airflow to {response.request.method} "
+                f"{response.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, and the proxies in between",
                 30.0,
             ) from error
 
-    def _demand(self, answer: requests.Response) -> requests.Response:
-        if answer.ok and not answer.is_redirect:
-            return answer
+    def _demand(self, response: requests.Response) -> requests.Response:
+        """Return the response. Raises AirflowAway if its status is an error or a redirect."""
+        if response.ok and not response.is_redirect:
+            return response
         raise AirflowAway(
-            f"Airflow at {self._url}{through(self._proxy)} answered {answer.status_code} to {answer.request.method} "
-            f"{answer.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, CLEAVE_AIRFLOW_TOKEN or "
+            f"Airflow at {self._url}{through(self._proxy)} answered {response.status_code} to {response.request.method} "
+            f"{response.request.path_url.partition('?')[0]}; check CLEAVE_AIRFLOW_URL, CLEAVE_AIRFLOW_TOKEN or "
             "CLEAVE_AIRFLOW_USERNAME and CLEAVE_AIRFLOW_PASSWORD, and the rights of that user",
             30.0,
         )
 
 
 def _session(proxy: Proxy | None) -> requests.Session:
-    """Return a session that takes only certificates from the environment. Proxies of the environment and
-    passwords of ~/.netrc are ignored, because they would replace the token.
+    """Return a session that uses `proxy` (None: no proxy) and takes only certificates from the environment.
+    Proxies of the environment and passwords of ~/.netrc are ignored, because they would replace the token.
     """
     session = requests.Session()
     session.trust_env = False

@@ -49,8 +49,9 @@ class LayoutFollower:
         return max(self._begins_at, unread - OVERLAP)
 
     def wait(self, timeout_seconds: float) -> list[LayoutEvent]:
-        """Return the changes that were not returned before, oldest first; none after the time-out or an
-        interrupt. Raises StoreUnavailable.
+        """Wait up to `timeout_seconds` for notifications, and return the changes that were not returned
+        before, oldest first; none after the time-out or an interrupt. Changes that were missed are read in
+        pages, without waiting. Raises StoreUnavailable.
 
         If there was no earlier follower, the first call only sets `resume_at`, and the second call begins to
         listen. A caller that stores `resume_at` between the two misses no change from that instant on, even
@@ -62,15 +63,15 @@ class LayoutFollower:
         notifications = self._listener.wait(0.0 if self._missed else timeout_seconds)
         if any(notification.is_resync for notification in notifications):
             self._missed = self._resume_position()
-        named = _named(notifications)
-        if not (named or self._missed):
+        named_changes = _named(notifications)
+        if not (named_changes or self._missed):
             return []
         position = self._missed
         # The position is set first, in case the next statement loses the database.
         self._missed = self._missed or self._resume_position()
         with self._store.transaction() as tx:
             page = layout_changes.since(tx, position, PAGE) if position else []
-            changes = page + layout_changes.events(tx, named)
+            changes = page + layout_changes.events(tx, named_changes)
         last = page[-1] if len(page) == PAGE else None
         self._missed = (last.committed_at, last.topic_id, last.epoch) if last else None
         return self._unreturned(changes)
@@ -84,32 +85,41 @@ class LayoutFollower:
         self._listener.close()
 
     def _begin(self) -> datetime:
+        """Set and return the instant from which changes are returned: the database's present time."""
         with self._store.transaction() as tx:
             self._begins_at = self._newest = now = database_now(tx)
         return now
 
     def _resume_position(self) -> Place:
+        """Return the position before all changes that may not have been returned."""
         return self.resume_at or self._begin(), 0, 0
 
     def _unreturned(self, changes: list[LayoutEvent]) -> list[LayoutEvent]:
-        fresh = {
+        """Return the changes that were not returned before, oldest first. Remember them for twice the
+        `OVERLAP`, and move `resume_at` forward.
+        """
+        new_changes = {
             (change.topic_id, change.epoch): change
             for change in changes
             if (change.topic_id, change.epoch) not in self._returned
         }
-        self._returned |= {key: change.committed_at for key, change in fresh.items()}
-        if fresh:
-            instants = [change.committed_at for change in fresh.values()]
+        self._returned |= {key: change.committed_at for key, change in new_changes.items()}
+        if new_changes:
+            instants = [change.committed_at for change in new_changes.values()]
             # A change may be stamped before the beginning and committed after it.
             self._begins_at = min(instants) if self._begins_at is None else min(self._begins_at, *instants)
             self._newest = max(instants) if self._newest is None else max(self._newest, *instants)
             self._returned = {
-                key: at for key, at in self._returned.items() if at >= self._newest - 2 * OVERLAP
+                key: committed_at
+                for key, committed_at in self._returned.items()
+                if committed_at >= self._newest - 2 * OVERLAP
             }
-        return sorted(fresh.values(), key=lambda change: (change.committed_at, change.topic_id, change.epoch))
+        return sorted(
+            new_changes.values(), key=lambda change: (change.committed_at, change.topic_id, change.epoch)
+        )
 
 
 def _named(notifications: list[Notification]) -> list[tuple[int, int]]:
     """Return the topic ids and epochs of the changes that notifications name."""
-    named = (notification.ids for notification in notifications)
-    return [(ids[0], ids[1]) for ids in named if len(ids) == 2]
+    id_lists = (notification.ids for notification in notifications)
+    return [(ids[0], ids[1]) for ids in id_lists if len(ids) == 2]

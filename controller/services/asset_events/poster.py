@@ -25,8 +25,11 @@ from controller.store.topics.layout_changes import LayoutEvent
 
 CHANNELS = ("cleave_layout",)
 PENDING_AT_MOST = 1000
+"""Maximum number of changes that wait to be posted."""
 BATCH = 50
+"""Maximum number of changes that are read and posted in one round."""
 IDLE_SECONDS = 30.0
+"""Longest wait for a notification, and longest pause after an error."""
 
 log = telemetry.get_logger(__name__)
 
@@ -51,7 +54,9 @@ class AssetEventPoster:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Post until `stop`. Raises nothing: errors are logged, and the events are tried again or dropped."""
+        """Post events until `stop`, and close the listener. Raises nothing: errors are logged. After an
+        expected error the events are tried again; after an unexpected one they are dropped.
+        """
         try:
             Repeating(
                 self._round,
@@ -67,7 +72,7 @@ class AssetEventPoster:
             self._listener.close()
 
     def _round(self) -> float:
-        """Wait for changes, and post a batch; the next round begins at once."""
+        """Wait for changes, and post a batch. Return 0: the next round begins at once."""
         self._enqueue(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
         self._post_batch()
         return 0.0
@@ -85,7 +90,9 @@ class AssetEventPoster:
         self._listener.interrupt()
 
     def _enqueue(self, notifications: list[Notification]) -> None:
-        """Queue the changes of held shards. If there are more than `PENDING_AT_MOST`, drop the oldest."""
+        """Queue the changes of held shards that the notifications name. If there are more than
+        `PENDING_AT_MOST`, drop the oldest and count them as a metric.
+        """
         shards = self._shards()
         for notification in notifications:
             match notification.ids:
@@ -96,14 +103,17 @@ class AssetEventPoster:
             metrics.ASSET_EVENTS.labels(outcome="dropped").inc()
 
     def _post_batch(self) -> None:
-        """Post a batch in the order of commits. An event whose answer is lost is posted again later."""
+        """Read a batch of pending changes from the database, and post them in the order of commits, until
+        `stop` is called. Changes that are not in the database are dropped. An event whose answer is lost is
+        posted again later. Counts the events as metrics. Raises the errors of the store and of Airflow.
+        """
         batch = list(self._pending)[:BATCH]
         if not batch:
             return
         with self._store.transaction() as tx:
             events = layout_events.events(tx, batch)
-        gone = set(batch) - {(event.topic_id, event.epoch) for event in events}
-        for key in gone:
+        missing_keys = set(batch) - {(event.topic_id, event.epoch) for event in events}
+        for key in missing_keys:
             del self._pending[key]
         for event in events:
             if self._stopping.is_set():

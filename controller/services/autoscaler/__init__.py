@@ -1,12 +1,13 @@
-"""The autoscaler: drains topics whose evaluation may have changed, decides, and writes intents and the
-decision log.
+"""The autoscaler: reads the topics whose evaluation may have changed (dirty topics), decides, and writes
+intents and the decision log.
 
 Airflow's split and merge passes and the worker's loop call `run_pass`, each with its lanes. The autoscaler
-never calls a data plane: its decisions become rows of the journal, which an operation runner carries out. A
-batch of topics is one transaction. The transaction locks the drained rows, so that no input changes during a
-decision. Before it acts on a topic, it locks the topic's row unless another transaction holds it, and decides
-again if another transaction changed the topic in between. So a decision, its row in the decision log and its
-operations are committed or rolled back together.
+never calls a data plane: its decisions become rows of the journal, which an operation runner carries out.
+
+A batch of topics is one transaction. The transaction locks the evaluation rows of the batch, so that no input
+changes during a decision. Before the batch acts on a topic, it locks the topic's row, and decides again if
+another transaction changed the topic in between. A topic whose row another transaction has locked stays
+dirty. So a decision, its row in the decision log and its operations are committed or rolled back together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from controller import metrics
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane, lane_of
 from controller.services.autoscaler.batch import ACTING_TOPICS, Batch
-from controller.services.autoscaler.batch_topic import Course, TopicOutcome
+from controller.services.autoscaler.batch_topic import TopicOutcome, Treatment
 from controller.store.decisions import evaluations
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -35,17 +36,19 @@ for the end of the transaction.
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """Result of a pass. `left` are topics that stay dirty, because another process was working on them or
-    because they are paused.
-    """
+    """Result of a pass."""
 
     evaluated: int
+    """Number of evaluations; a topic that two batches evaluated counts twice."""
     outcomes: tuple[TopicOutcome, ...]
-    left: tuple[int, ...]
+    """The topics that act, propose, or have a new refusal."""
+    still_dirty: tuple[int, ...]
+    """Ids of the topics that stay dirty, because another process was working on them or because they are paused.
+    """
 
     @property
-    def intents(self) -> tuple[int, ...]:
-        """Ids of the intended operations."""
+    def operation_ids(self) -> tuple[int, ...]:
+        """Ids of the intended operations, in the order of the topics."""
         return tuple(operation_id for outcome in self.outcomes for operation_id in outcome.operation_ids)
 
 
@@ -58,33 +61,36 @@ def run_pass(
     limit: int,
     shards: Shards | None = None,
     topic_ids: Collection[int] | None = None,
-    fence: Callable[[Connection], None] | None = None,
+    demand_right_to_act: Callable[[Connection], None] | None = None,
     batch_topics: int = BATCH_TOPICS,
     dry_run: bool = False,
 ) -> PassResult:
-    """Evaluate up to `limit` topics that are dirty or due for the lanes.
+    """Evaluate up to `limit` topics that are dirty or due for the lanes, in batches of up to `batch_topics`,
+    each in a transaction of its own. Write the intents of their decisions and the decision log. After each
+    commit, log the actions; at the end, count decisions and refusals as metrics.
 
-    `fence` is called first in each transaction, and raises if this process must not act. A dry run writes
-    nothing, and evaluates the topics of `topic_ids` even if they are not dirty. Raises Retryable if
-    PostgreSQL is unavailable or a batch met a deadlock; earlier batches stay committed.
+    `shards` and `topic_ids` restrict the topics; None: all. `demand_right_to_act` is called first in each
+    transaction, and raises if this process must not act. A dry run writes nothing, and evaluates the topics
+    of `topic_ids` even if they are not dirty. Raises Retryable if PostgreSQL is unavailable or a deadlock
+    ended a batch; earlier batches stay committed.
     """
-    evaluated, outcomes, left, passed_ids = 0, list[TopicOutcome](), list[int](), list[int]()
-    size = batch_topics
-    while len(passed_ids) < limit:
-        batch_limit = min(size, limit - len(passed_ids))
+    evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()
+    batch_size = batch_topics
+    while len(handled_ids) < limit:
+        batch_limit = min(batch_size, limit - len(handled_ids))
         with store.transaction() as tx:
-            if fence is not None:
-                fence(tx)
+            if demand_right_to_act is not None:
+                demand_right_to_act(tx)
             if dry_run and topic_ids is not None:
-                pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in passed_ids]
+                pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in handled_ids]
             else:
-                pending = evaluations.drain(
+                pending = evaluations.lock_due(
                     tx,
                     lanes=lanes,
                     limit=batch_limit,
                     shards=shards,
                     topic_ids=topic_ids,
-                    skip=passed_ids if dry_run else left,
+                    skip=handled_ids if dry_run else still_dirty,
                 )
             batch = Batch(tx, planes, frozenset(lanes), decided_by, pending)
             batch.evaluate(batch.topics)
@@ -92,24 +98,25 @@ def run_pass(
                 batch.act()
         if not dry_run:
             batch.log_outcomes()
-        postponed = batch.on_course(Course.POSTPONED)
-        passed_ids += batch.topics.keys() - set(postponed)
-        left += batch.on_course(Course.LEFT, Course.PAUSED)
-        # If many topics act, a full batch would be read repeatedly for the few topics it may act on.
-        size = min(batch_topics, 2 * ACTING_TOPICS) if postponed else batch_topics
+        postponed = batch.with_treatment(Treatment.POSTPONED)
+        handled_ids += batch.topics.keys() - set(postponed)
+        still_dirty += batch.with_treatment(Treatment.IN_USE, Treatment.PAUSED)
+        # If many topics act, each full batch would be evaluated for the few topics on which it may act.
+        batch_size = min(batch_topics, 2 * ACTING_TOPICS) if postponed else batch_topics
         evaluated += sum(topic.evaluation is not None for topic in batch.topics.values())
         outcomes += [topic.outcome() for topic in batch.new_topics()]
         if len(pending) < batch_limit and not postponed:
             break  # No further topics are pending.
     _count(outcomes)
-    return PassResult(evaluated, tuple(outcomes), tuple(left))
+    return PassResult(evaluated, tuple(outcomes), tuple(still_dirty))
 
 
 def _count(outcomes: Sequence[TopicOutcome]) -> None:
+    """Count the decisions and refusals of the topics that have a row in the decision log."""
     for outcome in outcomes:
         if outcome.decision_id is None:
             continue
-        for act in outcome.evaluation.decisions:
-            metrics.DECISIONS.labels(lane_of(act).value, type(act).__name__.lower()).inc()
+        for decision in outcome.evaluation.decisions:
+            metrics.DECISIONS.labels(lane_of(decision).value, type(decision).__name__.lower()).inc()
         for refusal in outcome.evaluation.refusals:
             metrics.REFUSALS.labels(refusal.lane.value if refusal.lane else "all", refusal.reason.value).inc()

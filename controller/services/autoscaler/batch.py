@@ -1,4 +1,6 @@
-"""One batch of a pass: drained topics that are evaluated and acted on within one transaction."""
+"""One batch of a pass: topics whose evaluation rows are locked, and which are evaluated and acted on within
+one transaction.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from controller.domain.evaluator import decide
 from controller.domain.operation import Operation
 from controller.domain.planning import plan
 from controller.services.autoscaler import shadows as shadow
-from controller.services.autoscaler.batch_topic import BatchTopic, Course
+from controller.services.autoscaler.batch_topic import BatchTopic, Treatment
 from controller.services.autoscaler.shadows import Shadow
 from controller.store import approvals, set_aside
 from controller.store.decisions import decision_log, evaluations, reconnections, situations
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluations import PendingEvaluation
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
@@ -39,7 +41,7 @@ the rows of the batch are locked.
 
 
 class Batch:
-    """Drained topics within one transaction."""
+    """Topics whose evaluation rows are locked, within one transaction. Not thread-safe."""
 
     def __init__(
         self,
@@ -53,30 +55,38 @@ class Batch:
         self._planes = planes
         self._lanes = lanes
         self._decided_by = decided_by
-        self.topics = {p.topic_id: BatchTopic(p, lanes, decided_by) for p in pending}
+        self.topics = {
+            evaluation_row.topic_id: BatchTopic(evaluation_row, lanes, decided_by)
+            for evaluation_row in pending
+        }
 
-    def on_course(self, *courses: Course) -> list[int]:
-        """Return the ids of the topics on one of these courses."""
-        return [topic.topic_id for topic in self.topics.values() if topic.course in courses]
+    def with_treatment(self, *treatments: Treatment) -> list[int]:
+        """Return the ids of the topics with one of these treatments."""
+        return [topic.topic_id for topic in self.topics.values() if topic.treatment in treatments]
 
     def new_topics(self) -> list[BatchTopic]:
         """Return the topics that act, propose, or have a new refusal, ordered by id."""
         return [topic for _, topic in sorted(self.topics.items()) if topic.is_new]
 
     def evaluate(self, topic_ids: Collection[int]) -> None:
-        """Evaluate these topics, for the first time or again."""
+        """Evaluate these topics, for the first time or again, and store the results in `topics`.
+
+        A topic whose rows cannot be read, or whose evaluation raises, is paused with a reason. A live topic
+        whose data plane is not configured here is paused and logged. Any other topic that is not live is left
+        without an evaluation.
+        """
         if not topic_ids:
             return
         readable, unreadable = situations.load_readable(self._tx, topic_ids, self._capabilities)
         for topic_id, error in unreadable.items():
-            self.topics[topic_id].put_aside("its rows cannot be read", error)
+            self.topics[topic_id].pause("its rows cannot be read", error)
         for topic_id, situation in readable.items():
             topic = self.topics[topic_id]
             try:
                 evaluation = decide(situation, self._lanes)
             except Exception as error:  # An error of one topic must not stop the others.
                 log.exception("topic not evaluated", topic_id=topic_id)
-                topic.put_aside("it cannot be evaluated", error)
+                topic.pause("it cannot be evaluated", error)
             else:
                 topic.decided(situation, evaluation)
         missing = set(topic_ids) - readable.keys() - unreadable.keys()
@@ -84,26 +94,32 @@ class Batch:
             situations.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
         ):
             log.warning("data plane of a topic not configured here", topic_id=topic_id, plane=plane)
-            self.topics[topic_id].drop(Course.PAUSED)
+            self.topics[topic_id].drop(Treatment.PAUSED)
 
     def act(self) -> None:
-        """Write the intents of the decisions, the new rows of the decision log, and the finished evaluations."""
-        self._lock_moving()
+        """Write everything that follows from the evaluations: intents, decision log, requests for approval,
+        used approvals, shadow evaluations, spent reconnections, the results of finished evaluations, pauses,
+        and topics that could not be evaluated.
+
+        First lock the topics to act on, and evaluate the changed ones again. An error of one topic pauses or
+        drops this topic only.
+        """
+        self._lock_acting()
         shadows = self._shadows()
         self._record_decisions()
         topics = list(self.topics.values())
         approvals.propose(
-            self._tx, [act for topic in topics if topic.proposals for act in topic.new_approvals()]
+            self._tx, [action for topic in topics if topic.proposals for action in topic.new_approvals()]
         )
-        approvals.mark_done(self._tx, [act for topic in topics for act in topic.begun_acts()])
+        approvals.mark_done(self._tx, [action for topic in topics for action in topic.started_actions()])
         self._record_shadows(shadows)
         spendings = [topic.spending() for topic in topics if topic.operation_ids]
         reconnections.spend(self._tx, [spending for spending in spendings if spending.reconnections])
-        finished = [topic.finished() for topic in topics if topic.course is Course.FINISHED]
+        finished = [topic.finished() for topic in topics if topic.treatment is Treatment.FINISHED]
         evaluations.finish(self._tx, self._lanes, finished)
-        evaluations.defer(self._tx, self.on_course(Course.PAUSED), PAUSE_SECONDS)
-        unfit = [topic.set_aside for topic in topics if topic.set_aside]
-        set_aside.note(self._tx, set_aside.Batch.EVALUATION, unfit)
+        evaluations.defer(self._tx, self.with_treatment(Treatment.PAUSED), PAUSE_SECONDS)
+        set_aside_topics = [topic.set_aside for topic in topics if topic.set_aside]
+        set_aside.note(self._tx, set_aside.Batch.EVALUATION, set_aside_topics)
 
     def log_outcomes(self) -> None:
         """Log each action that was decided or proposed. Call it after the commit."""
@@ -114,48 +130,68 @@ class Batch:
     def _capabilities(self) -> dict[str, Capabilities]:
         return {name: plane.capabilities for name, plane in self._planes.items()}
 
-    def _lock_moving(self) -> None:
-        """Lock the rows of the topics to act on, up to `ACTING_TOPICS`, and evaluate those that have changed
-        again.
+    def _lock_acting(self) -> None:
+        """Lock the rows of the topics to act on, up to `ACTING_TOPICS`; the others are postponed. A topic
+        whose row another transaction has locked stays dirty. Evaluate again the topics whose layout has
+        changed.
         """
-        moving = [topic for _, topic in sorted(self.topics.items()) if topic.is_moving]
-        for topic in moving[ACTING_TOPICS:]:
-            topic.drop(Course.POSTPONED)
-        del moving[ACTING_TOPICS:]
-        locked = situations.lock_free_topics(self._tx, [t.topic_id for t in moving]) if moving else {}
+        acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
+        for topic in acting[ACTING_TOPICS:]:
+            topic.drop(Treatment.POSTPONED)
+        del acting[ACTING_TOPICS:]
+        locked = situations.lock_free_topics(self._tx, [t.topic_id for t in acting]) if acting else {}
         changed = []
-        for topic in moving:
+        for topic in acting:
             topic.locked = locked.get(topic.topic_id)
             if topic.locked is None:
-                topic.drop(Course.LEFT)
+                topic.drop(Treatment.IN_USE)
             elif not topic.locked.is_unmoved(topic.situation.layout):
                 changed.append(topic.topic_id)
         self.evaluate(changed)
 
     def _shadows(self) -> list[Shadow]:
-        """Return the evaluations of candidates, made before any intent is written: on the inputs of the live
-        evaluation.
+        """Return the evaluations of candidates, on the inputs of the live evaluation. They are made before
+        any intent is written, since an intent would change these inputs.
         """
-        live = {t: topic.situation for t, topic in self.topics.items() if topic.evaluation is not None}
-        return shadow.ask(self._tx, live, self._capabilities, self._lanes) if live else []
+        live_inputs = {
+            topic_id: topic.situation
+            for topic_id, topic in self.topics.items()
+            if topic.evaluation is not None
+        }
+        return (
+            shadow.evaluate_candidates(self._tx, live_inputs, self._capabilities, self._lanes)
+            if live_inputs
+            else []
+        )
 
     def _record_shadows(self, shadows: Collection[Shadow]) -> None:
-        live = {t: topic.evaluation for t, topic in self.topics.items() if topic.evaluation is not None}
-        ids = {topic.topic_id: topic.decision_id for topic in self.new_topics() if topic.decision_id}
-        shadow.record(self._tx, shadows, live, ids, lanes=self._lanes, decided_by=self._decided_by)
+        """Store the shadow evaluations, with the live evaluation and its id in the decision log."""
+        live_evaluations = {
+            topic_id: topic.evaluation
+            for topic_id, topic in self.topics.items()
+            if topic.evaluation is not None
+        }
+        decision_ids = {topic.topic_id: topic.decision_id for topic in self.new_topics() if topic.decision_id}
+        shadow.record(
+            self._tx, shadows, live_evaluations, decision_ids, lanes=self._lanes, decided_by=self._decided_by
+        )
 
     def _record_decisions(self) -> None:
-        """Write the intents, and the decision log's rows of topics whose intents were not refused."""
-        new = self.new_topics()
-        for topic, decision_id in zip(new, decision_log.reserve_ids(self._tx, len(new)), strict=True):
+        """Reserve the decision ids, and write the intents and then the decision log's rows. A topic whose
+        intents were refused has no row.
+        """
+        new_topics = self.new_topics()
+        for topic, decision_id in zip(
+            new_topics, decision_log.reserve_ids(self._tx, len(new_topics)), strict=True
+        ):
             topic.decision_id = decision_id
-        rows = self._ledger_rows(new)
-        self._intend([topic for topic in new if topic.acts])
+        rows = self._ledger_rows(new_topics)
+        self._intend([topic for topic in new_topics if topic.actions])
         decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
-    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, LedgerRow]]:
-        """Return the decision log's rows of these topics, built before any intent: a decision whose inputs
-        cannot be stored is not carried out.
+    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
+        """Return the decision log's rows of these topics, built before any intent. A topic whose inputs
+        cannot be stored is logged and paused, so its decision is not carried out.
         """
         rows = []
         for topic in topics:
@@ -163,28 +199,28 @@ class Batch:
                 rows.append((topic, topic.ledger_row()))
             except Exception as error:
                 log.exception("inputs of a decision not stored", topic_id=topic.topic_id)
-                topic.put_aside("its inputs cannot be stored", error)
+                topic.pause("its inputs cannot be stored", error)
         return rows
 
     def _intend(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents: all topics with one action together; several actions of one topic succeed or
-        fail together.
+        """Write the intents: of all topics with one action together, and of each other topic within a
+        savepoint, so that its actions succeed or fail together. A refused topic is dropped.
         """
-        self._intend_one_each([topic for topic in acting if len(topic.acts) == 1])
+        self._intend_one_each([topic for topic in acting if len(topic.actions) == 1])
         for topic in acting:
-            if len(topic.acts) < 2:
+            if len(topic.actions) < 2:
                 continue
             try:
                 with self._tx.begin_nested():
-                    written = [self._written(topic, ordinal) for ordinal in range(len(topic.acts))]
+                    written = [self._written(topic, ordinal) for ordinal in range(len(topic.actions))]
             except (CleaveError, IntegrityError) as error:
                 self._refused(topic, error)
             else:
                 topic.operation_ids = tuple(operation.operation_id for operation in written)
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents of these topics in two statements. If the second fails as a whole, write each
-        intent separately.
+        """Write the intents of these topics, each with one action, in two statements. If the second violates
+        a constraint, log it and write each intent separately. A refused topic is dropped.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -211,8 +247,8 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of one of several actions. Each action is planned on the result of the previous
-        one.
+        """Write the intent of one of several actions, and return its operation. Each action is planned on the
+        result of the previous one.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
@@ -221,8 +257,9 @@ class Batch:
     def _draft(
         self, topic: BatchTopic, view: TopicView | None, request: Request, ordinal: int
     ) -> ReshapeDraft:
-        """Return the action as a plan on the present layout. Raises LostRace if the layout is not the one
-        that was decided on.
+        """Return the action number `ordinal` as a plan on the present layout, which `view` holds (None: the
+        topic is gone). Raises TopicNotFound if the topic is gone, LostRace if the epoch or input version is
+        not the one that was decided on, or the error that makes the plan impossible.
         """
         situation = topic.situation
         if view is None or topic.locked is None:
@@ -232,7 +269,7 @@ class Batch:
         input_version = topic.pending.input_version  # The version is checked here, and again by `write`.
         view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
         planned = plan(
-            topic.acts[ordinal], view.layout, max_buckets=situation.policy.entry_bucket_max_per_segment
+            topic.actions[ordinal], view.layout, max_buckets=situation.policy.entry_bucket_max_per_segment
         )
         naming_of = naming(self._planes[topic.locked.data_plane])
         draft = ReshapeDraft(view, planned, request, naming_of, input_version)
@@ -240,8 +277,9 @@ class Batch:
         return draft
 
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
-        """Handle a refused intent. The topic is evaluated again soon if another process was faster, else
-        later.
+        """Drop and log a topic whose intent was refused. If another process was faster, the topic stays dirty
+        for the next pass, and the lost race is counted as a metric; after any other error the topic is
+        paused.
         """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()
@@ -250,7 +288,7 @@ class Batch:
                 topic_id=topic.topic_id,
                 error=str(error),
             )
-            topic.drop(Course.LEFT)
+            topic.drop(Treatment.IN_USE)
         else:
             log.error("intent of a decision not written", topic_id=topic.topic_id, error=str(error))
-            topic.drop(Course.PAUSED)
+            topic.drop(Treatment.PAUSED)

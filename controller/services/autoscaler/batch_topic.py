@@ -14,7 +14,7 @@ from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
 from controller.services.autoscaler.verdicts import digest
 from controller.store.approvals import NewApproval, StartedAction
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.reconnections import Spending
 from controller.store.decisions.situations import LockedTopic
@@ -26,8 +26,8 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """A topic that decided or has a new refusal. Has no ids if nothing was written. `topic` is the topic's
-    name if the topic was to act, else empty.
+    """A topic that acts, proposes, or has a new refusal. Has no ids if nothing was written. `topic` is the
+    topic's name if the topic's row was locked, else empty.
     """
 
     topic_id: int
@@ -37,14 +37,14 @@ class TopicOutcome:
     topic: str = ""
 
 
-class Course(Enum):
-    """Treatment of a drained topic by the batch."""
+class Treatment(Enum):
+    """Treatment of a topic by the batch."""
 
     FINISHED = auto()
     """The evaluation of the topic is recorded as made."""
     POSTPONED = auto()
     """The next batch of the pass takes the topic, which stays dirty."""
-    LEFT = auto()
+    IN_USE = auto()
     """Another process is working on the topic, which stays dirty."""
     PAUSED = auto()
     """The topic cannot be decided or acted on here. It stays dirty, and is not evaluated for a while."""
@@ -52,14 +52,14 @@ class Course(Enum):
 
 @dataclass(slots=True)
 class BatchTopic:
-    """A drained topic. `evaluation` is None until the topic is evaluated, and again once the topic will not
-    be finished.
+    """A topic of a batch. `evaluation` is None until the topic is evaluated, and again once the topic will
+    not be finished.
     """
 
     pending: PendingEvaluation
     lanes: frozenset[Lane]
     decided_by: str
-    course: Course = Course.FINISHED
+    treatment: Treatment = Treatment.FINISHED
     evaluation: Evaluation | None = None
     digest: str | None = None
     locked: LockedTopic | None = None
@@ -80,7 +80,7 @@ class BatchTopic:
         return self._situation
 
     @property
-    def acts(self) -> tuple[Decision, ...]:
+    def actions(self) -> tuple[Decision, ...]:
         """The actions to carry out; empty unless the topic will be finished."""
         return self.evaluation.decisions if self.evaluation else ()
 
@@ -90,47 +90,53 @@ class BatchTopic:
         return self.evaluation.proposals if self.evaluation else ()
 
     @property
-    def is_moving(self) -> bool:
+    def has_actions(self) -> bool:
         """True if an action is decided or proposed. Both depend on the layout, which must stay as it was
         read.
         """
-        return bool(self.acts or self.proposals)
+        return bool(self.actions or self.proposals)
 
     @property
     def is_new(self) -> bool:
         """True if the evaluation acts, proposes, or refuses something that the previous evaluation did not."""
-        return self.is_moving or (self.evaluation is not None and self.digest != self.pending.outcome_digest)
+        return self.has_actions or (
+            self.evaluation is not None and self.digest != self.pending.outcome_digest
+        )
 
     def decided(self, situation: EvaluationInput, evaluation: Evaluation) -> None:
-        """Store an evaluation, the first or a later one."""
+        """Store an evaluation, the first or a later one, with its inputs and its digest."""
         self._situation, self.evaluation = situation, evaluation
         self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
 
-    def drop(self, course: Course) -> None:
-        """Remove the topic from the batch. It stays dirty."""
-        self.course, self.evaluation = course, None
+    def drop(self, treatment: Treatment) -> None:
+        """Discard the evaluation, so that the batch does nothing more with the topic. It stays dirty."""
+        self.treatment, self.evaluation = treatment, None
 
-    def put_aside(self, why: str, error: Exception) -> None:
-        """Pause the topic, and store the reason for `inspect.set_aside`."""
+    def pause(self, reason: str, error: Exception) -> None:
+        """Pause the topic, and keep the reason for the view `inspect.set_aside`."""
         self.set_aside = SetAside(
-            f"topic {self.topic_id}", f"{why}: {type(error).__name__}: {error}", self.topic_id
+            f"topic {self.topic_id}", f"{reason}: {type(error).__name__}: {error}", self.topic_id
         )
-        self.drop(Course.PAUSED)
+        self.drop(Treatment.PAUSED)
 
     def request(self, ordinal: int) -> Request:
-        """Return the request of the operation that carries out an action."""
+        """Return the request of the operation that carries out the action number `ordinal`. Its key,
+        `decision-<id>-<ordinal>`, makes a repetition return the same operation.
+        """
         return Request(
             request_key=f"decision-{self.decision_id}-{ordinal}",
             origin=Origin.AUTO,
             actor=self.decided_by,
-            reason=self.acts[ordinal].reason,
+            reason=self.actions[ordinal].reason,
             decision_id=self.decision_id,
         )
 
-    def ledger_row(self) -> LedgerRow:
-        """Return the row of the decision log. Raises an error if JSON cannot represent the inputs."""
+    def ledger_row(self) -> EvaluationRecord:
+        """Return the row of the decision log. Raises ValueError if JSON cannot represent the inputs,
+        InvariantViolated before a decision id is reserved.
+        """
         situation = self.situation
-        return LedgerRow(
+        return EvaluationRecord(
             decision_id=self._reserved_id(),
             topic_id=self.topic_id,
             decided_at=situation.now,
@@ -151,29 +157,29 @@ class BatchTopic:
                 Subject.OPERATION,
                 self._reserved_id(),
                 self.topic_id,
-                action_text(act),
-                act.reason,
+                action_text(action),
+                action.reason,
                 self.decided_by,
-                act=act,
+                act=action,
                 epoch=self.situation.layout.epoch,
                 wait_seconds=policy.approval_wait_seconds,
                 default_answer=policy.approval_default,
             )
-            for act in self.proposals
+            for action in self.proposals
         ]
 
-    def begun_acts(self) -> list[StartedAction]:
+    def started_actions(self) -> list[StartedAction]:
         """Return the approved actions that became operations. Empty for a topic without approvals."""
         if not self.operation_ids or not self.situation.approvals:
             return []
-        operations = zip(self.acts, self.operation_ids, strict=True)
-        return [StartedAction(self.topic_id, act, operation_id) for act, operation_id in operations]
+        operations = zip(self.actions, self.operation_ids, strict=True)
+        return [StartedAction(self.topic_id, action, operation_id) for action, operation_id in operations]
 
     def spending(self) -> Spending:
-        """Return the reconnections that the actions cause: each client of a sealed segment connects to its
-        successors.
+        """Return the reconnections that the actions cause, and the limits of the policy: each client of a
+        sealed segment connects to its successors.
         """
-        sealed = sum(len(sealed_by(act)) for act in self.acts)
+        sealed = sum(len(sealed_by(action)) for action in self.actions)
         policy = self.situation.policy
         return Spending(
             self.topic_id,
@@ -183,8 +189,8 @@ class BatchTopic:
         )
 
     def finished(self) -> FinishedEvaluation:
-        """Return the evaluation as made. A topic that is not live has no evaluation; the commit of its
-        creation makes the topic dirty.
+        """Return the evaluation as made, empty if the topic has none. A topic that is not live has no
+        evaluation; the commit of its creation makes the topic dirty.
         """
         evaluation = self.evaluation or Evaluation()
         return FinishedEvaluation(
@@ -202,7 +208,9 @@ class BatchTopic:
         )
 
     def log_outcome(self) -> None:
-        """Log each action that was decided and each that awaits approval. Call it after the commit."""
+        """Log each action that was decided and each that awaits approval; nothing if no row of the decision
+        log was reserved. Call it after the commit.
+        """
         if self.decision_id is None:
             return
         ids = {
@@ -211,10 +219,10 @@ class BatchTopic:
             "decision_id": self.decision_id,
             "decided_by": self.decided_by,
         }
-        for act, operation_id in zip(self.acts, self.operation_ids, strict=True):
-            log.info("decided", **ids, operation_id=operation_id, **_fields(act))
-        for act in self.proposals:
-            log.info("approval proposed", **ids, **_fields(act))
+        for action, operation_id in zip(self.actions, self.operation_ids, strict=True):
+            log.info("decided", **ids, operation_id=operation_id, **_fields(action))
+        for action in self.proposals:
+            log.info("approval proposed", **ids, **_fields(action))
 
     def _reserved_id(self) -> int:
         if self.decision_id is None:
@@ -222,11 +230,11 @@ class BatchTopic:
         return self.decision_id
 
 
-def _fields(act: Decision) -> dict[str, object]:
+def _fields(action: Decision) -> dict[str, object]:
     """Return an action as fields of a log line."""
     return {
-        "lane": lane_of(act).value,
-        "kind": kind_of(act),
-        "segment_ids": list(sealed_by(act)),
-        "reason": act.reason,
+        "lane": lane_of(action).value,
+        "kind": kind_of(action),
+        "segment_ids": list(sealed_by(action)),
+        "reason": action.reason,
     }

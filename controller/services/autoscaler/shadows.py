@@ -37,43 +37,48 @@ class Shadow:
     outcome_digest: str | None
 
 
-def ask(
+def evaluate_candidates(
     tx: Connection,
-    live: Mapping[int, EvaluationInput],
+    live_inputs: Mapping[int, EvaluationInput],
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """Return the shadow evaluations of these topics that differ from the previous ones. Call it before the
-    live policy acts. Raises only if the connection is lost.
+    """Return the shadow evaluations of these topics that differ from the previous ones. Topics without a
+    candidate are skipped. Call it before the live policy acts.
+
+    Runs in a savepoint. An error is logged, and nothing is returned; only the loss of the connection is
+    raised.
     """
     try:
         with tx.begin_nested():
-            return _evaluate(tx, live, capabilities, lanes)
+            return _evaluate(tx, live_inputs, capabilities, lanes)
     except Exception as error:  # An error of a candidate must not stop the live policy.
         if _is_connection_lost(error):
             raise
-        log.exception("shadow evaluations not made", topics=len(live))
+        log.exception("shadow evaluations not made", topics=len(live_inputs))
         return []
 
 
 def record(
     tx: Connection,
     shadows: Collection[Shadow],
-    live: Mapping[int, Evaluation],
+    live_evaluations: Mapping[int, Evaluation],
     decision_ids: Mapping[int, int],
     *,
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> None:
-    """Store the shadow evaluations of topics that have a live evaluation. Raises only if the connection is
-    lost.
+    """Store the shadow evaluations of topics that have a live evaluation. `decision_ids` are the ids of the
+    live evaluations in the decision log, by topic.
+
+    Runs in a savepoint. An error is logged, and nothing is stored; only the loss of the connection is raised.
     """
-    recorded = [shadow for shadow in shadows if shadow.candidate.topic_id in live]
+    recorded = [shadow for shadow in shadows if shadow.candidate.topic_id in live_evaluations]
     if not recorded:
         return
     try:
         with tx.begin_nested():
-            rows = [_row(shadow, live, decision_ids, lanes, decided_by) for shadow in recorded]
+            rows = [_row(shadow, live_evaluations, decision_ids, lanes, decided_by) for shadow in recorded]
             shadow_decisions.record(tx, [row for row in rows if row is not None])
     except Exception as error:  # An error of a candidate must not stop the live policy.
         if _is_connection_lost(error):
@@ -88,7 +93,7 @@ def _is_connection_lost(error: Exception) -> bool:
 
 def _row(
     shadow: Shadow,
-    live: Mapping[int, Evaluation],
+    live_evaluations: Mapping[int, Evaluation],
     decision_ids: Mapping[int, int],
     lanes: frozenset[Lane],
     decided_by: str,
@@ -109,7 +114,7 @@ def _row(
         decided_by=decided_by,
         code_version=code_version(situation.policy),
         evaluation=shadow.evaluation,
-        live=live[topic_id],
+        live=live_evaluations[topic_id],
         decision_id=decision_ids.get(topic_id),
         outcome_digest=shadow.outcome_digest,
         situation=inputs,
@@ -118,15 +123,19 @@ def _row(
 
 def _evaluate(
     tx: Connection,
-    live: Mapping[int, EvaluationInput],
+    live_inputs: Mapping[int, EvaluationInput],
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    in_shadow = {candidate.topic_id: candidate for candidate in candidates.in_shadow(tx, live.keys())}
+    """Evaluate each candidate of these topics on the live inputs, at the live evaluation's time. A candidate
+    that cannot be evaluated is logged and skipped.
+    """
+    in_shadow = {candidate.topic_id: candidate for candidate in candidates.in_shadow(tx, live_inputs.keys())}
     if not in_shadow:
         return []
     policies = {
-        topic_id: _policy(live[topic_id].policy, candidate) for topic_id, candidate in in_shadow.items()
+        topic_id: _policy(live_inputs[topic_id].policy, candidate)
+        for topic_id, candidate in in_shadow.items()
     }
     readable, unreadable = situations.load_readable(tx, in_shadow.keys(), capabilities, instead=policies)
     for topic_id, error in unreadable.items():
@@ -134,7 +143,7 @@ def _evaluate(
     shadows = []
     for topic_id, situation in readable.items():
         try:
-            shadow = _shadow(in_shadow[topic_id], replace(situation, now=live[topic_id].now), lanes)
+            shadow = _shadow(in_shadow[topic_id], replace(situation, now=live_inputs[topic_id].now), lanes)
         except Exception:
             log.exception(
                 "cannot evaluate a candidate",

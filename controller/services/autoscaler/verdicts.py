@@ -10,14 +10,15 @@ from controller.domain.decision import Decision, Evaluation, Lane, Refusal, Refu
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
-    """Return a digest with one word for each lane that refuses something. The words of lanes that were not
-    evaluated are copied from `previous`. None if no lane refuses.
+    """Return a digest with one word `lane=hash` for each lane that refuses something. The words of lanes that
+    were not evaluated are copied from `previous`. None if no lane refuses.
 
     Measured values are left out: the same refusal at another rate is not new. Refusals that are weighed at
     each tick count once, whichever segments they name.
     """
     documents_by_lane = {
-        lane: [_without_value(r) for r in refusals if r.lane in (lane, None)] for lane in lanes
+        lane: [_without_value(refusal) for refusal in refusals if refusal.lane in (lane, None)]
+        for lane in lanes
     }
     return _words(documents_by_lane, previous)
 
@@ -30,8 +31,8 @@ def shadow_digest(evaluation: Evaluation, lanes: Collection[Lane], previous: str
     action would be performed on which segments, and which refusals have which reasons.
     """
     documents_by_lane = {
-        lane: [_without_figures(r) for r in evaluation.refusals if r.lane in (lane, None)]
-        + [_without_cuts(act) for act in evaluation.decisions if lane_of(act) is lane]
+        lane: [_without_figures(refusal) for refusal in evaluation.refusals if refusal.lane in (lane, None)]
+        + [_without_cuts(decision) for decision in evaluation.decisions if lane_of(decision) is lane]
         for lane in lanes
     }
     return _words(documents_by_lane, previous)
@@ -64,5 +65,5 @@ def _without_figures(refusal: Refusal) -> dict[str, object]:
     return {name: value for name, value in _without_value(refusal).items() if name not in _FIGURES}
 
 
-def _without_cuts(act: Decision) -> dict[str, object]:
-    return {"act": type(act).__name__, "segments": [*sealed_by(act)], "reason": act.reason}
+def _without_cuts(decision: Decision) -> dict[str, object]:
+    return {"act": type(decision).__name__, "segments": [*sealed_by(decision)], "reason": decision.reason}

@@ -67,7 +67,8 @@ class ConsumerWatch:
         has_turn: Callable[[], bool] = lambda: True,
     ) -> None:
         """`run` skips a round if `has_turn` returns False, because another process observes. Consumers of logs
-        that were sealed more than `sealed_for_seconds` ago are ignored.
+        that were sealed more than `sealed_for_seconds` ago are ignored. Raises InvalidInput if
+        `interval_seconds` is not above 0.
         """
         if interval_seconds <= 0:
             raise InvalidInput(
@@ -83,7 +84,7 @@ class ConsumerWatch:
         self._turn = 0
 
     @property
-    def sees_anything(self) -> bool:
+    def can_observe(self) -> bool:
         """True if a configured data plane can list consumers."""
         return bool(self._planes)
 
@@ -92,8 +93,8 @@ class ConsumerWatch:
         self._stopping.set()
 
     def run(self) -> None:
-        """Run one round per interval until `stop`. If a round fails, log the error and continue with the next
-        round.
+        """Run one round per interval until `stop`, unless another process observes. If a round fails, log the
+        error and continue with the next round.
         """
         retry_seconds = (self._interval_seconds, self._interval_seconds)
         Repeating(
@@ -101,38 +102,46 @@ class ConsumerWatch:
         ).run()
 
     def _counted_round(self) -> float:
+        """Run a round and count its outcome as a metric. Return the seconds until the next round, 0 if the
+        interval is over.
+        """
         if not self._has_turn():
             return self._interval_seconds
-        began = self._clock.monotonic_seconds()
+        began_at = self._clock.monotonic_seconds()
         outcome = "failed"
         try:
             outcome = "partial" if self.round().silent else "whole"
         finally:
             metrics.CONSUMER_ROUNDS.labels(outcome).inc()
-        return max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds())
+        return max(0.0, began_at + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:
-        """Read and write topics until each topic was read or the interval is over. Raises StoreUnavailable."""
-        began = self._clock.monotonic_seconds()
-        topics = self._listed(began)
+        """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction
+        each, until each topic was read or the interval is over. The next round begins after the last topic of
+        this one. Logs the changed topics, and returns the numbers of topics. Raises StoreUnavailable.
+        """
+        began_at = self._clock.monotonic_seconds()
+        topics = self._listed(began_at)
         remaining, silent, changed = len(topics), 0, list[int]()
         while remaining and not self._stopping.is_set():
             self._turn %= len(topics)
             batch = topics[self._turn : self._turn + min(CALL_TOPICS, remaining)]
-            observations = self._look(batch)
+            observations = self._observe(batch)
             with self._store.transaction() as tx:
                 changed += observed_consumers.record(tx, observations)
             silent += len(batch) - sum(observation.is_whole for observation in observations)
             self._turn += len(batch)
             remaining -= len(batch)
-            if self._clock.monotonic_seconds() >= began + self._interval_seconds:
+            if self._clock.monotonic_seconds() >= began_at + self._interval_seconds:
                 break
         if changed:
             log.info("consumers changed", topics=changed)
         return Round(len(topics) - remaining, silent, tuple(changed))
 
     def _listed(self, now: float) -> list[tuple[str, int, list[str]]]:
-        """Return the data plane, id and logs of every topic. Topics of one data plane are adjacent."""
+        """Return data plane, id and logs of every topic. The list is read again in each round, unless reading
+        it took more than `LIST_SHARE` of the time since. Topics of one data plane are adjacent.
+        """
         if now >= self._list_due:
             with self._store.transaction() as tx:
                 logs = watch_list.watched_logs(
@@ -148,23 +157,30 @@ class ConsumerWatch:
             self._list_due = now + (self._clock.monotonic_seconds() - now) / LIST_SHARE
         return self._topics
 
-    def _look(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
-        """Return the observations of these topics. A topic of which no log answered is left out."""
-        answers: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
+    def _observe(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
+        """Return the observations of these topics, each given as data plane, id and logs. A topic of which no
+        log answered is left out; one of which some logs did not answer is marked as not whole. Errors of a
+        data plane are logged.
+        """
+        consumers_by_log: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
         for name, plane in self._planes.items():
-            logs = [log for of_plane, _, names in topics if of_plane == name for log in names]
+            logs = [log for plane_name, _, names in topics if plane_name == name for log in names]
             if not logs:
                 continue
             try:
-                answers |= {(name, log): consumers for log, consumers in plane.consumers(logs).items()}
+                consumers_by_log |= {
+                    (name, log): consumers for log, consumers in plane.consumers(logs).items()
+                }
             except CleaveError as error:
                 log.warning("consumers of a data plane not listed", data_plane=name, error=str(error))
             except Exception:  # An unexpected error must not lose the answers of other data planes.
                 log.exception("consumers of a data plane not listed", data_plane=name)
         observations = []
         for name, topic_id, names in topics:
-            answered = {log: answers[name, log] for log in names if (name, log) in answers}
-            if answered:
-                is_whole = len(answered) == len(names)
-                observations.append(Observation(topic_id, subscription_uses(answered), is_whole))
+            answered_logs = {
+                log: consumers_by_log[name, log] for log in names if (name, log) in consumers_by_log
+            }
+            if answered_logs:
+                is_whole = len(answered_logs) == len(names)
+                observations.append(Observation(topic_id, subscription_uses(answered_logs), is_whole))
         return observations

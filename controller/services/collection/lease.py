@@ -48,15 +48,17 @@ class CollectionLease:
         return self._lease is not None and self._clock.monotonic_seconds() < self._trusted_until
 
     def take(self) -> bool:
-        """Renew the lease, or take it if it is free. Return False while another process holds it. Raises StoreUnavailable."""
-        began = self._clock.monotonic_seconds()
-        before = self._lease
+        """Renew the lease, or take it if it is free, and log a change. Return False while another process
+        holds the lease. Raises StoreUnavailable.
+        """
+        began_at = self._clock.monotonic_seconds()
+        previous_lease = self._lease
         with self._store.transaction() as tx:
             lease = leases.renew_or_acquire(
                 tx, self._name, self._holder, self._ttl_seconds, self._incarnation
             )
-        self._lease, self._trusted_until = lease, began + self._ttl_seconds
-        if (lease is None) != (before is None):
+        self._lease, self._trusted_until = lease, began_at + self._ttl_seconds
+        if (lease is None) != (previous_lease is None):
             log.info("collection acquired" if lease else "collection lost", lease=self._name)
         return lease is not None
 

@@ -15,20 +15,22 @@ class LeasedCollection:
         self._collector, self._watch, self._lease = collector, watch, lease
 
     def run(self) -> None:
-        """Collect until `stop`, and resign the lease at the end."""
+        """Run the load collector in this thread, and the consumer watch in another thread if a data plane can
+        list consumers, until `stop`. Resign the lease at the end.
+        """
         with telemetry.bound(collector=self._collector.name):
-            watching = (
-                telemetry.start_thread("consumers", self._watch.run) if self._watch.sees_anything else None
+            watch_thread = (
+                telemetry.start_thread("consumers", self._watch.run) if self._watch.can_observe else None
             )
             try:
                 self._collector.run()
             finally:
                 self._watch.stop()
-                if watching is not None:
-                    watching.join()
+                if watch_thread is not None:
+                    watch_thread.join()
                 self._lease.resign()
 
     def stop(self) -> None:
-        """Finish the current tick and stop; safe in a signal handler."""
+        """Make `run` return after the current tick. Safe in a signal handler."""
         self._watch.stop()
         self._collector.stop()

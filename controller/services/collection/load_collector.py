@@ -82,7 +82,8 @@ class LoadCollector:
         takes_turn: Callable[[], bool] = lambda: True,
     ) -> None:
         """`run` skips a tick if `takes_turn` returns False, because another process collects. `name` becomes a
-        part of file names. Only topics whose names begin with `prefix` are watched.
+        part of file names. Only topics whose names begin with `prefix` are watched. Raises InvalidInput if
+        `interval_seconds` is not above 0.
 
         `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with
         the database; None stands for the clock of the machine.
@@ -110,7 +111,7 @@ class LoadCollector:
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. If a tick fails, log the error and continue with
-        the next tick.
+        the next tick. At the end, record that no tick follows.
         """
         Repeating(
             self._timed_tick,
@@ -124,13 +125,16 @@ class LoadCollector:
         self.leave()
 
     def leave(self) -> None:
-        """Record that no tick follows."""
+        """Record in the database that no tick of this collector follows. An unavailable database is ignored."""
         self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
-            readers.gone(tx, self.name)
+            readers.delete(tx, self.name)
 
     def _timed_tick(self) -> float:
-        """Run a tick. Return the seconds until the next tick."""
+        """Run a tick if it is this process's turn. Otherwise leave, so that the counters are not compared
+        with those of a later turn. Return the seconds until the next tick. Counts failed and skipped ticks,
+        and logs skipped ones.
+        """
         began_ms = self._clock.now_ms()
         try:
             if self._takes_turn():
@@ -150,39 +154,47 @@ class LoadCollector:
         return self._until_next_tick()
 
     def tick(self) -> Tick:
-        """Sample all watched segments once, and land the samples. Raises StoreUnavailable, and OSError if
-        storage is unavailable.
+        """Sample all watched segments once, the data planes in parallel, and write the samples to the landing
+        area as one file. Store the changed numbers of producers, and the clocks of this collector. Return
+        what was sampled, and count the tick as a metric.
+
+        No file is written if there are no samples, or if a clock was set since the last tick. A data plane
+        that does not answer is reported in the result. Raises StoreUnavailable, and OSError if storage is
+        unavailable.
         """
         instant_ms = self._clock.now_ms()
         with self._store.transaction() as tx:
-            watched = watch_list.watched_logs(tx, prefix=self._prefix, sealed_for_seconds=SEALED_FOR_SECONDS)
+            watched_logs = watch_list.watched_logs(
+                tx, prefix=self._prefix, sealed_for_seconds=SEALED_FOR_SECONDS
+            )
         by_plane: dict[str, dict[str, WatchedLog]] = {}
-        for log_row in watched:
+        for log_row in watched_logs:
             by_plane.setdefault(log_row.data_plane, {})[log_row.backing_topic] = log_row
-        failed: list[str] = []
+        failed_planes: list[str] = []
         samples: list[tuple[WatchedLog, Counters]] = []
         sample = partial(self._sample, self._clock.monotonic_seconds() + self._interval_ms / 1000)
         with ThreadPoolExecutor(max(len(by_plane), 1)) as pool:
             for name, answer in zip(by_plane, pool.map(sample, by_plane, by_plane.values()), strict=True):
                 samples.extend(answer.counters)
                 if not answer.is_whole:
-                    failed.append(name)
+                    failed_planes.append(name)
         reader = self._compare_clocks([name for name in by_plane if name in self._planes])
         path = None
         if reader is not None and samples:
             instant_ms -= reader.ahead_ms
             path = self._area.append(instant_ms, self.name, _table(samples, reader))
         self._note_producers(samples)
-        metrics.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
-        log.debug("tick", watched=len(watched), sampled=len(samples), failed=failed)
-        return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
+        metrics.COLLECTOR_TICKS.labels("partial" if failed_planes else "whole").inc()
+        log.debug("tick", watched=len(watched_logs), sampled=len(samples), failed=failed_planes)
+        return Tick(instant_ms, len(watched_logs), len(samples), tuple(failed_planes), path)
 
     def _compare_clocks(self, data_planes: Sequence[str]) -> Reader | None:
-        """Return the reader of this tick's samples. None if a clock was set since the last tick: it is not
-        known whether the samples were read before or after.
+        """Store how far this collector's clocks are ahead of the database, and return the reader of this
+        tick's samples. None, with a warning, if a clock was set since the last tick: it is not known whether
+        the samples were read before or after.
         """
         with self._store.transaction() as tx:
-            reader = readers.seen(
+            reader = readers.record(
                 tx,
                 self.name,
                 ahead_of_database(tx, self._clock),
@@ -191,20 +203,24 @@ class LoadCollector:
                 data_planes=data_planes,
                 interval_seconds=self._interval_ms / 1000,
             )
-        before, self._reader = self._reader, reader
-        if before in (None, reader):
+        last_reader, self._reader = self._reader, reader
+        if last_reader in (None, reader):
             return reader
         log.warning(
-            "clock set here or at the database: samples left out", before=before.ahead_ms, now=reader.ahead_ms
+            "clock set here or at the database: samples left out",
+            before=last_reader.ahead_ms,
+            now=reader.ahead_ms,
         )
         return None
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Sample the counters of one data plane's logs. A log without an answer has no sample, which is not
-        the same as no load.
+        """Sample the counters of one data plane's logs, in calls of limited size. A log without an answer has
+        no sample, which is not the same as no load; so has one with invalid counters. Errors, and a data
+        plane that is not configured here, are logged, and the answer is then not whole.
 
-        No call begins after the deadline. The next tick begins with the logs left out, so a data plane that
-        is too slow for the interval has every log sampled, but less often.
+        No call except the first begins after `deadline` (monotonic seconds). The next tick begins with the
+        remaining logs, so a data plane that is too slow for the interval has every log sampled, but less
+        often.
         """
         if name not in self._planes:
             log.warning(
@@ -212,21 +228,21 @@ class LoadCollector:
             )
             return _Answer([], is_whole=False)
         plane = self._planes[name]
-        limit = plane.sample_limit if isinstance(plane, SamplesByPage) else CALL_SEGMENTS
+        call_limit = plane.sample_limit if isinstance(plane, SamplesByPage) else CALL_SEGMENTS
         counters: list[tuple[WatchedLog, Counters]] = []
         turn = self._turns.pop(name, 0) % len(logs)
-        order = [*logs][turn:] + [*logs][:turn]
+        log_order = [*logs][turn:] + [*logs][:turn]
         try:
-            for begin in range(0, len(order), limit):
-                if begin and self._clock.monotonic_seconds() >= deadline:
-                    self._turns[name] = turn + begin
+            for start in range(0, len(log_order), call_limit):
+                if start and self._clock.monotonic_seconds() >= deadline:
+                    self._turns[name] = turn + start
                     log.warning(
-                        "data plane is slower than the interval", data_plane=name, left=len(order) - begin
+                        "data plane is slower than the interval", data_plane=name, left=len(log_order) - start
                     )
                     return _Answer(counters, is_whole=False)
-                answer = plane.sample(order[begin : begin + limit])
+                answer = plane.sample(log_order[start : start + call_limit])
                 counters += [
-                    (logs[topic], counters) for topic, counters in answer.items() if _is_sound(counters)
+                    (logs[topic], counters) for topic, counters in answer.items() if _is_valid(counters)
                 ]
         except CleaveError as error:
             log.warning("data plane did not answer", data_plane=name, sampled=len(counters), error=str(error))
@@ -238,28 +254,28 @@ class LoadCollector:
         return _Answer(counters, is_whole=True)
 
     def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
-        """Store the producer counts that changed since they were last stored. Forget the counts of segments
-        that are gone.
+        """Store the producer counts that changed since they were last stored, in one transaction. Forget the
+        counts of segments without a sample.
         """
-        counted = {
+        counts = {
             (log_row.topic_id, log_row.segment_id): counters.producers
             for log_row, counters in samples
             if counters.producers is not None
         }
-        changed = {key: count for key, count in counted.items() if self._producers.get(key) != count}
-        if changed:
+        changed_counts = {key: count for key, count in counts.items() if self._producers.get(key) != count}
+        if changed_counts:
             with self._store.transaction() as tx:
-                producers.record(tx, changed)
-        self._producers = counted
+                producers.record(tx, changed_counts)
+        self._producers = counts
 
     def _until_next_tick(self) -> float:
         """Return the seconds to the next multiple of the interval, so that all collectors tick together."""
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
 
-def _is_sound(counters: Counters) -> bool:
-    """Return True if all values are valid counters. Invalid values of one log would prevent the landing of
-    all other samples.
+def _is_valid(counters: Counters) -> bool:
+    """Return True if all values are valid counters. Otherwise log a warning: invalid values of one log would
+    prevent the landing of all other samples.
     """
     if (
         all(
@@ -282,6 +298,7 @@ def _is_sound(counters: Counters) -> bool:
 
 
 def _table(samples: Sequence[tuple[WatchedLog, Counters]], reader: Reader) -> pa.Table:
+    """Return the samples as an Arrow table, with instants in the time of the database."""
     return sample_table(
         Sample(
             log.topic_id,

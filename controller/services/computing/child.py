@@ -25,7 +25,10 @@ _NICE = 10
 
 
 def main() -> None:
-    """Run the process. Arguments: the file descriptor of the pipe, and the maximum bytes of memory."""
+    """Run the process: compute one request after another, and send each result, until the pipe is closed or
+    no request arrived for `IDLE_SECONDS`. Arguments: the file descriptor of the pipe, and the maximum bytes
+    of memory.
+    """
     pipe = Connection(int(sys.argv[1]))
     _limit_resources(int(sys.argv[2]))
     work: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -35,16 +38,19 @@ def main() -> None:
             request = work.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             os._exit(IDLE_EXIT_CODE)
-        _send(pipe, *_computed(request))
+        _send(pipe, *_compute(request))
 
 
-def _limit_resources(most_memory_bytes: int) -> None:
+def _limit_resources(max_memory_bytes: int) -> None:
+    """Ignore Ctrl-C, lower the priority of this process, limit its memory, write no core files, and make it
+    the first process that the system ends if memory runs out.
+    """
     import resource
 
     # Ctrl-C is for the server, and this process ends with the server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_DATA, (most_memory_bytes, most_memory_bytes))
+    resource.setrlimit(resource.RLIMIT_DATA, (max_memory_bytes, max_memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # The system is not Linux.
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -59,7 +65,8 @@ def _receive(pipe: Connection, work: queue.SimpleQueue[bytes]) -> None:
             os._exit(0)
 
 
-def _computed(request: bytes) -> tuple[bool, Any]:
+def _compute(request: bytes) -> tuple[bool, Any]:
+    """Return True and the result of the requested function, or False and its error."""
     try:
         function, arguments, keywords = pickle.loads(request)  # noqa: S301 - the parent sent it
         return True, function(*arguments, **keywords)
@@ -68,12 +75,13 @@ def _computed(request: bytes) -> tuple[bool, Any]:
 
 
 def _send(pipe: Connection, is_done: bool, value: Any) -> None:
+    """Send the outcome. If it cannot be pickled, send an error with its text instead."""
     try:
-        written = pickle.dumps((is_done, value))
-        pickle.loads(written)  # noqa: S301 - an error that cannot be unpickled would end the parent's call without a reason
+        pickled = pickle.dumps((is_done, value))
+        pickle.loads(pickled)  # noqa: S301 - an error that cannot be unpickled would end the parent's call without a reason
     except Exception:  # noqa: BLE001
-        written = pickle.dumps((False, RuntimeError(repr(value))))
-    pipe.send_bytes(written)
+        pickled = pickle.dumps((False, RuntimeError(repr(value))))
+    pipe.send_bytes(pickled)
 
 
 if __name__ == "__main__":

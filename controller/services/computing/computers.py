@@ -26,7 +26,8 @@ Arguments = ParamSpec("Arguments")
 LONGEST_SECONDS = 180.0
 """Maximum seconds of a computation. The command waits somewhat longer for an answer."""
 MOST_MEMORY_BYTES = 2 * 2**30
-_HIDDEN = ("CLEAVE_", "AIRFLOW_")
+"""Maximum bytes of memory of a computation."""
+_REMOVED_VARIABLES = ("CLEAVE_", "AIRFLOW_")
 """Prefixes of environment variables that children do not get: these variables hold passwords, and a
 computation needs none.
 """
@@ -45,7 +46,9 @@ class Computers:
         self._lock = threading.Lock()
 
     def take(self) -> _Child:
-        """Return an idle child, or a new one. Raises Retryable after `close`."""
+        """Return an idle child, or start a new one. The caller must give it back. Raises Retryable after
+        `close`.
+        """
         with self._lock:
             if self._is_closed:
                 raise Retryable("this server is stopping; send the request to another server")
@@ -59,7 +62,7 @@ class Computers:
             yield self._idle.pop()
 
     def give_back(self, child: _Child) -> None:
-        """Make a child that has finished idle, and end a child that has not."""
+        """Make a child that has finished idle, and kill a child that has not. After `close`, kill any child."""
         with self._lock:
             self._busy.discard(child)
             if child.has_answered and not self._is_closed:
@@ -69,7 +72,7 @@ class Computers:
         child.kill()
 
     def close(self) -> None:
-        """End all children, and start no more."""
+        """Kill all children, and start no more."""
         with self._lock:
             self._is_closed = True
             children, self._idle = [*self._idle, *self._busy], []
@@ -91,24 +94,25 @@ class Computation:
     def run(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
     ) -> Result:
-        """Return the result of the function, or raise its error. Both must be picklable, and the function
-        must be defined at module level.
+        """Run the function in a child process, and return its result or raise its error. Arguments, result
+        and error must be picklable, and the function must be defined at module level. Blocks for up to
+        `longest_seconds`.
 
         Raises InvalidInput if the function takes too long or too much memory, Retryable if it was cancelled
         or its process ended.
         """
-        until = time.monotonic() + self._computers.longest_seconds
+        deadline = time.monotonic() + self._computers.longest_seconds
         while True:
             child = self._begin()
             try:
                 child.send(function, arguments, keywords)
-                outcome = child.answer(until)
+                outcome = child.answer(deadline)
             except EOFError:
                 if child.was_used and child.ended_idle and not self._is_cancelled:
                     # The child ended while idle, just as it was taken; other idle children may have ended
                     # too.
                     continue
-                raise self._ended(child) from None
+                raise self._process_error(child) from None
             except TimeoutError:
                 raise InvalidInput(
                     f"the computation took longer than {self._computers.longest_seconds:g} s and was stopped; choose fewer "
@@ -116,17 +120,18 @@ class Computation:
                 ) from None
             finally:
                 self._end(child)
-            result: Result = self._result(outcome)
+            result: Result = self._value_of(outcome)
             return result
 
     def cancel(self) -> None:
-        """Stop the current computation, and start no more."""
+        """Kill the current computation, and start no more. `run` then raises Retryable."""
         with self._lock:
             self._is_cancelled = True
             if self._child is not None:
                 self._child.kill()
 
     def _begin(self) -> _Child:
+        """Return a child for the next computation. Raises Retryable if the computation was cancelled."""
         with self._lock:
             if self._is_cancelled:
                 raise Retryable(
@@ -136,13 +141,17 @@ class Computation:
             return self._child
 
     def _end(self, child: _Child) -> None:
+        """Give the child back. After a cancellation it is not used again."""
         with self._lock:
             self._child = None
             # If the computation was cancelled, the child was killed.
             child.has_answered = child.has_answered and not self._is_cancelled
             self._computers.give_back(child)
 
-    def _ended(self, child: _Child) -> Retryable:
+    def _process_error(self, child: _Child) -> Retryable:
+        """Return the error to raise for a process that ended without a result: it was cancelled, or ended by
+        itself.
+        """
         if self._is_cancelled:
             return Retryable(
                 "the computation was stopped, since its client disconnected; send the request again"
@@ -151,7 +160,8 @@ class Computation:
             f"the process of the computation ended ({child.ending}); send the request again, or choose less"
         )
 
-    def _result(self, outcome: tuple[bool, Any]) -> Any:
+    def _value_of(self, outcome: tuple[bool, Any]) -> Any:
+        """Return the result, or raise the error that the process sent. A MemoryError becomes InvalidInput."""
         is_done, value = outcome
         if is_done:
             return value
@@ -211,12 +221,12 @@ class _Child:
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError from None
 
-    def answer(self, until: float) -> tuple[bool, Any]:
-        """Return True and the result, or False and the error. Raises TimeoutError, and EOFError if the
-        process is gone.
+    def answer(self, deadline: float) -> tuple[bool, Any]:
+        """Wait for the outcome until `deadline` (monotonic seconds). Return True and the result, or False and
+        the error. Raises TimeoutError, and EOFError if the process is gone.
         """
         try:
-            if not self._pipe.poll(max(until - time.monotonic(), 0.0)):
+            if not self._pipe.poll(max(deadline - time.monotonic(), 0.0)):
                 raise TimeoutError
             outcome: tuple[bool, Any] = self._pipe.recv()
         except ConnectionResetError:
@@ -230,5 +240,8 @@ class _Child:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in variables.items() if not name.startswith(_HIDDEN)}
-    return kept | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    """Return the variables for a child: without Cleave's and Airflow's, and with this process's import path."""
+    other_variables = {
+        name: value for name, value in variables.items() if not name.startswith(_REMOVED_VARIABLES)
+    }
+    return other_variables | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

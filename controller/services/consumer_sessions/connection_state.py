@@ -12,7 +12,7 @@ AWAY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class ConnectionState:
     """Consumers that hold their streams open, and for how long others have been disconnected. A consumer that
     was disconnected for less than `AWAY_SECONDS` is in neither, so that its row stays unchanged.
     """
@@ -20,9 +20,12 @@ class Presence:
     connected: Collection[str]
     away_seconds: Mapping[str, float]
 
-    def to_note(self, rows: Mapping[str, ConsumerRow], attached: Collection[str]) -> dict[str, float | None]:
-        """Return the changes to the rows: the seconds for which a consumer has been disconnected, or None for
-        a reconnected consumer. Consumers in `attached` count as reconnected in any case.
+    def row_changes(
+        self, rows: Mapping[str, ConsumerRow], attached: Collection[str]
+    ) -> dict[str, float | None]:
+        """Return the rows that must change, by consumer: the seconds for which a consumer has been
+        disconnected, or None for a reconnected consumer. Rows that are right are left out. Consumers in
+        `attached` count as reconnected in any case.
         """
         present = {*self.connected, *attached}
         changes: dict[str, float | None] = {}

@@ -53,7 +53,9 @@ log = telemetry.get_logger(__name__)
 
 CHANNELS = ("cleave_layout", "cleave_drains", "cleave_consumers")
 LONGEST_WAIT_SECONDS = 1.0
+"""Longest wait of a round, and longest pause after a failed round."""
 RETRY_SECONDS = 0.5
+"""Seconds until a subscription whose settlement failed is settled again."""
 SWEEP_SECONDS = 30.0
 """Seconds between two sweeps; the longest delay that a lost notification causes."""
 LATE_SECONDS = 3600.0
@@ -66,11 +68,13 @@ class Leases(Protocol):
     @property
     def terms(self) -> Mapping[int, int]: ...
 
-    def fence(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None: ...
+    def demand_held(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None: ...
 
 
 class SessionLeader:
-    """A background service of the worker that leads subscriptions. `submit` is thread-safe."""
+    """A background service of the worker that leads subscriptions. `submit`, `stop` and `leads` are
+    thread-safe.
+    """
 
     def __init__(
         self,
@@ -96,21 +100,25 @@ class SessionLeader:
         self._stopping = threading.Event()
 
     def leads(self, topic_id: int) -> bool:
-        """Return True if this worker is the topic's leader, according to its leases."""
+        """Return True if this worker holds the lease of the topic's shard."""
         return topic_id % self._shard_count in self._leases.terms
 
     def submit(self, request: Request) -> None:
-        """Put the request into the mailbox. `request.done` will hold the result."""
+        """Put the request into the mailbox, and wake the leader. `request.done` will hold None, or the error
+        with which the request is refused.
+        """
         self._mailbox.append(request)
         self._listener.interrupt()
 
     def stop(self) -> None:
-        """Stop after the current round, and end every stream."""
+        """Make `run` return after the current round."""
         self._stopping.set()
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Run rounds until `stop`."""
+        """Run rounds until `stop`. At the end, end every stream, refuse the requests in the mailbox, and
+        close the listener and the store. If a round fails, log the error and repeat the round.
+        """
         Repeating(
             self._round,
             self._stopping,
@@ -131,30 +139,33 @@ class SessionLeader:
         self._store.dispose()
 
     def _round(self) -> float:
-        """Wait, then process what is due; the next round begins at once."""
+        """Wait, then process what is due. Return 0: the next round begins at once."""
         self._wait()
-        self._take_over()
+        self._follow_leases()
         self._take_requests()
-        self._keep_time()
+        self._process_due()
         self._settle_all()
         return 0.0
 
     def _end_lost_streams(self, _error: Exception) -> None:
-        """End the streams that must end at once. This needs no database, so it also runs after a failed
-        round.
+        """End the streams of shards that this worker no longer leads, and of silent consumers. This needs no
+        database, so it also runs after a failed round.
         """
         self._leave_shards()
-        self._hang_up_silent()
+        self._disconnect_silent()
 
     def _wait(self) -> None:
-        """Wait until there is something to process."""
+        """Wait for a notification, an interrupt or the next due time, at most `LONGEST_WAIT_SECONDS`; not at
+        all if there is work. Notifications of other processes mark their topic's subscriptions as not
+        settled, or all subscriptions if notifications were lost.
+        """
         now = self._clock.monotonic_seconds()
-        due = min((_next_due(sessions) for sessions in self._subscriptions.values()), default=math.inf)
+        due_at = min((_next_due(sessions) for sessions in self._subscriptions.values()), default=math.inf)
         has_work = bool(self._mailbox) or any(
             not sessions.is_settled and sessions.retry_at <= now for sessions in self._subscriptions.values()
         )
-        timeout = 0.0 if has_work else max(0.0, min(due - now, LONGEST_WAIT_SECONDS))
-        for notification in self._listener.wait(timeout):
+        timeout_seconds = 0.0 if has_work else max(0.0, min(due_at - now, LONGEST_WAIT_SECONDS))
+        for notification in self._listener.wait(timeout_seconds):
             if notification.sender == self._own_process and not notification.is_resync:
                 continue  # The transaction that sent the notification also settled its consequences.
             for key, sessions in self._subscriptions.items():
@@ -162,40 +173,41 @@ class SessionLeader:
                     sessions.is_settled = False
 
     def _leave_shards(self) -> None:
-        """End the streams of subscriptions that another worker, or another term, leads. This makes no calls,
-        so it works while PostgreSQL is unavailable.
+        """Remove the subscriptions that another worker, or this worker in another term, leads, and end their
+        streams. This makes no calls, so it works while PostgreSQL is unavailable.
         """
         terms = self._leases.terms
         self._terms = {shard: term for shard, term in self._terms.items() if terms.get(shard) == term}
         for key in [key for key in self._subscriptions if self._shard(key) not in self._terms]:
             self._subscriptions.pop(key).end_all("moved")
 
-    def _take_over(self) -> None:
-        """Drop subscriptions that this worker does not lead, and take over those of new shards, with all
-        their consumers disconnected.
+    def _follow_leases(self) -> None:
+        """Remove subscriptions that this worker does not lead, and end their streams. Read the sessions of
+        new shards from the database, with all their consumers disconnected.
         """
         self._leave_shards()
         terms = dict(self._leases.terms)
-        new = [shard for shard, term in terms.items() if self._terms.get(shard) != term]
-        if new:
+        new_shards = [shard for shard, term in terms.items() if self._terms.get(shard) != term]
+        if new_shards:
             now = self._clock.monotonic_seconds()
             with self._store.transaction() as tx:
-                for row in consumers.of_shards(tx, Shards.of(self._shard_count, new)):
-                    sessions = self._of(SubscriptionKey(row.topic_id, row.subscription))
+                for row in consumers.of_shards(tx, Shards.of(self._shard_count, new_shards)):
+                    sessions = self._sessions_of(SubscriptionKey(row.topic_id, row.subscription))
                     sessions.restore(row.name, row.incarnation, now, row.subject)
-            self._terms |= {shard: terms[shard] for shard in new}
+            self._terms |= {shard: terms[shard] for shard in new_shards}
 
     def _shard(self, key: SubscriptionKey) -> int:
         return key.topic_id % self._shard_count
 
-    def _of(self, key: SubscriptionKey) -> SubscriptionSessions:
+    def _sessions_of(self, key: SubscriptionKey) -> SubscriptionSessions:
         return self._subscriptions.setdefault(key, SubscriptionSessions(self.timing))
 
     def _take_requests(self) -> None:
-        """Process the requests in the mailbox. Requests that need no row are answered at once; the others are
-        settled by subscription.
+        """Process the requests in the mailbox. Heartbeats and detachments, which change memory only, are
+        answered at once; the others are settled by subscription. Requests about topics that this worker does
+        not lead, or of another subject, are refused.
         """
-        waiting: dict[SubscriptionKey, list[Request]] = {}
+        by_subscription: dict[SubscriptionKey, list[Request]] = {}
         for _ in range(len(self._mailbox)):
             request = self._mailbox.popleft()
             if self._shard(request.key) not in self._terms:
@@ -210,8 +222,8 @@ class SessionLeader:
             elif isinstance(request, Heartbeat | Detach):
                 self._note(request)
             else:
-                waiting.setdefault(request.key, []).append(request)
-        for key, requests in waiting.items():
+                by_subscription.setdefault(request.key, []).append(request)
+        for key, requests in by_subscription.items():
             self._settle(key, requests)
 
     def _is_foreign(self, request: Request) -> bool:
@@ -228,7 +240,9 @@ class SessionLeader:
         return False
 
     def _note(self, request: Request) -> None:
-        """Apply a heartbeat or the end of a stream, which change memory only."""
+        """Apply a heartbeat or the end of a stream, which change memory only, and answer the request. A
+        heartbeat without a session of this incarnation is refused with LostRace.
+        """
         now, sessions = self._clock.monotonic_seconds(), self._subscriptions.get(request.key)
         try:
             if sessions is None:
@@ -242,9 +256,12 @@ class SessionLeader:
         else:
             _answer(request)
 
-    def _keep_time(self) -> None:
-        """Disconnect silent consumers, end sessions whose grace period has passed, and sweep periodically."""
-        self._hang_up_silent()
+    def _process_due(self) -> None:
+        """Disconnect silent consumers, end sessions whose grace period has passed, each subscription in a
+        transaction, and update the metrics. Every `SWEEP_SECONDS`, mark all subscriptions as not settled, and
+        delete the rows of consumers that departed more than `LATE_SECONDS` ago.
+        """
+        self._disconnect_silent()
         now = self._clock.monotonic_seconds()
         for key, sessions in list(self._subscriptions.items()):
             expired = sessions.expired(now) if sessions.retry_at <= now else []
@@ -265,7 +282,7 @@ class SessionLeader:
                 consumers.forget_departed(tx, LATE_SECONDS)
 
     def _measure(self) -> None:
-        """Update the metrics of the subscriptions that this worker leads."""
+        """Set the metrics of the subscriptions that this worker leads, from their last settlements."""
         metrics.SESSIONS.set(sum(sessions.connected for sessions in self._subscriptions.values()))
         settled = [
             sessions.settled for sessions in self._subscriptions.values() if sessions.settled is not None
@@ -278,52 +295,65 @@ class SessionLeader:
         metrics.SEGMENTS_SHARED.set(sum(settlement.shared_segments for settlement in settled))
         metrics.SEGMENTS_DRAINING.set(sum(settlement.draining_segments for settlement in settled))
 
-    def _alarm(self, key: SubscriptionKey, sessions: SubscriptionSessions, settled: Settlement) -> None:
-        """Log once for each bucket that was not read for too long which owner does not release it or is
-        disconnected.
+    def _log_overdue(
+        self, key: SubscriptionKey, sessions: SubscriptionSessions, settlement: Settlement
+    ) -> None:
+        """Log a warning, once for each owner of a bucket, if the owner has not released the bucket for too
+        long or is disconnected. Also counts the alarm, and remembers the overdue buckets in
+        `sessions.alarmed`.
         """
         overdue = {
-            (owner_row.bucket, owner_row.generation): owner_row for owner_row in settled.overdue(self.timing)
+            (owner_row.bucket, owner_row.generation): owner_row
+            for owner_row in settlement.overdue(self.timing)
         }
         for identity, owner in overdue.items():
             if identity in sessions.alarmed:
                 continue
             metrics.BUCKET_ALARMS.inc()
-            ids = {
+            log_fields = {
                 "topic_id": key.topic_id,
                 "subscription": key.name,
                 "segment_id": owner.bucket.segment_id,
                 "bucket": str(owner.bucket.bucket),
                 "consumer": owner.consumer,
             }
-            away = settled.away_seconds(owner)
-            if away is not None and away > self.timing.gap_seconds:
-                log.warning("owner of a bucket is disconnected", **ids, away_seconds=round(away, 1))
+            away_seconds = settlement.away_seconds(owner)
+            if away_seconds is not None and away_seconds > self.timing.gap_seconds:
+                log.warning(
+                    "owner of a bucket is disconnected", **log_fields, away_seconds=round(away_seconds, 1)
+                )
             else:
                 asked_seconds = round(owner.asked_seconds, 1)
                 log.warning(
-                    "bucket not released", **ids, successor=owner.successor, asked_seconds=asked_seconds
+                    "bucket not released",
+                    **log_fields,
+                    successor=owner.successor,
+                    asked_seconds=asked_seconds,
                 )
         sessions.alarmed = frozenset(overdue)
 
-    def _hang_up_silent(self) -> None:
+    def _disconnect_silent(self) -> None:
         now = self._clock.monotonic_seconds()
         for sessions in self._subscriptions.values():
-            sessions.hang_up_silent(now)
+            sessions.disconnect_silent(now)
 
     def _settle_all(self) -> None:
+        """Settle each subscription that has changed or is due, unless an earlier attempt failed a moment ago."""
         now = self._clock.monotonic_seconds()
         for key, sessions in list(self._subscriptions.items()):
-            is_due = not sessions.is_settled or min(sessions.look_at, sessions.note_at) <= now
+            is_due = not sessions.is_settled or min(sessions.settle_at, sessions.note_at) <= now
             if is_due and sessions.retry_at <= now:
                 self._settle(key, ())
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
-        """Settle the requests in one transaction, then update the memory, answer the requests and push
-        assignments. An unexpected error concerns this subscription only: the others are settled.
+        """Settle the requests of one subscription in one transaction, then update the memory, answer the
+        requests and push assignments. After an unexpected error of several requests, each is settled alone.
+
+        An error is logged and refuses the request, and the subscription is settled again later. Raises only
+        StoreUnavailable, so that other subscriptions are settled in any case.
         """
         try:
-            self._settle_at_once(key, requests)
+            self._settle_together(key, requests)
         except CleaveError:
             raise
         except Exception:
@@ -333,51 +363,67 @@ class SessionLeader:
                 return
             client_metrics.LOOP_ERRORS.labels("sessions not settled").inc()
             log.exception("sessions not settled", topic_id=key.topic_id, subscription=key.name)
-            failed = Retryable(
+            error = Retryable(
                 "the leader failed, and its log has the reason; send the request again", RETRY_SECONDS
             )
-            self._put_off(key, self._of(key), requests, failed)
+            self._defer(key, self._sessions_of(key), requests, error)
 
-    def _settle_at_once(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
-        sessions = self._of(key)
+    def _settle_together(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
+        """Settle the requests in one transaction, which checks the shard's lease first. After the commit,
+        apply the result to memory, answer the requests and push assignments. A subscription without sessions
+        and owners is then forgotten.
+
+        If the topic or subscription is gone, end its streams and refuse the requests. After another error,
+        nothing was written, and the settlement is repeated later; a consumer that deregisters then ends after
+        its grace period. Raises StoreUnavailable.
+        """
+        sessions = self._sessions_of(key)
         for request in requests:
             if isinstance(request, Deregister):  # If the write fails, the grace period ends the session.
-                sessions.arm(request.consumer, request.incarnation, self._clock.monotonic_seconds())
-        presence = sessions.presence(self._clock.monotonic_seconds())
+                sessions.end_after_grace(
+                    request.consumer, request.incarnation, self._clock.monotonic_seconds()
+                )
+        connection_state = sessions.connection_state(self._clock.monotonic_seconds())
         try:
             with self._store.transaction() as tx:
                 self._own_process = server_process(tx)
-                self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
-                settled = settle(tx, key, requests, self.timing, presence)
+                self._leases.demand_held(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
+                settlement = settle(tx, key, requests, self.timing, connection_state)
         except NotFound as error:
             self._subscriptions.pop(key).end_all("gone")
             for request in requests:
                 _refuse(request, error)
         except CleaveError as error:
-            self._put_off(key, sessions, requests, error)
+            self._defer(key, sessions, requests, error)
         else:
             sessions.is_settled, sessions.retry_at = True, -math.inf
-            sessions.look_at = self._clock.monotonic_seconds() + settled.look_again_seconds(self.timing)
-            self._conclude(key, sessions, requests, settled)
+            sessions.settle_at = self._clock.monotonic_seconds() + settlement.settle_again_seconds(
+                self.timing
+            )
+            self._apply_settlement(key, sessions, requests, settlement)
             sessions.push(self._terms[self._shard(key)])
-            if not sessions.sessions and not settled.owners:
+            if not sessions.sessions and not settlement.owners:
                 self._subscriptions.pop(key, None)
 
-    def _put_off(
+    def _defer(
         self,
         key: SubscriptionKey,
         sessions: SubscriptionSessions,
         requests: Sequence[Request],
         error: CleaveError,
     ) -> None:
-        """Handle a failed settlement, which wrote nothing. Each request is tried alone, because a request
-        that can never succeed must not block the others.
+        """Handle a failed settlement, which wrote nothing: refuse the requests, log the error, and settle the
+        subscription again after `RETRY_SECONDS` (at once after InvalidInput). After an error that is not
+        retryable, each of several requests is tried alone, because a request that can never succeed must not
+        block the others. A lost lease refuses the requests as StoreUnavailable.
+
+        Raises StoreUnavailable if the database is unavailable.
         """
         if len(requests) > 1 and not isinstance(error, Retryable):
             for request in requests:
                 self._settle(key, [request])
             return
-        is_away, sessions.is_settled = isinstance(error, StoreUnavailable), False
+        is_store_unavailable, sessions.is_settled = isinstance(error, StoreUnavailable), False
         if not isinstance(error, InvalidInput):
             sessions.retry_at = self._clock.monotonic_seconds() + RETRY_SECONDS
         if isinstance(error, FencedOut):  # This worker's lease is stale, not the consumer's session.
@@ -385,58 +431,71 @@ class SessionLeader:
         log.warning("sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error))
         for request in requests:
             _refuse(request, error)
-        if is_away:
+        if is_store_unavailable:
             # No other subscription can be settled either. The loop must check which subscriptions are still
             # led here.
             raise error
 
-    def _conclude(
+    def _apply_settlement(
         self,
         key: SubscriptionKey,
         sessions: SubscriptionSessions,
         requests: Sequence[Request],
-        settled: Settlement,
+        settlement: Settlement,
     ) -> None:
-        """Apply the committed changes to memory, then answer the requests."""
+        """Apply the committed changes to memory and metrics, log sessions that began or ended, and answer or
+        refuse each request. Sessions then follow the consumer rows.
+        """
         now = self._clock.monotonic_seconds()
-        sessions.settled = settled
-        self._alarm(key, sessions, settled)
-        metrics.BUCKETS_GRANTED.inc(settled.granted)
+        sessions.settled = settlement
+        self._log_overdue(key, sessions, settlement)
+        metrics.BUCKETS_GRANTED.inc(settlement.granted)
         for index, request in enumerate(requests):
             try:
-                if index in settled.refused:
-                    raise settled.refused[index]
+                if index in settlement.refused:
+                    raise settlement.refused[index]
                 sessions.demand_owner(request, key.name)
-                ids = {"topic": settled.topic, "subscription": key.name, "consumer": request.consumer}
+                log_fields = {
+                    "topic": settlement.topic,
+                    "subscription": key.name,
+                    "consumer": request.consumer,
+                }
                 if isinstance(request, Register):
                     if sessions.begin(request.consumer, request.incarnation, now, request.subject):
-                        log.info("session begun", **ids)
+                        log.info("session begun", **log_fields)
                 elif isinstance(request, Attach):
                     sessions.attach(request.consumer, request.incarnation, request.stream, now)
                 elif isinstance(request, Deregister):
                     reason = "expired" if request.has_expired else "left"
                     metrics.SESSIONS_ENDED.labels(reason).inc()
-                    log.info("session ended", **ids, reason=reason)
+                    log.info("session ended", **log_fields, reason=reason)
                     sessions.end(request.consumer, request.incarnation, reason)
             except CleaveError as refusal:
                 _refuse(request, refusal)
             else:
                 _answer(request)
-        sessions.follow_rows(settled.rows, now)
+        sessions.follow_rows(settlement.rows, now)
 
 
 def _next_due(sessions: SubscriptionSessions) -> float:
-    due = min(
-        (sessions.look_at, sessions.note_at, *(session.expires_at for session in sessions.sessions.values()))
+    """Return the monotonic time at which the subscription must be settled although nothing changes."""
+    due_at = min(
+        (
+            sessions.settle_at,
+            sessions.note_at,
+            *(session.expires_at for session in sessions.sessions.values()),
+        )
     )
-    return max(due, sessions.retry_at)
+    return max(due_at, sessions.retry_at)
 
 
 def _answer(request: Request) -> None:
-    with suppress(InvalidStateError):  # the client that sent the request is gone
+    """Set the result of the request, unless the client has cancelled the request."""
+    with suppress(InvalidStateError):  # The client that sent the request has cancelled it.
         request.done.set_result(None)
 
 
 def _refuse(request: Request, error: CleaveError) -> None:
+    """Set the error of the request, unless the client has cancelled the request."""
     with suppress(InvalidStateError):
         request.done.set_exception(error)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
-from controller.services.consumer_sessions.connection_state import AWAY_SECONDS, Presence
+from controller.services.consumer_sessions.connection_state import AWAY_SECONDS, ConnectionState
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     GrantedBucket,
@@ -53,7 +53,7 @@ class SubscriptionSessions:
     settled: Settlement | None = None
     is_settled: bool = False
     retry_at: float = -math.inf
-    look_at: float = math.inf
+    settle_at: float = math.inf
     """Monotonic time at which the subscription is settled again, even if nothing has changed."""
     alarmed: frozenset[tuple[SegmentBucket, int]] = frozenset()
     """Buckets, with the generations of their owners, for which an alarm was raised."""
@@ -65,19 +65,21 @@ class SubscriptionSessions:
 
     @property
     def note_at(self) -> float:
-        """Monotonic time from which the connection state in the rows is outdated."""
-        due = math.inf
+        """Monotonic time from which the connection state in the rows is outdated: infinite if it stays right,
+        minus infinity if a recorded disconnection has ended.
+        """
+        outdated_at = math.inf
         for name, row in (self.settled.rows if self.settled is not None else {}).items():
             session = self.sessions.get(name)
             if session is not None and row.away_seconds is None and session.stream is None:
-                due = min(due, session.away_since + AWAY_SECONDS)
+                outdated_at = min(outdated_at, session.away_since + AWAY_SECONDS)
             elif session is not None and row.away_seconds is not None and session.stream is not None:
                 return -math.inf
-        return due
+        return outdated_at
 
-    def presence(self, now: float) -> Presence:
+    def connection_state(self, now: float) -> ConnectionState:
         """Return the connected consumers, and those that have been disconnected for at least `AWAY_SECONDS`."""
-        return Presence(
+        return ConnectionState(
             {name for name, session in self.sessions.items() if session.stream is not None},
             {
                 name: now - session.away_since
@@ -87,21 +89,27 @@ class SubscriptionSessions:
         )
 
     def restore(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> None:
-        """Add a session of an earlier leader or worker, as disconnected at `now`."""
+        """Add a session that another leader or process began, as disconnected at `now`. Its grace period
+        begins. Replaces a session of the same consumer.
+        """
         expires_at = now + self.timing.grace_seconds
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
     def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
-        """Begin the session of a consumer that was just registered. Return False if the session continues an
-        existing one. Another incarnation of the consumer name is notified that it was replaced.
+        """Begin the session of a consumer that was just registered with a token of `subject` (None: without a
+        token). Return False if this incarnation has a session, which then gets a new grace period. The stream
+        of another incarnation of the consumer name is ended as replaced.
         """
-        before = self.sessions.get(consumer)
-        if before is not None and before.incarnation == incarnation:
-            before.heard_at, before.expires_at = now, max(before.expires_at, now + self.timing.grace_seconds)
-            before.subject = before.subject or subject
+        previous = self.sessions.get(consumer)
+        if previous is not None and previous.incarnation == incarnation:
+            previous.heard_at, previous.expires_at = (
+                now,
+                max(previous.expires_at, now + self.timing.grace_seconds),
+            )
+            previous.subject = previous.subject or subject
             return False
-        if before is not None and before.stream is not None:
-            before.stream.end("replaced")
+        if previous is not None and previous.stream is not None:
+            previous.stream.end("replaced")
         self.restore(consumer, incarnation, now, subject)
         return True
 
@@ -115,7 +123,9 @@ class SubscriptionSessions:
         return session
 
     def attach(self, consumer: str, incarnation: str, stream: Stream, now: float) -> None:
-        """Set the consumer's stream; the consumer is connected."""
+        """Set the consumer's stream; the consumer is connected. An older stream is ended as superseded. The
+        next `push` sends the assignment in any case. Raises LostRace if this incarnation has no session.
+        """
         session = self.demand(consumer, incarnation)
         if session.stream is not None:
             session.stream.end("superseded")
@@ -123,22 +133,26 @@ class SubscriptionSessions:
         session.expires_at, session.heard_at = math.inf, now
 
     def detach(self, consumer: str, stream: Stream, now: float) -> None:
-        """Remove the ended stream. The consumer may reconnect within the grace period."""
+        """Remove the ended stream, and begin the grace period in which the consumer may reconnect. Does
+        nothing if another stream has replaced this one.
+        """
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
             session.stream, session.expires_at = None, now + self.timing.grace_seconds
             session.away_since = now
 
-    def arm(self, consumer: str, incarnation: str, now: float) -> None:
-        """Make the session end after the grace period at the latest, whatever the result of the current
-        request.
+    def end_after_grace(self, consumer: str, incarnation: str, now: float) -> None:
+        """Make the session of this incarnation end after the grace period at the latest, even if the consumer
+        stays connected. Does nothing without such a session.
         """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
             session.expires_at = min(session.expires_at, now + self.timing.grace_seconds)
 
     def end(self, consumer: str, incarnation: str, reason: str) -> None:
-        """Remove the session and end its stream."""
+        """Remove the session of this incarnation and end its stream with the reason. Does nothing without
+        such a session.
+        """
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
             del self.sessions[consumer]
@@ -158,8 +172,8 @@ class SubscriptionSessions:
             raise not_yours(request.consumer, subscription)
 
     def follow_rows(self, rows: Mapping[str, ConsumerRow], now: float) -> None:
-        """Synchronize sessions with the consumer rows: create missing sessions, and end those without a row.
-        Another process may have registered or removed consumers.
+        """Synchronize sessions with the consumer rows: create missing sessions, as disconnected, and end
+        those without a row. Another process may have registered or removed consumers.
         """
         for name in [name for name in self.sessions if name not in rows]:
             self.end(name, self.sessions[name].incarnation, "removed")
@@ -168,7 +182,7 @@ class SubscriptionSessions:
                 self.restore(name, row.incarnation, now, row.subject)
 
     def end_all(self, reason: str) -> None:
-        """End all sessions of the subscription, because this worker does not serve it any longer. The
+        """Remove all sessions of the subscription and end their streams with the reason. The rows stay: the
         consumers reconnect to the new leader.
         """
         for session in self.sessions.values():
@@ -176,9 +190,9 @@ class SubscriptionSessions:
                 session.stream.end(reason)
         self.sessions.clear()
 
-    def hang_up_silent(self, now: float) -> None:
+    def disconnect_silent(self, now: float) -> None:
         """Close the streams of consumers that sent nothing for `silent_seconds`: their connections may have
-        broken unnoticed. These seconds are a part of the grace period.
+        broken unnoticed. These seconds are a part of the grace period, of which the rest begins at `now`.
         """
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
@@ -199,24 +213,26 @@ class SubscriptionSessions:
         ]
 
     def push(self, term: int) -> None:
-        """Push to every connected consumer its assignment, unless the same buckets were pushed before."""
-        settled = self.settled
+        """Push to every connected consumer its assignment, unless the same buckets were pushed to its stream
+        before. Does nothing before the first settlement.
+        """
+        settlement = self.settled
         for consumer, session in self.sessions.items():
-            if session.stream is not None and settled is not None:
-                assignment = _assignment(settled, consumer, term)
+            if session.stream is not None and settlement is not None:
+                assignment = _assignment(settlement, consumer, term)
                 if session.last_push is None or session.last_push.buckets != assignment.buckets:
                     session.stream.push(assignment)
                     session.last_push = assignment
 
 
-def _assignment(settled: Settlement, consumer: str, term: int) -> PushedAssignment:
-    """Return the assignment of the consumer: all buckets that it owns."""
-    layout, topics = settled.to_read.layout, settled.to_read.backing_topics
-    granted = []
-    for owner in settled.owners:
+def _assignment(settlement: Settlement, consumer: str, term: int) -> PushedAssignment:
+    """Return the assignment of the consumer: all buckets that it owns in segments of the layout."""
+    layout, topics = settlement.to_read.layout, settlement.to_read.backing_topics
+    granted_buckets = []
+    for owner in settlement.owners:
         segment = layout.segments.get(owner.bucket.segment_id)
         if owner.consumer == consumer and segment is not None:
-            granted.append(
+            granted_buckets.append(
                 GrantedBucket(
                     segment_id=segment.segment_id,
                     bucket_start=owner.bucket.bucket.start,
@@ -229,5 +245,10 @@ def _assignment(settled: Settlement, consumer: str, term: int) -> PushedAssignme
                 )
             )
     return PushedAssignment(
-        term, settled.generation, layout.epoch, settled.origin, settled.data_plane, tuple(granted)
+        term,
+        settlement.generation,
+        layout.epoch,
+        settlement.origin,
+        settlement.data_plane,
+        tuple(granted_buckets),
     )

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from controller.domain.assignment import Assignment, SegmentBucket, assign
 from controller.domain.bucket_ownership import BucketOwner, owner_changes
 from controller.domain.errors import CleaveError, Conflict, LostRace
-from controller.services.consumer_sessions.connection_state import Presence
+from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     Attach,
@@ -46,7 +46,7 @@ from controller.store.topics.consumers import ConsumerRow
 from controller.store.topics.readable_segments import ReadableSegments, ToRead
 from controller.store.topics.subscriptions import SubscriptionKind
 
-STOPPING_LOOK_SECONDS = 0.5
+SEEK_CHECK_SECONDS = 0.5
 """Seconds between two checks of the readers during a seek: their time to release buckets may be over."""
 
 
@@ -67,12 +67,12 @@ class Settlement:
     seek: SeekUnderWay | None = None
     """A seek in progress. While a seek is in progress, no bucket is assigned."""
 
-    def look_again_seconds(self, timing: ConsumerTiming) -> float:
+    def settle_again_seconds(self, timing: ConsumerTiming) -> float:
         """Return the seconds until the subscription must be settled again if nothing else happens: until an
-        owner's time to release a bucket is over, or a gap becomes an alarm.
+        owner's time to release a bucket is over, or a gap becomes an alarm. Infinite if nothing is due.
         """
         if self.seek is not None and self.owners:
-            return STOPPING_LOOK_SECONDS
+            return SEEK_CHECK_SECONDS
         away_times = [self.away_seconds(owner) for owner in self.owners]
         waits = [
             limit - owner.asked_seconds
@@ -100,7 +100,7 @@ class Settlement:
         """Number of sealed segments that have an owner."""
         segments = self.to_read.layout.segments
         owned = {owner.bucket.segment_id for owner in self.owners}
-        return sum(i in segments and not segments[i].is_active for i in owned)
+        return sum(segment_id in segments and not segments[segment_id].is_active for segment_id in owned)
 
     def away_seconds(self, owner: BucketOwner) -> float | None:
         """Return the seconds for which the bucket's owner has been disconnected. None if the owner is
@@ -148,21 +148,31 @@ def settle(
     key: SubscriptionKey,
     requests: Sequence[Request],
     timing: ConsumerTiming,
-    presence: Presence,
+    connection_state: ConnectionState,
 ) -> Settlement:
-    """Apply the requests and their consequences. Raises SubscriptionNotFound, TopicNotFound."""
+    """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments,
+    sessions that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that
+    has not released a bucket within `release_seconds` loses it. Return the subscription after these changes.
+
+    A request that cannot be applied is refused alone. While a seek is in progress, no bucket is assigned. The
+    subscription stays locked until the transaction ends, and the topic too if a segment is drained. Raises
+    SubscriptionNotFound, TopicNotFound.
+    """
     batch = _Batch(requests)
     # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.
     topic = topics.get_topic(tx, key.topic_id, lock=any(isinstance(request, Drained) for request in requests))
     generation, origin = bucket_owners.lock(tx, key)
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     owners = bucket_owners.owners(tx, key)
-    before = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
-    incarnations = {name: row.incarnation for name, row in before.items()}
+    rows_before = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
+    incarnations = {name: row.incarnation for name, row in rows_before.items()}
     # Disconnections are the first write to consumer rows: triggers of the other writes take locks that must
     # follow the locks of these rows.
     consumers.note_disconnected(
-        tx, key.topic_id, key.name, presence.to_note(before, _attached(incarnations, requests))
+        tx,
+        key.topic_id,
+        key.name,
+        connection_state.row_changes(rows_before, _attached(incarnations, requests)),
     )
     _mark_drained(tx, key, owners, incarnations, batch)
     seek = seeks.under_way(tx, key)
@@ -172,11 +182,11 @@ def settle(
         if (seek is not None and seek.is_release_over) or owner.asked_seconds > timing.release_seconds
     }
     _begin_and_end(tx, key, batch)
-    front = readable_segments.front(tx, key.topic_id, key.name)
-    to_read = front.found
+    readable = readable_segments.front(tx, key.topic_id, key.name)
+    to_read = readable.found
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
-        {} if seek is not None else _target(front, rows, owners, kind),
+        {} if seek is not None else _target(readable, rows, owners, kind),
         owners,
         consumers=rows,
         released=released,
@@ -201,15 +211,18 @@ def settle(
 
 
 def _target(
-    front: ReadableSegments, consumers: Collection[str], owners: Sequence[BucketOwner], kind: SubscriptionKind
+    readable: ReadableSegments,
+    consumers: Collection[str],
+    owners: Sequence[BucketOwner],
+    kind: SubscriptionKind,
 ) -> Assignment:
     """Return the desired owners. Members of a checkpoint group store a position per segment, not per bucket,
     so they get whole segments.
     """
     is_stream = kind is SubscriptionKind.STREAM
-    to_read, holders = front.found, {owner.bucket: owner.consumer for owner in owners}
+    to_read, holders = readable.found, {owner.bucket: owner.consumer for owner in owners}
     return assign(
-        front.readable,
+        readable.readable,
         to_read.drained,
         consumers,
         holders,
@@ -227,7 +240,8 @@ def _mark_drained(
     batch: _Batch,
 ) -> None:
     """Mark the segments that an owner has read to their end. A report counts only if the owner has owned the
-    segment since the generation that it names: after a seek, earlier reading does not count.
+    segment since the generation that the report names: after a seek, earlier reading does not count.
+    Otherwise the request is refused with Conflict; without a session, with LostRace.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):
@@ -238,18 +252,22 @@ def _mark_drained(
                     for owner in sorted(owners, key=lambda owner: -owner.generation)
                     if owner.consumer == request.consumer
                 }
-                for read in request.segments:
-                    if owned_since.get(read.segment_id, math.inf) > read.generation:
+                for read_segment in request.segments:
+                    if owned_since.get(read_segment.segment_id, math.inf) > read_segment.generation:
                         raise Conflict(
-                            f"consumer {request.consumer} does not own segment {read.segment_id} since generation "
-                            f"{read.generation}; read the segments that it owns in its assignment"
+                            f"consumer {request.consumer} does not own segment {read_segment.segment_id} since generation "
+                            f"{read_segment.generation}; read the segments that it owns in its assignment"
                         )
                 drains.mark_drained(
-                    tx, key.topic_id, key.name, [read.segment_id for read in request.segments]
+                    tx, key.topic_id, key.name, [read_segment.segment_id for read_segment in request.segments]
                 )
 
 
 def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
+    """Register and deregister consumers. A registration is refused if the subscription is of another kind,
+    or, without a session, if no session may begin on the topic. A deregistration is refused if the session
+    belongs to another subject.
+    """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
             if isinstance(request, Register):
@@ -270,22 +288,22 @@ def _store_reports(
     tx: Connection, key: SubscriptionKey, incarnations: Mapping[str, str], batch: _Batch
 ) -> None:
     """Store the reports of owners about their buckets. Delete the reports of a consumer's previous
-    incarnation.
+    incarnation. Refuses a report without a session.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):
             if isinstance(request, ReportReasons):
                 _demand_session(incarnations, request)
-                bucket_owners.say(tx, key, request.consumer, request.buckets)
+                bucket_owners.replace_reports(tx, key, request.consumer, request.buckets)
             elif isinstance(request, Register) and incarnations.get(request.consumer) not in (
                 None,
                 request.incarnation,
             ):
-                bucket_owners.say(tx, key, request.consumer, ())
+                bucket_owners.replace_reports(tx, key, request.consumer, ())
 
 
 def _attached(incarnations: Mapping[str, str], requests: Sequence[Request]) -> set[str]:
-    """Return the consumers that the requests connect."""
+    """Return the consumers that the requests connect, if they have a session of this incarnation."""
     return {
         request.consumer
         for request in requests
@@ -294,7 +312,9 @@ def _attached(incarnations: Mapping[str, str], requests: Sequence[Request]) -> s
 
 
 def _demand_session(incarnations: Mapping[str, str], request: Request) -> None:
-    """Raise LostRace unless the consumer has a session of this incarnation; otherwise it must register again."""
+    """Raise LostRace unless the consumer has a session of this incarnation. The consumer must then register
+    again.
+    """
     if incarnations.get(request.consumer) != request.incarnation:
         raise LostRace(NO_SESSION.format(request.consumer), 0.1)
 
@@ -314,7 +334,7 @@ def _released(
     owners: Sequence[BucketOwner], incarnations: Mapping[str, str], batch: _Batch
 ) -> frozenset[SegmentBucket]:
     """Return the buckets that their owners have released. A release at an older generation is ignored,
-    because the bucket has another owner since.
+    because the bucket has another owner since. Refuses a release without a session.
     """
     released: set[tuple[str, int, int, int]] = set()
     for index, request in enumerate(batch.requests):
@@ -333,7 +353,9 @@ def _released(
 
 
 def _finished(owners: Sequence[BucketOwner], to_read: ToRead) -> frozenset[int]:
-    """Return the owned segments that have nothing left to read."""
+    """Return the owned segments that have nothing left to read: they are drained or no longer in the layout."""
     segments = to_read.layout.segments
     owned = {owner.bucket.segment_id for owner in owners}
-    return frozenset(i for i in owned if i not in segments or i in to_read.drained)
+    return frozenset(
+        segment_id for segment_id in owned if segment_id not in segments or segment_id in to_read.drained
+    )

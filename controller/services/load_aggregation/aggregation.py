@@ -32,7 +32,10 @@ class LoadAggregation:
     clock: Clock
 
     def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
-        """Aggregate the window that ends now, or at `window_end_ms`. Raises the errors of `aggregate`."""
+        """Aggregate the window that ends now, or at `window_end_ms`, with a database connection of its own.
+        `run_id` identifies the run: a repeated run with this id is not merged again. Raises the errors of
+        `aggregate`.
+        """
         window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
         store = Store(
             self.loader_dsn,

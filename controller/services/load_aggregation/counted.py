@@ -26,7 +26,7 @@ from controller.store.set_aside import SetAside
 
 log = telemetry.get_logger(__name__)
 
-LOOKS_BACK_MS = 300_000
+MAX_COUNT_AGE_MS = 300_000
 """Maximum age of key counts in milliseconds. After a longer pause of the aggregation, older counts show
 little.
 """
@@ -45,18 +45,21 @@ class Counted:
     fresh_seconds: float
 
     def leave_out_broken(self) -> tuple[str, ...]:
-        """Drop the files that cannot be read to their end. Return their paths."""
-        whole = self.area.examine(self.files, deeply=True)
-        self.files = whole.files
-        return leave_out(self.area, whole)
+        """Remove from `files` the files that cannot be read to their end, and quarantine or log them. Return
+        their paths.
+        """
+        examined = self.area.examine(self.files, deeply=True)
+        self.files = examined.files
+        return set_aside_files(self.area, examined)
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
-        """Return the key histograms of an engine for topics whose profile uses them, where they cover most of
-        the load; and the segments whose counts were excluded.
+        """Return the key histograms of the segments whose counts cover at least `MIN_COUNTED_SHARE` of the
+        stored messages, for topics whose profile uses them; and the segments whose counts were excluded as
+        invalid. The counts come from the scratch directory, where an engine added them up.
 
-        The broker's counters give the number of messages stored in a segment. If producers counted more
-        messages, their counts are scaled down to that number: they show where the load lies, not how high it
-        is.
+        The broker's counters (`rates`) give the number of messages stored in a segment. If producers counted
+        more messages, their counts are scaled down to that number: they show where the load lies, not how
+        high it is.
         """
         counted_rows = scratch.read("sketches", SKETCH_SCHEMA)
         usable_rows = counted_rows.filter(
@@ -69,14 +72,17 @@ class Counted:
             "index", pa.array(range(usable_rows.num_rows), pa.int64())
         )
         joined = indexed.join(measured, keys, join_type="inner").sort_by("index")
-        counted = joined["messages"].cast(pa.float64(), safe=False)
-        stored = pc.multiply(joined["msg_rate_in"], (self.until_ms - self.since_ms) / 1000)
+        counted_messages = joined["messages"].cast(pa.float64(), safe=False)
+        stored_messages = pc.multiply(joined["msg_rate_in"], (self.until_ms - self.since_ms) / 1000)
         covers_most = pc.and_(
-            pc.greater(counted, 0.0), pc.greater_equal(counted, pc.multiply(stored, MIN_COUNTED_SHARE))
+            pc.greater(counted_messages, 0.0),
+            pc.greater_equal(counted_messages, pc.multiply(stored_messages, MIN_COUNTED_SHARE)),
         )
-        share = pc.min_element_wise(pc.divide(stored.filter(covers_most), counted.filter(covers_most)), 1.0)
-        rows = _scaled(usable_rows.take(joined.filter(covers_most)["index"]), share)
-        return CountedKeys(RunSketches(rows, self.fresh_seconds), _set_aside(counted_rows))
+        scale = pc.min_element_wise(
+            pc.divide(stored_messages.filter(covers_most), counted_messages.filter(covers_most)), 1.0
+        )
+        rows = _scaled(usable_rows.take(joined.filter(covers_most)["index"]), scale)
+        return CountedKeys(RunSketches(rows, self.fresh_seconds), _excluded_counts(counted_rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +93,13 @@ class CountedKeys:
     set_aside: Sequence[SetAside]
 
 
-def _scaled(rows: pa.Table, share: pa.ChunkedArray) -> pa.Table:
-    """Multiply the bins of each row by its share, and return the rows as STAGED_SKETCH_SCHEMA. The number of
-    producers is limited to the maximum of a topic.
+def _scaled(rows: pa.Table, scale: pa.ChunkedArray) -> pa.Table:
+    """Multiply the bins of each row by its scale, round them, and return the rows as STAGED_SKETCH_SCHEMA.
+    The number of producers is limited to the maximum of a topic.
     """
     lists = rows["bins"].combine_chunks()
-    of_each = pc.take(share, pc.list_parent_indices(lists))
-    values = pc.round(pc.multiply(pc.list_flatten(lists).cast(pa.float64(), safe=False), of_each))
+    scale_of_bin = pc.take(scale, pc.list_parent_indices(lists))
+    values = pc.round(pc.multiply(pc.list_flatten(lists).cast(pa.float64(), safe=False), scale_of_bin))
     bins = pa.ListArray.from_arrays(_offsets(lists), values.combine_chunks().cast(pa.int64()))
     producers = pc.min_element_wise(rows["producers"], PRODUCERS)
     columns = {
@@ -110,7 +116,8 @@ def _offsets(lists: pa.ListArray) -> pa.Array:
     return pc.subtract(lists.offsets, lists.offsets[0])
 
 
-def _set_aside(counted_rows: pa.Table) -> list[SetAside]:
+def _excluded_counts(counted_rows: pa.Table) -> list[SetAside]:
+    """Return the segments with counts that no producer can have, and the reason."""
     rows = counted_rows.filter(pc.greater(counted_rows["set_aside"], 0)).select(
         ["topic_id", "segment_id", "set_aside"]
     )
@@ -133,30 +140,31 @@ class KeyCountIntake:
     fresh_seconds: float
 
     def since_last_run(self, baseline: Baseline, window: LoadWindow) -> Counted | None:
-        """Return the counts after the window of the last run, up to the end of this window. None if there are
-        no counts or no topic uses them.
+        """Return the counts since the end of the last run's window (before the first run: since the begin of
+        this window), at most `MAX_COUNT_AGE_MS` old, up to the end of this window. None if there are no
+        counts or no topic uses them. Quarantines files that are not key counts.
         """
         if not baseline.memories.num_rows:
             return None
-        last = window.start_ms if baseline.watermark is None else to_ms(baseline.watermark)
-        since_ms = max(last, window.end_ms - LOOKS_BACK_MS)
+        last_end_ms = window.start_ms if baseline.watermark is None else to_ms(baseline.watermark)
+        since_ms = max(last_end_ms, window.end_ms - MAX_COUNT_AGE_MS)
         files, foreign = self.area.files(since_ms, window.end_ms)
-        usable = self.area.examine(files)
-        leave_out(self.area, usable, foreign)
-        if not usable.files:
+        examined = self.area.examine(files)
+        set_aside_files(self.area, examined, foreign)
+        if not examined.files:
             return None
-        return Counted(self.area, usable.files, since_ms, window.end_ms, self.fresh_seconds)
+        return Counted(self.area, examined.files, since_ms, window.end_ms, self.fresh_seconds)
 
 
-def leave_out(
+def set_aside_files(
     area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
 ) -> tuple[str, ...]:
-    """Quarantine files that are not sample files, and log files that the storage cannot read. Return the
-    paths of both.
+    """Quarantine files that are not sample files: move them out of the area. Leave files that the storage
+    cannot read where they are. Log both, and return their paths.
     """
     for file in (*foreign, *examined.rejected):
         log.warning("file set aside", path=file.path, reason=file.reason)
     for file in examined.unreadable:
         log.warning("file left out", path=file.path, reason=file.reason)
-    moved = area.quarantine([*foreign, *examined.rejected])
-    return (*moved, *(file.path for file in examined.unreadable))
+    quarantined_paths = area.quarantine([*foreign, *examined.rejected])
+    return (*quarantined_paths, *(file.path for file in examined.unreadable))

@@ -12,7 +12,9 @@ from controller.system_java import can_run_spark
 
 
 def choose_engine(spark_master: str, spark_conf: Mapping[str, str], store: Store) -> Engine:
-    """Return the engine for this Spark master. `store` logs in as the loader; only the SQL engine uses it."""
+    """Return the Spark engine if Spark can run with this master, otherwise the SQL engine. `store` logs in as
+    the loader; only the SQL engine uses it.
+    """
     if can_run_spark(spark_master):
         return SparkEngine(spark_master, spark_conf)
     return SqlEngine(store)

@@ -45,23 +45,28 @@ applies.
 """
 
 
-def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow) -> pa.Table:
-    """Return the records to write as CHANGE_SCHEMA. `rates` and `heard` are the results of the engine;
-    `baseline` holds the stored records.
+def record_changes(
+    rates: pa.Table, last_samples: pa.Table, baseline: Baseline, window: LoadWindow
+) -> pa.Table:
+    """Return the records to write as CHANGE_SCHEMA: those that the rates change, and those that become
+    silent. `rates` and `last_samples` (last sample of each source) are the results of the engine; `baseline` holds
+    the stored records. Writes nothing.
     """
-    current, stored = with_rates(rates), _observed(baseline)
+    current_rates, stored_records = with_rates(rates), _observed(baseline)
     limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
-    previous = stored.rename_columns(
-        [name if name in _KEY else f"{name}_was" for name in stored.column_names]
+    previous = stored_records.rename_columns(
+        [name if name in _KEY else f"{name}_was" for name in stored_records.column_names]
     )
-    rows = current.join(previous, _KEY, join_type="left outer").select(_COLUMNS)
-    written = [_written(batch, limits) for batch in rows.to_batches(max_chunksize=_BATCH_ROWS)]
-    return pa.concat_tables([*written, _silenced(stored, current, heard, baseline, window)])
+    rows = current_rates.join(previous, _KEY, join_type="left outer").select(_COLUMNS)
+    written = [_records_to_write(batch, limits) for batch in rows.to_batches(max_chunksize=_BATCH_ROWS)]
+    return pa.concat_tables(
+        [*written, _silent_records(stored_records, current_rates, last_samples, baseline, window)]
+    )
 
 
 def _observed(baseline: Baseline) -> pa.Table:
-    """Return the stored records with `observed_at_ms`: that of the source, or of the record itself if it is
-    silent.
+    """Return the stored records with `observed_at_ms`: the begin of the silence if the record is silent, else
+    the last sample of its source, else its last change.
     """
     stored = baseline.records.join(baseline.sources, "source", join_type="left outer")
     observed = pc.coalesce(stored["silent_since_ms"], stored["observed_at_ms"], stored["modified_at_ms"])
@@ -69,12 +74,18 @@ def _observed(baseline: Baseline) -> pa.Table:
 
 
 def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
-    split, merge = (LoadStats(*(row[f"{side}_{m}"] for m in METRICS)) for side in ("split", "merge"))
+    """Return the limits of one topic."""
+    split, merge = (
+        LoadStats(*(row[f"{side}_{metric}"] for metric in METRICS)) for side in ("split", "merge")
+    )
     return LoadThresholds(split, merge), row["load_change_threshold"], row["strict_pulsar"]
 
 
-def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
-    """Return the records to write for the rows, which have `_COLUMNS`."""
+def _records_to_write(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
+    """Return the records to write for the rows, which have `_COLUMNS`: those that changed materially, have
+    another source, or were silent. Rows of topics without limits, and rows older than the stored record, are
+    left out.
+    """
     changes: list[tuple[Any, ...]] = []
     for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         topic_id, segment_id, *rates, observed_at, source = row[:8]
@@ -96,9 +107,9 @@ def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
             strict_pulsar=strict_pulsar,
         )
         if update.must_write or source != source_was or silent_since is not None:
-            new = update.record
-            kept = new.modified_at, new.cold_since, None, row_version or 0
-            changes.append((topic_id, segment_id, *new.stats.rates, source, *kept))
+            new_record = update.record
+            unchanged_columns = new_record.modified_at, new_record.cold_since, None, row_version or 0
+            changes.append((topic_id, segment_id, *new_record.stats.rates, source, *unchanged_columns))
     columns = zip(*changes, strict=True) if changes else [()] * len(CHANGE_SCHEMA)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, CHANGE_SCHEMA, strict=True)],
@@ -106,17 +117,27 @@ def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
     )
 
 
-def _silenced(
-    stored: pa.Table, current: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow
+def _silent_records(
+    stored_records: pa.Table,
+    current_rates: pa.Table,
+    last_samples: pa.Table,
+    baseline: Baseline,
+    window: LoadWindow,
 ) -> pa.Table:
-    speaking = heard.filter(pc.is_valid(heard["observed_at_ms"]))["source"]
-    is_silenced = pc.and_(
-        pc.and_(pc.is_null(stored["silent_since_ms"]), pc.is_in(stored["source"], speaking)),
-        pc.is_in(stored["topic_id"], baseline.thresholds["topic_id"]),
+    """Return the stored records that become silent: their source has samples in this window, but none of
+    their segment.
+    """
+    sources_with_samples = last_samples.filter(pc.is_valid(last_samples["observed_at_ms"]))["source"]
+    may_be_silent = pc.and_(
+        pc.and_(
+            pc.is_null(stored_records["silent_since_ms"]),
+            pc.is_in(stored_records["source"], sources_with_samples),
+        ),
+        pc.is_in(stored_records["topic_id"], baseline.thresholds["topic_id"]),
     )
-    rows = stored.filter(is_silenced).join(current.select(_KEY), _KEY, join_type="left anti")
-    since = pc.min_element_wise(rows["observed_at_ms"], pa.scalar(window.start_ms))
-    rows = rows.drop_columns(["silent_since_ms"]).append_column("silent_since_ms", since)
+    rows = stored_records.filter(may_be_silent).join(current_rates.select(_KEY), _KEY, join_type="left anti")
+    silent_since = pc.min_element_wise(rows["observed_at_ms"], pa.scalar(window.start_ms))
+    rows = rows.drop_columns(["silent_since_ms"]).append_column("silent_since_ms", silent_since)
     return (
         rows.rename_columns({"row_version": "seen_row_version"})
         .select(CHANGE_SCHEMA.names)

@@ -1,4 +1,4 @@
-"""Finishes the history of runs that died between their merge and its publication.
+"""Finishes the history of runs that were interrupted between their merge and its publication.
 
 The database records which runs were merged. A note in each scratch directory names the run of its rates. The
 directory of a run that was not merged stays: the run is in progress, or the directory is deleted when it is
@@ -16,24 +16,24 @@ log = telemetry.get_logger(__name__)
 
 
 def publish_left_over(store: Store, history: RateHistory) -> tuple[str, ...]:
-    """Publish the rates of runs that were merged and not published. Return the ids of these runs. `store` may
-    log in as the loader.
+    """Publish to the history the rates of runs that were merged and not published, delete their scratch
+    directories, and log this. Return the ids of these runs. `store` may log in as the loader.
 
     Raises StoreUnavailable, and OSError if the storage does not answer. The next call finds the rates that
     remain.
     """
-    left_over = {
+    unpublished = {
         scratch: RunOfWindow(note.run_id, note.window_end_ms) for scratch, note in history.left_over()
     }
-    if not left_over:
+    if not unpublished:
         return ()
     with store.transaction() as tx:
-        merged_runs = merged(tx, left_over.values())
-    done = []
-    for scratch, run in left_over.items():
+        merged_runs = merged(tx, unpublished.values())
+    published_ids = []
+    for scratch, run in unpublished.items():
         if run in merged_runs:
             history.publish(scratch, run.window_end_ms)
             scratch.discard()
             log.info("history of a dead run published", run=run.run_id, window_end_ms=run.window_end_ms)
-            done.append(run.run_id)
-    return tuple(done)
+            published_ids.append(run.run_id)
+    return tuple(published_ids)

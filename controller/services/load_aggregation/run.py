@@ -2,8 +2,8 @@
 compare-and-set, and stores the history.
 
 A run covers one window and may be repeated: because of its id and the watermark, a repeated run, or a run
-that overlaps a newer one, changes nothing. Files that cannot be read, or that Cleave did not write, are set
-aside and named in the result; the run continues. All steps use the loader's rights: to read load and
+that overlaps a newer one, changes nothing. Files that Cleave did not write are quarantined: moved out of the
+area. Files that cannot be read are left out. The result names both. All steps use the loader's rights: to read load and
 thresholds, to append to the loader's inbox, and to call one function.
 """
 
@@ -25,7 +25,7 @@ from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch, with_rates
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, leave_out
+from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, set_aside_files
 from controller.services.load_aggregation.landed import Landed
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.services.load_aggregation.recovery import publish_left_over
@@ -51,16 +51,14 @@ class Engine(Protocol):
     name: str
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates. Raises Retryable if the engine is unavailable, Terminal if it can never compute
-        this run.
+        """Compute the rates of the window from the files, and write them to the scratch directory. Raises
+        Retryable if the engine is unavailable, Terminal if it can never compute this run.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
-    """Result of a run. `written` is the number of records written, `outrun` the number of records that a
-    concurrent writer changed first.
-    """
+    """Result of a run."""
 
     run_id: str
     engine: str
@@ -68,12 +66,16 @@ class AggregationResult:
     files: int
     samples: int
     segments: int
+    """Number of segments with rates."""
     written: int
+    """Number of records written."""
     outrun: int
+    """Number of records that were not written because a concurrent writer changed them first."""
     applied: bool
     """True if the run was merged. False if there was nothing to merge, or a newer window was merged before.
     """
     quarantined: tuple[str, ...]
+    """Paths of the files that were quarantined or left out."""
 
 
 def aggregate(
@@ -86,37 +88,50 @@ def aggregate(
     run_id: str,
     key_counts: KeyCountIntake | None = None,
 ) -> AggregationResult:
-    """Aggregate one window, and publish the rates that a dead run merged. `store` logs in as the loader.
-    `key_counts` supplies the key counts since the last run, which update the key histograms.
+    """Aggregate one window: read the stored records, compute rates with the engine, merge the changed records
+    in one transaction, and publish the rates to the history. First publish the rates of runs that were
+    interrupted after their merge. `store` logs in as the loader. `key_counts` supplies the key counts since
+    the last run, which update the key histograms.
 
-    Raises StoreUnavailable, the errors of the engine, and OSError if the storage does not answer.
+    Nothing is computed or merged if the window, or a later one, was merged before, or if it has no files.
+    Raises StoreUnavailable, Retryable if no file can be read, the errors of the engine, and OSError if the
+    storage does not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
         baseline = loads.baseline(tx)
-    usable, left_out = _usable(area, window)
+    examined, left_out = _readable_files(area, window)
     is_late = baseline.watermark is not None and to_ms(baseline.watermark) >= window.end_ms
-    if is_late or not usable.files:
+    if is_late or not examined.files:
         return AggregationResult(
-            run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, left_out
+            run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, left_out
         )
-    counted = None if key_counts is None else key_counts.since_last_run(baseline, window)
+    key_counts_of_run = None if key_counts is None else key_counts.since_last_run(baseline, window)
     scratch = history.scratch(f"{run_id}-{token_hex(4)}")  # two attempts of a run must not share a directory
     try:
-        usable, broken = _compute(engine, Landed(area, usable.files, counted), usable, scratch, window)
+        examined, broken = _compute(
+            engine, Landed(area, examined.files, key_counts_of_run), examined, scratch, window
+        )
         left_out += broken
         segments = scratch.rate_rows()
-        rates, heard = with_rates(scratch.read("rates", RATE_SCHEMA)), scratch.read("heard", HEARD_SCHEMA)
-        changes = record_changes(rates, heard, baseline, window)
-        remembered = loads.ticks(rates, baseline.memories)
-        counts = None if counted is None else counted.sketches(scratch, rates, baseline)
+        rates, last_samples = (
+            with_rates(scratch.read("rates", RATE_SCHEMA)),
+            scratch.read("heard", HEARD_SCHEMA),
+        )
+        changes = record_changes(rates, last_samples, baseline, window)
+        memory_ticks = loads.ticks(rates, baseline.memories)
+        counted_keys = (
+            None if key_counts_of_run is None else key_counts_of_run.sketches(scratch, rates, baseline)
+        )
     except BaseException:
         scratch.discard()
         raise
-    run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, left_out)
-    merged = _merge_and_publish(store, history, scratch, run, changes, heard, remembered, counts)
+    run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, examined.rows, segments, left_out)
+    merged = _merge_and_publish(
+        store, history, scratch, run, changes, last_samples, memory_ticks, counted_keys
+    )
     return AggregationResult(
-        run_id, engine.name, window.end_ms, len(usable.files), usable.rows, segments,
+        run_id, engine.name, window.end_ms, len(examined.files), examined.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
     )  # fmt: skip
 
@@ -127,30 +142,39 @@ def _merge_and_publish(
     scratch: Scratch,
     run: LoadRun,
     changes: pa.Table,
-    heard: pa.Table,
-    remembered: pa.Table,
-    counts: CountedKeys | None,
+    last_samples: pa.Table,
+    memory_ticks: pa.Table,
+    counted_keys: CountedKeys | None,
 ) -> MergeResult:
-    """Merge the run and publish its rates. After an error the scratch directory stays; the next run checks
-    whether the merge was committed.
+    """Merge the records, sources, memory ticks and key histograms of the run (None: it has none) in one
+    transaction, with the samples and segments that were left out, and publish its rates. Nothing is published
+    if the run was not merged, because a newer window was.
+
+    After an error the scratch directory stays; the next run checks whether the merge was committed.
     """
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
-        sources = heard.select(SOURCE_SCHEMA.names).drop_null()
-        sketches = None if counts is None else counts.sketches
-        merged = loads.stage_and_merge(tx, run, changes, sources, remembered, sketches)
+        sources = last_samples.select(SOURCE_SCHEMA.names).drop_null()
+        sketches = None if counted_keys is None else counted_keys.sketches
+        merged = loads.stage_and_merge(tx, run, changes, sources, memory_ticks, sketches)
         if merged.applied:
-            set_aside.note(tx, set_aside.Batch.LOAD, [*_set_aside(heard), *_without_rates(scratch)])
-            set_aside.note(tx, set_aside.Batch.KEY_COUNTS, () if counts is None else counts.set_aside)
+            set_aside.note(
+                tx,
+                set_aside.Batch.LOAD,
+                [*_excluded_samples(last_samples), *_segments_without_rates(scratch)],
+            )
+            set_aside.note(
+                tx, set_aside.Batch.KEY_COUNTS, () if counted_keys is None else counted_keys.set_aside
+            )
     if merged.applied:
         history.publish(scratch, window_end_ms)
     scratch.discard()
     return merged
 
 
-def _set_aside(heard: pa.Table) -> list[SetAside]:
-    """Return the sources of which samples were left out."""
+def _excluded_samples(last_samples: pa.Table) -> list[SetAside]:
+    """Return the sources of which samples were left out, and the reason."""
     return [
         SetAside(
             f"source {row['source']}",
@@ -158,12 +182,12 @@ def _set_aside(heard: pa.Table) -> list[SetAside]:
             f"1 to {MAX_SOURCE_LENGTH} characters that PostgreSQL can store",
             row["topic_id"],
         )
-        for row in heard.filter(pc.greater(heard["set_aside"], 0)).to_pylist()
+        for row in last_samples.filter(pc.greater(last_samples["set_aside"], 0)).to_pylist()
     ]
 
 
-def _without_rates(scratch: Scratch) -> list[SetAside]:
-    """Return the segments whose counters were read but give no rate."""
+def _segments_without_rates(scratch: Scratch) -> list[SetAside]:
+    """Return the segments whose counters were read but give no rate, and the reason."""
     return [
         SetAside(
             f"segment {row['segment_id']} of topic {row['topic_id']}",
@@ -175,47 +199,50 @@ def _without_rates(scratch: Scratch) -> list[SetAside]:
     ]
 
 
-def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
-    """Return the window's files that can be read, and the paths of the others. Raises Retryable if no file
-    can be read.
+def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
+    """Return the window's files that can be read, and the paths of the others, which are quarantined or
+    logged. Raises Retryable if there are files and none can be read.
     """
-    files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
-    usable = area.examine(files)
-    left_out = leave_out(area, usable, foreign)
-    if usable.unreadable and not usable.files:
+    files, foreign_files = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
+    examined = area.examine(files)
+    left_out = set_aside_files(area, examined, foreign_files)
+    if examined.unreadable and not examined.files:
         raise Retryable(
-            f"no sample file of the window can be read ({usable.unreadable[0].path}: "
-            f"{usable.unreadable[0].reason}); give this user the right to read the landing area",
+            f"no sample file of the window can be read ({examined.unreadable[0].path}: "
+            f"{examined.unreadable[0].reason}); give this user the right to read the landing area",
             10.0,
         )
-    return usable, left_out
+    return examined, left_out
 
 
 def _compute(
-    engine: Engine, landed: Landed, usable: Examination, scratch: Scratch, window: LoadWindow
+    engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
     """Have the engine compute. Return the files that it used, and the paths of files whose errors appeared
     only when they were read to the end.
 
-    A file may have a valid footer and broken pages. So if an engine fails with an unexpected error, the files
-    are read to the end before the error is attributed to the engine.
+    A file may have a valid footer and broken pages. So if an engine fails with an error other than Retryable,
+    the files are read to the end. If some are broken, they are set aside and the engine computes once more
+    without them; otherwise the error is raised.
     """
     try:
         engine.compute(landed, scratch, window)
     except Retryable:
         raise
     except Exception:
-        whole = landed.area.examine(landed.files, deeply=True)
-        broken = leave_out(landed.area, whole)
+        complete = landed.area.examine(landed.files, deeply=True)
+        broken = set_aside_files(landed.area, complete)
         if landed.counted is not None:
             broken += landed.counted.leave_out_broken()
-        if not broken or not whole.files:
+        if not broken or not complete.files:
             raise
-        engine.compute(replace(landed, files=whole.files), scratch, window)
-        return whole, broken
-    return usable, ()
+        engine.compute(replace(landed, files=complete.files), scratch, window)
+        return complete, broken
+    return examined, ()
 
 
 def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
-    """Return the files that a run over the window that ends at `end_ms` would read; for a dry run."""
+    """Return the files that a run over the window that ends at `end_ms` would read. Reads only the names of
+    files.
+    """
     return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]

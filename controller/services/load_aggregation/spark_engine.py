@@ -26,14 +26,16 @@ class SparkEngine:
         self._master, self._conf = master, conf
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates, as `Engine.compute` describes. The executors write the rates."""
+        """Compute the rates, as `Engine.compute` describes. The executors write the rates; this process
+        writes the last samples of the sources and the key histograms.
+        """
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session
 
         def run(spark: SparkSession) -> None:
             scratch.write("heard", compute(spark, landed.area.urls(landed.files), scratch.url, window))
-            if (counted := landed.counted) is not None:
-                urls = counted.area.urls(counted.files)
-                scratch.write("sketches", add_up(spark, urls, counted.since_ms, counted.until_ms))
+            if (key_counts := landed.counted) is not None:
+                urls = key_counts.area.urls(key_counts.files)
+                scratch.write("sketches", add_up(spark, urls, key_counts.since_ms, key_counts.until_ms))
 
         with_session(self._master, run, self._conf)

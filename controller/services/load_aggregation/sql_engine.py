@@ -25,16 +25,18 @@ class SqlEngine:
         self._store = store
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """Compute the rates, as `Engine.compute` describes."""
+        """Compute the rates, as `Engine.compute` describes, in one transaction of the database. Logs a
+        warning that Spark is not used.
+        """
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
         )
         samples = landed.area.batches(landed.files, sql_rates.COLUMNS)
         with self._store.transaction() as tx:
-            rates, heard = sql_rates.aggregate(tx, samples, window, RATE_SCHEMA)
-            if (counted := landed.counted) is not None:
-                counts = counted.area.batches(counted.files, sql_rates.KEY_COUNT_COLUMNS)
-                sketches = sql_rates.add_up(tx, counts, counted.since_ms, counted.until_ms)
+            rates, last_samples = sql_rates.aggregate(tx, samples, window, RATE_SCHEMA)
+            if (key_counts := landed.counted) is not None:
+                counts = key_counts.area.batches(key_counts.files, sql_rates.KEY_COUNT_COLUMNS)
+                sketches = sql_rates.sum_key_counts(tx, counts, key_counts.since_ms, key_counts.until_ms)
                 scratch.write("sketches", sketches)
         scratch.write("rates", rates.cast(RATE_SCHEMA))
-        scratch.write("heard", heard)
+        scratch.write("heard", last_samples)

@@ -25,31 +25,36 @@ an outage ends.
 def delay_seconds(
     error: CleaveError, attempts: int, call_timeout_seconds: float, *, is_closed: bool = False
 ) -> float:
-    """Return the seconds until the next attempt: longer after each attempt, and long at once if only a person
-    can help.
+    """Return the seconds until the next attempt. The delay doubles with each attempt, and is at once the
+    longest after a terminal error, which only a person can remove. A retryable error's own delay is the
+    minimum.
 
-    `is_closed`: ranges accept no writes until the operation commits. After a call that timed out, the delay
+    `attempts` counts the failed attempts before this one. `is_closed`: ranges accept no writes until the
+    operation commits, so after a retryable error the delay is shorter. After a call that timed out, the delay
     is at least the call's time-out: the call may still be in progress, and no other call may be made until it
     ends.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
-    asked_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS
+    requested_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS
     longest_seconds = (
         LONGEST_DELAY_AFTER_RACES_SECONDS if isinstance(error, LostRace) else LONGEST_DELAY_SECONDS
     )
-    if is_closed and asked_seconds < LONGEST_DELAY_SECONDS:
-        asked_seconds, longest_seconds = 0.0, LONGEST_DELAY_OF_CLOSED_SECONDS
-    delay = min(max(backoff_seconds, asked_seconds), longest_seconds)
+    if is_closed and requested_seconds < LONGEST_DELAY_SECONDS:
+        requested_seconds, longest_seconds = 0.0, LONGEST_DELAY_OF_CLOSED_SECONDS
+    delay = min(max(backoff_seconds, requested_seconds), longest_seconds)
     return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
 
 
 def wait_seconds(attempts: int) -> float:
-    """Return the seconds until the next check of a condition that other processes will usually fulfil soon."""
+    """Return the seconds until the next check of a condition that other processes will usually fulfil soon.
+    They double with each of the `attempts`, up to half a second.
+    """
     return min(FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10)), LONGEST_DELAY_AFTER_RACES_SECONDS)
 
 
-def pause_seconds(asked_seconds: float, lost_races: int) -> float:
-    """Return the seconds until the same step is tried again after `lost_races` consecutive lost races (from
-    1).
+def pause_seconds(first_seconds: float, lost_races: int) -> float:
+    """Return the seconds until the same step is tried again after `lost_races` consecutive lost races (at
+    least 1): `first_seconds` after the first, and twice as long after each further one, up to
+    `LONGEST_PAUSE_SECONDS`.
     """
-    return min(asked_seconds * float(2 ** (lost_races - 1)), LONGEST_PAUSE_SECONDS)
+    return min(first_seconds * float(2 ** (lost_races - 1)), LONGEST_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""How the acts of an operation call a data plane."""
+"""The protocol by which the steps of an operation call a data plane."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Result = TypeVar("Result")
 
 
 class CallAll(Protocol):
-    """Make calls under the claims, several at a time; results in order, the first error raised.
+    """Makes calls under the claims, several at a time. Returns the results in order; raises the first error.
 
-    `seconds`: the longest one of them may take; None: an ordinary call's time.
+    `seconds`: the longest time of one call; None: the time-out of an ordinary call.
     """
 
     def __call__(

@@ -15,39 +15,43 @@ from collections.abc import Collection
 
 
 class ClaimsInHand:
-    """Operations that are being stepped. Thread-safe. All instants are monotonic seconds."""
+    """Operations that threads of this runner are stepping. Thread-safe. All instants are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._until: dict[int, float] = {}
         self._late_until: dict[int, float] = {}
 
-    def take(self, operation_ids: Collection[int], until: float) -> None:
-        """Note that a thread steps these operations. From `until` on, another runner may claim them, so a
-        thread that never releases them does not block this runner.
+    def add(self, operation_ids: Collection[int], until: float) -> None:
+        """Note that a thread steps these operations. From `until` on they no longer count, because another
+        runner may claim them, so a thread that never ends does not block this runner.
         """
         with self._lock:
             self._until.update(dict.fromkeys(operation_ids, until))
 
-    def put_down(self, operation_ids: Collection[int]) -> None:
+    def remove(self, operation_ids: Collection[int]) -> None:
         """Note that no thread steps these operations. Each call for them has ended, or is noted as late."""
         with self._lock:
             for operation_id in operation_ids:
                 self._until.pop(operation_id, None)
 
-    def held(self, now: float) -> list[int]:
-        """Return the ids of the operations that threads are stepping, sorted."""
+    def operation_ids(self, now: float) -> list[int]:
+        """Return the sorted ids of the operations that threads are stepping. Forgets those whose claims could
+        be taken over at `now`.
+        """
         with self._lock:
-            self._until = {one: until for one, until in self._until.items() if until > now}
+            self._until = {operation_id: until for operation_id, until in self._until.items() if until > now}
             return sorted(self._until)
 
     def note_late_call(self, operation_ids: Collection[int], until: float) -> None:
-        """Note that a call for these operations timed out, and may be in progress until that instant."""
+        """Note that a call for these operations timed out, and may be in progress until the instant `until`."""
         with self._lock:
             self._late_until.update(dict.fromkeys(operation_ids, until))
 
     def late_seconds(self, operation_id: int, now: float) -> float:
-        """Return the seconds for which a call that timed out may still be in progress; 0 if there is none."""
+        """Return the seconds from `now` for which a call that timed out may still be in progress; 0 if there
+        is none.
+        """
         with self._lock:
-            self._late_until = {one: until for one, until in self._late_until.items() if until > now}
+            self._late_until = {late_id: until for late_id, until in self._late_until.items() if until > now}
             return max(self._late_until.get(operation_id, now) - now, 0.0)

@@ -16,6 +16,7 @@ from controller.services.operation_runner.claims_in_hand import ClaimsInHand
 from controller.store.postgres.engine import Store
 
 PARALLEL_CALLS = 4
+"""Default of the number of data-plane calls that a runner makes at the same time."""
 
 Checkpoint = Callable[[str], None]
 """Called with `<step>:before` and `<step>:after` around each commit of a step; tests end or pause the process
@@ -32,6 +33,7 @@ class Outcome(StrEnum):
     FENCED_OUT = "fenced-out"
     """The claim has passed to another runner, which continues from the last recorded step."""
     STOPPED = "stopped"
+    """The runner stopped. The claim is released, and any runner may continue."""
     NOT_CLAIMED = "not-claimed"
     """The operation is already final, not due yet, or claimed by another runner."""
 
@@ -73,7 +75,7 @@ class RunnerContext:
 
     def __post_init__(self) -> None:
         keepers = [plane for plane in self.planes.values() if isinstance(plane, LayoutKeeper)]
-        longest = max([self.call_timeout_seconds, *(one.reshape_timeout_seconds for one in keepers)])
+        longest = max([self.call_timeout_seconds, *(keeper.reshape_timeout_seconds for keeper in keepers)])
         if self.lease_seconds <= longest:
             raise InvalidInput(
                 f"a claim of {self.lease_seconds:g} s does not outlive a data-plane call of {longest:g} s; raise "

@@ -36,14 +36,14 @@ from controller.store.topics.bucket_owners import SubscriptionKey
 
 MOST_CURSORS = 500
 """Maximum number of cursors in one call; a log with more cursors has a call of its own."""
-HELD_SECONDS = 0.02
+HELD_LOG_RETRY_SECONDS = 0.02
 """Seconds until a log to which a client appends is tried again: it becomes free within milliseconds."""
 
 Detail = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ObservedOperation:
     """An operation and the last observation of its topic.
 
     `carried`: subscriptions known to exist on the children. `positions`: end positions of the parents known
@@ -76,13 +76,14 @@ class Subject:
                 self.operation.origin_of(child, self.observed.topic_epoch),
             )
 
-    def stranger(self, born: Mapping[str, CreatedLog]) -> str | None:
-        """Return a child's log that another operation created; None if there is none.
+    def unmanaged_log(self, child_logs: Mapping[str, CreatedLog]) -> str | None:
+        """Return the first child's log that another operation created; None if there is none. `child_logs`
+        has the log of each child by name.
 
         A log without an origin passes: a client may have created the log by opening a reserved child early.
         """
         for child in self.operation.children:
-            origin = born[child.backing_topic].origin
+            origin = child_logs[child.backing_topic].origin
             if origin is not None and origin.token != self.operation.token:
                 return child.backing_topic
         return None
@@ -101,8 +102,8 @@ class StepResults:
     positions: dict[int, Mapping[str, str]] = field(default_factory=dict)
 
 
-class LogActs:
-    """The actions on one data plane."""
+class LogSteps:
+    """The actions on the logs of one data plane."""
 
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
         self._store = store
@@ -110,8 +111,10 @@ class LogActs:
         self._call_all = call_all
         self._gates = GateActs(store, plane, call_all)
 
-    def perform(self, step: Step, subjects: Sequence[Subject]) -> StepResults:
-        """Perform the step for all operations."""
+    def perform(self, step: Step, subjects: Sequence[ObservedOperation]) -> StepResults:
+        """Perform the step for all operations, and return the results. A step that needs no action on logs
+        returns empty details. Raises Unsupported if the data plane cannot create or terminate logs.
+        """
         match step:
             case Step.CREATE_CHILDREN | Step.SET_FENCING:
                 return self._create_children(subjects, demands_open=True)
@@ -123,126 +126,163 @@ class LogActs:
                 return self._complete_children(subjects)
             case Step.CREATE_CURSORS:
                 return StepResults(
-                    {one.operation_id: self._create_cursors(one.operation) for one in subjects}
+                    {subject.operation_id: self._create_cursors(subject.operation) for subject in subjects}
                 )
             case Step.DELETE_CURSORS:
                 return StepResults(
-                    {one.operation_id: self._delete_cursors(one.operation) for one in subjects}
+                    {subject.operation_id: self._delete_cursors(subject.operation) for subject in subjects}
                 )
             case Step.STOP_READERS:
-                return StepResults({one.operation_id: self._stop_readers(one.operation) for one in subjects})
+                return StepResults(
+                    {subject.operation_id: self._stop_readers(subject.operation) for subject in subjects}
+                )
             case Step.MOVE_CURSORS:
-                return StepResults({one.operation_id: self._move_cursors(one.operation) for one in subjects})
+                return StepResults(
+                    {subject.operation_id: self._move_cursors(subject.operation) for subject in subjects}
+                )
             case _:
-                return StepResults({one.operation_id: {} for one in subjects})
+                return StepResults({subject.operation_id: {} for subject in subjects})
 
-    def _create_children(self, subjects: Sequence[Subject], *, demands_open: bool) -> StepResults:
-        """Create each reserved log with every subscription. The call also returns the state of each log.
+    def _create_children(self, subjects: Sequence[ObservedOperation], *, demands_open: bool) -> StepResults:
+        """Create each reserved log with every subscription, and close its gates. Return the subscriptions
+        that exist on the children.
 
-        Before the fence, a child that another client terminated ends its operation: the child could never
-        accept a write, and aborting has no cost yet.
+        An operation gets UnmanagedLog if another operation created one of its logs. With `demands_open`,
+        which holds before the fence, it gets Conflict if a child is terminated: the child could never accept
+        a write, and aborting has no cost yet.
         """
-        made = self._create(successor for one in subjects for successor in one.successors())
-        acted = StepResults()
-        for one in subjects:
-            born = {child.backing_topic: made[child.backing_topic] for child in one.operation.children}
-            stranger = one.stranger(born)
-            if stranger is not None:
-                acted.errors[one.operation_id] = UnmanagedLog(
-                    f"{stranger} was created by an operation that this journal does not have; "
-                    f"see `cleave topics recover {one.operation.topic_name} --dry-run`"
+        created_logs = self._create(successor for subject in subjects for successor in subject.successors())
+        results = StepResults()
+        for subject in subjects:
+            child_logs = {
+                child.backing_topic: created_logs[child.backing_topic] for child in subject.operation.children
+            }
+            unmanaged_log = subject.unmanaged_log(child_logs)
+            if unmanaged_log is not None:
+                results.errors[subject.operation_id] = UnmanagedLog(
+                    f"{unmanaged_log} was created by an operation that this journal does not have; "
+                    f"see `cleave topics recover {subject.operation.topic_name} --dry-run`"
                 )
                 continue
-            closed = sorted(log for log, found in born.items() if found.state is not LogState.OPEN)
+            closed = sorted(
+                log for log, created_log in child_logs.items() if created_log.state is not LogState.OPEN
+            )
             if demands_open and closed:
-                acted.errors[one.operation_id] = Conflict(
+                results.errors[subject.operation_id] = Conflict(
                     f"{', '.join(closed)} terminated before taking over; reshape again"
                 )
                 continue
-            self._gates.close_children(one.operation, one.observed.stock_subscriptions)
-            carried = frozenset(name for found in born.values() for name in found.subscriptions)
-            acted.carried[one.operation_id] = carried
-            noted = _noted(carried, one.observed.live_subscriptions)
-            acted.details[one.operation_id] = {**noted, **_gated(one)}
-        return acted
+            self._gates.close_children(subject.operation, subject.observed.stock_subscriptions)
+            carried = frozenset(
+                name for created_log in child_logs.values() for name in created_log.subscriptions
+            )
+            results.carried[subject.operation_id] = carried
+            subscriptions_detail = _subscriptions_detail(carried, subject.observed.live_subscriptions)
+            results.details[subject.operation_id] = {**subscriptions_detail, **_gates_detail(subject)}
+        return results
 
-    def _terminate_parents(self, subjects: Sequence[Subject]) -> StepResults:
-        """Terminate the parents, which fences their ranges. If the common call did not terminate a parent,
-        its operation is handled alone, after the others. The gates of the children are closed before the first
-        parent is terminated.
+    def _terminate_parents(self, subjects: Sequence[ObservedOperation]) -> StepResults:
+        """Close the gates of the children, then terminate the parents, which fences their ranges. Return the
+        end position of each parent.
+
+        If the common call did not terminate a parent, its operation gets HeldUp and is tried alone later. An
+        operation that is alone creates a missing parent again, and raises HeldUp for a parent that another
+        client holds.
         """
-        for one in subjects:
-            self._gates.keep_closed(one.operation, one.observed.stock_subscriptions)
+        for subject in subjects:
+            self._gates.keep_closed(subject.operation, subject.observed.stock_subscriptions)
         open_logs = [
-            log for one in subjects for log in one.operation.fenced_topics if log not in one.positions
+            log
+            for subject in subjects
+            for log in subject.operation.fenced_topics
+            if log not in subject.positions
         ]
-        closed = self._terminate(open_logs) if open_logs else {}
-        positions = {log: at for one in subjects for log, at in one.positions.items()} | closed
-        acted = StepResults()
-        for one in subjects:
-            left = [log for log in one.operation.fenced_topics if log not in positions]
-            own = {log: positions[log] for log in one.operation.fenced_topics if log in positions}
-            acted.positions[one.operation_id] = own
-            if not left:
-                acted.details[one.operation_id] = {"positions": own}
+        new_positions = self._terminate(open_logs) if open_logs else {}
+        positions = {
+            log: position for subject in subjects for log, position in subject.positions.items()
+        } | new_positions
+        results = StepResults()
+        for subject in subjects:
+            unterminated = [log for log in subject.operation.fenced_topics if log not in positions]
+            own_positions = {
+                log: positions[log] for log in subject.operation.fenced_topics if log in positions
+            }
+            results.positions[subject.operation_id] = own_positions
+            if not unterminated:
+                results.details[subject.operation_id] = {"positions": own_positions}
             elif len(subjects) > 1:
-                acted.errors[one.operation_id] = HeldUp(f"{', '.join(left)} not closed yet", 0.0)
+                results.errors[subject.operation_id] = HeldUp(
+                    f"{', '.join(unterminated)} not closed yet", 0.0
+                )
             else:
-                acted.details[one.operation_id] = self._put_back(one, own, left)
-        return acted
+                results.details[subject.operation_id] = self._recreate_and_terminate(
+                    subject, own_positions, unterminated
+                )
+        return results
 
-    def _put_back(self, subject: Subject, positions: dict[str, str], left: Sequence[str]) -> Detail:
-        """Create a parent that was deleted by hand again, empty, so that it can be terminated: otherwise any
-        client could create a log of this name and write to it. Raises HeldUp for a log that another client
-        holds.
+    def _recreate_and_terminate(
+        self, subject: ObservedOperation, positions: dict[str, str], unterminated: Sequence[str]
+    ) -> Detail:
+        """Create each parent that was deleted by hand again, empty, and terminate it: otherwise any client
+        could create a log of this name and write to it. Return all positions, and the logs that were missing.
+        Adds to `positions`.
+
+        Raises HeldUp for a log that exists and another client holds, or that is missing again.
         """
-        for log in left:
+        for log in unterminated:
             [state] = self._call_all([partial(self._plane.segment_state, log)])
-            if state is not LogState.MISSING:  # at the latest it would be found unclosed below
-                raise HeldUp(f"somebody holds {log}; trying again", HELD_SECONDS)
+            if state is not LogState.MISSING:
+                raise HeldUp(f"another client holds {log}; trying again", HELD_LOG_RETRY_SECONDS)
             with self._store.single_statement() as tx:
                 origin = backing_logs.origins(tx, [log]).get(log)
             self._create([Successor(log, (), subject.observed.live_subscriptions, origin=origin)])
             positions |= self._terminate([log])
-        unclosed = [log for log in left if log not in positions]
-        if unclosed:
-            raise HeldUp(f"{', '.join(unclosed)} gone again; trying again", HELD_SECONDS)
-        return {"positions": positions, "found missing": list(left)}
+        still_open = [log for log in unterminated if log not in positions]
+        if still_open:
+            raise HeldUp(f"{', '.join(still_open)} gone again; trying again", HELD_LOG_RETRY_SECONDS)
+        return {"positions": positions, "found missing": list(unterminated)}
 
-    def _complete_children(self, subjects: Sequence[Subject]) -> StepResults:
-        """Create subscriptions that an application made on a parent during its termination on the children
-        too. Then check the parents, because a broker may have left a parent fenced.
+    def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
+        """Create on the children each subscription that an application made on a parent during its
+        termination, and return these subscriptions. Operations that replace no logs are skipped.
+
+        Then check that the parents are terminated, because a broker may have left a parent fenced.
         """
-        acted = StepResults({one.operation_id: {} for one in subjects})
-        succeeding = [one for one in subjects if one.operation.kind.succeeds_logs]
-        logs = [log for one in succeeding for log in one.operation.fenced_topics]
+        results = StepResults({subject.operation_id: {} for subject in subjects})
+        succeeding = [subject for subject in subjects if subject.operation.kind.succeeds_logs]
+        logs = [log for subject in succeeding for log in subject.operation.fenced_topics]
         if not logs:
-            return acted
-        [found] = self._call_all([partial(self._set_wise.subscriptions_of, logs)])
-        for one in succeeding:
-            on_parents = {name for log in one.operation.fenced_topics for name in found.get(log, ())}
-            recorded = {*one.observed.live_subscriptions, *one.observed.ending_subscriptions}
-            late = sorted(on_parents - one.carried - recorded)
-            if late:
-                children = [child.backing_topic for child in one.operation.children]
-                missing = {log for name in late for log in self._add_cursors(children, name)}
-                acted.details[one.operation_id] = {
-                    "subscriptions": late,
+            return results
+        [subscriptions_of] = self._call_all([partial(self._set_wise.subscriptions_of, logs)])
+        for subject in succeeding:
+            on_parents = {
+                name for log in subject.operation.fenced_topics for name in subscriptions_of.get(log, ())
+            }
+            recorded = {*subject.observed.live_subscriptions, *subject.observed.ending_subscriptions}
+            late_names = sorted(on_parents - subject.carried - recorded)
+            if late_names:
+                children = [child.backing_topic for child in subject.operation.children]
+                missing = {log for name in late_names for log in self._add_cursors(children, name)}
+                results.details[subject.operation_id] = {
+                    "subscriptions": late_names,
                     "logs found missing": sorted(missing),
                 }
         self._gates.probe_fences(logs)
-        return acted
+        return results
 
     def _create_cursors(self, operation: Operation) -> Detail:
         """Create the cursors on every log that held data at or after the subscription's first epoch, sealed
-        logs included.
+        logs included. Return the number of logs, and the logs that do not exist.
+
+        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers
+        are created together with their gates.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
             is_stock = subscriptions.get_subscription(tx, operation.topic_id, name).is_stock
         if operation.parameters.get(FROM_LATEST) is True:
-            self._call_all([partial(self._begin_behind, log, name) for log in logs])
+            self._call_all([partial(self._create_after_last, log, name) for log in logs])
         ungated = (
             self._gates.create_cursors(operation, SubscriptionKey(operation.topic_id, name), logs)
             if is_stock
@@ -252,12 +292,15 @@ class LogActs:
         return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
+        """Delete the subscription's cursors from every log of the topic, and its gates. Return the number of
+        logs.
+        """
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:
             logs = backing_logs.backing_topics(tx, operation.topic_id)
 
         def delete(log: str) -> None:
-            with suppress(InvalidInput):  # the plane takes no such name, so there is no such cursor
+            with suppress(InvalidInput):  # The data plane refuses the name, so there is no such cursor.
                 self._plane.delete_subscription(log, name)
 
         self._call_all([partial(delete, log) for log in logs])
@@ -265,57 +308,71 @@ class LogActs:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """End the ownership of consumers that have not released their buckets in time.
+        """End the ownership of all buckets of the subscription, which their owners have not released in time.
+        Return the number of these owners. In the same transaction, raise HeldUp if a gate of the subscription
+        is being opened.
 
         Every cursor is read first: while a cursor is unreachable, none must be moved, and the seek can still
         be cancelled.
         """
         name = str(operation.parameters[SUBSCRIPTION])
 
-        def look(one: SeekLog) -> None:
-            with suppress(NotFound):  # nothing to move there
-                self._plane.backlog(one.backing_topic, name)
+        def read_cursor(seek_log: SeekLog) -> None:
+            with suppress(NotFound):  # A log or cursor that does not exist has nothing to move.
+                self._plane.backlog(seek_log.backing_topic, name)
 
-        self._call_all([partial(look, one) for one in self._sought_logs(operation)])
+        self._call_all([partial(read_cursor, seek_log) for seek_log in self._seek_logs(operation)])
         with self._store.transaction() as tx:
-            ended = seeks.end_owners(tx, operation)
+            ended_owners = seeks.end_owners(tx, operation)
             gates.demand_no_opening(tx, SubscriptionKey(operation.topic_id, name))
-            return {"not let go of": ended}
+            return {"not let go of": ended_owners}
 
     def _move_cursors(self, operation: Operation) -> Detail:
-        """Move each cursor, then determine the sealed logs that have nothing to read after that. A segment
-        that is created in the meantime starts at the right position: all its messages are younger than the
-        request. The cursors of a checkpoint group stay, because they keep messages.
+        """Move each cursor, and return the sealed segments that then have nothing to read, and the segments
+        whose log or cursor does not exist. The target is an instant in milliseconds since the Unix epoch,
+        None for the end of each log; otherwise the cursors stay, as those of a checkpoint group do, because
+        they keep messages. The cursors of standard consumers are moved by `_move_gated_cursors`.
+
+        A segment that is created in the meantime starts at the right position: all its messages are younger
+        than the request.
         """
         name = str(operation.parameters[SUBSCRIPTION])
-        sought = operation.parameters[SEEK_TARGET]
-        logs = self._sought_logs(operation)
+        target = operation.parameters[SEEK_TARGET]
+        logs = self._seek_logs(operation)
         if self._is_stock(operation, name):
             return self._move_gated_cursors(operation, name, logs)
 
-        def move(one: SeekLog) -> int | None:
-            """Move one cursor. Return the backlog afterwards; None if the log or the cursor does not exist."""
+        def move(seek_log: SeekLog) -> int | None:
+            """Move one cursor. Return the backlog afterwards, for an ACTIVE segment 0; None if the log or the
+            cursor does not exist.
+            """
             try:
-                if isinstance(sought, int):
-                    self._seek(one.backing_topic, name, sought)
-                elif sought is None:
-                    self._plane.skip_all(one.backing_topic, name)
+                if isinstance(target, int):
+                    self._seek(seek_log.backing_topic, name, target)
+                elif target is None:
+                    self._plane.skip_all(seek_log.backing_topic, name)
             except NotFound:
                 return None
-            return self._plane.backlog(one.backing_topic, name) if one.is_sealed else 0
+            return self._plane.backlog(seek_log.backing_topic, name) if seek_log.is_sealed else 0
 
-        left = self._call_all([partial(move, one) for one in logs])
-        found = list(zip(logs, left, strict=True))
+        backlogs = self._call_all([partial(move, seek_log) for seek_log in logs])
+        backlog_of_logs = list(zip(logs, backlogs, strict=True))
         return {
             "logs": len(logs),
-            "read": [one.segment_id for one, backlog in found if one.is_sealed and backlog == 0],
-            "missing": [one.segment_id for one, backlog in found if backlog is None],
+            "read": [
+                seek_log.segment_id
+                for seek_log, backlog in backlog_of_logs
+                if seek_log.is_sealed and backlog == 0
+            ],
+            "missing": [seek_log.segment_id for seek_log, backlog in backlog_of_logs if backlog is None],
         }
 
     def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
-        """The cursors of standard consumers, with the gates of whatever has ancestors to read closed before the first one moves."""
-        key, sought = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
-        instant_ms = sought if isinstance(sought, int) else None
+        """Move the cursors of standard consumers. Before a seek to an instant, the gates of every segment
+        that has ancestors to read are closed.
+        """
+        key, target = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
+        instant_ms = target if isinstance(target, int) else None
         if instant_ms is not None:
             self._gates.close_for_seek(operation, key, instant_ms)
         return self._gates.move_cursors(operation, key, logs, instant_ms)
@@ -324,8 +381,10 @@ class LogActs:
         with self._store.single_statement() as tx:
             return name in gates.stock_subscriptions(tx, operation.topic_id)
 
-    def _begin_behind(self, log: str, name: str) -> None:
-        """Create the cursor after the last message. A cursor that an application created stays where it is."""
+    def _create_after_last(self, log: str, name: str) -> None:
+        """Create the cursor after the last message. A cursor that already exists stays where it is, and a
+        missing log is skipped.
+        """
         if name in self._plane.list_subscriptions(log):
             return
         with suppress(SegmentNotFound):
@@ -333,8 +392,8 @@ class LogActs:
             self._plane.skip_all(log, name)
 
     def _seek(self, log: str, name: str, instant_ms: int) -> None:
-        """Move the cursor. A log that was sealed before the subscription began has no cursor yet. Raises
-        NotFound.
+        """Move the cursor to the instant. If the log has no cursor, because it was sealed before the
+        subscription began, create the cursor first. Raises NotFound if the log does not exist.
         """
         try:
             self._plane.seek(log, name, instant_ms)
@@ -342,14 +401,15 @@ class LogActs:
             self._plane.create_subscription(log, name)
             self._plane.seek(log, name, instant_ms)
 
-    def _sought_logs(self, operation: Operation) -> list[SeekLog]:
+    def _seek_logs(self, operation: Operation) -> list[SeekLog]:
+        """Return the logs on which the seek moves the subscription's cursors."""
         key = SubscriptionKey(operation.topic_id, str(operation.parameters[SUBSCRIPTION]))
         with self._store.single_statement() as tx:
             return seeks.logs_of(tx, key)
 
     def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
-        """Create the cursors. Return the logs that do not exist: the reconciler creates these logs again with
-        every cursor.
+        """Create the cursors at the earliest message. Return the logs that do not exist: the reconciler
+        creates these logs again with every cursor.
         """
 
         def is_missing(topic: str) -> bool:
@@ -360,13 +420,19 @@ class LogActs:
             return False
 
         missing = self._call_all([partial(is_missing, topic) for topic in topics])
-        return [topic for topic, gone in zip(topics, missing, strict=True) if gone]
+        return [topic for topic, is_gone in zip(topics, missing, strict=True) if is_gone]
 
     def _create(self, successors: Iterable[Successor]) -> Mapping[str, CreatedLog]:
-        calls = [partial(self._set_wise.create_successors, some) for some in _portions(successors)]
-        return {log: born for made in self._call_all(calls) for log, born in made.items()}
+        """Create the logs, in portions of at most `MOST_CURSORS` cursors. Return each log by name."""
+        calls = [partial(self._set_wise.create_successors, portion) for portion in _portions(successors)]
+        return {
+            log: created_log
+            for created_logs in self._call_all(calls)
+            for log, created_log in created_logs.items()
+        }
 
     def _terminate(self, logs: Sequence[str]) -> dict[str, str]:
+        """Terminate the logs in one call. Return the end position of each log that is terminated now."""
         [positions] = self._call_all([partial(self._set_wise.terminate_segments, logs)])
         return dict(positions)
 
@@ -383,25 +449,25 @@ def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
     """Yield portions of successors with at most `MOST_CURSORS` cursors each."""
     portion: list[Successor] = []
     cursors = 0
-    for one in successors:
-        if portion and cursors + len(one.subscriptions) > MOST_CURSORS:
+    for successor in successors:
+        if portion and cursors + len(successor.subscriptions) > MOST_CURSORS:
             yield portion
             portion, cursors = [], 0
-        portion.append(one)
-        cursors += len(one.subscriptions)
+        portion.append(successor)
+        cursors += len(successor.subscriptions)
     if portion:
         yield portion
 
 
-def _gated(subject: Subject) -> Detail:
-    """What the journal keeps of the children's gates: the subscriptions for which each child has one."""
+def _gates_detail(subject: ObservedOperation) -> Detail:
+    """Return the journal's detail about the children's gates: the subscriptions for which each child has a
+    gate. Empty if there are none, or if the operation replaces no logs.
+    """
     names = subject.observed.stock_subscriptions if subject.operation.kind.succeeds_logs else ()
     return {"gates closed for": list(names)} if names else {}
 
 
-def _noted(carried: Collection[str], recorded: Collection[str]) -> Detail:
-    """Return what the journal stores about the children's subscriptions: all of them, and those without a
-    row.
-    """
+def _subscriptions_detail(carried: Collection[str], recorded: Collection[str]) -> Detail:
+    """Return the journal's detail about the children's subscriptions: all of them, and those without a row."""
     unrecorded = sorted({*carried} - {*recorded})
     return {"subscriptions": sorted(carried)} | ({"made by applications": unrecorded} if unrecorded else {})

@@ -1,7 +1,7 @@
 """Performs each step on topics whose layout a broker keeps: requests a change, reads the result, and passes
 it to the commit.
 
-The counterpart of `log_acts` for operations on mirrored topics. The journal's detail of a commit holds the
+The counterpart of `log_steps` for operations on mirrored topics. The journal's detail of a commit holds the
 layout as it was read, and this layout is mirrored. The module writes only two things to the store: the
 setting of the broker's own auto-scaler, which must be safe before the auto-scaler is turned off, and the
 intents that repair segments for which the broker created no logs.
@@ -25,7 +25,7 @@ from controller.domain.errors import (
 )
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import has_taken_over
+from controller.domain.mirroring import have_children_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.calls import CallAll, Result
@@ -42,7 +42,9 @@ OFF: Mapping[str, object] = {"enabled": False}
 
 
 class MirrorActs:
-    """The actions of one operation on a topic whose layout its broker keeps."""
+    """The actions of one operation on a topic whose layout its broker keeps. `plane` is called only if a step
+    needs the data plane.
+    """
 
     def __init__(
         self, store: Store, plane: Callable[[], DataPlane], operation: Operation, call_all: CallAll
@@ -54,7 +56,9 @@ class MirrorActs:
         self._call_all = call_all
 
     def perform(self, step: Step) -> Detail:
-        """Perform the step on the broker. Return the details to store in the journal."""
+        """Perform the step on the broker, and return the details to store in the journal. A step that needs
+        no action returns empty details. Raises Unsupported if the data plane keeps no layouts.
+        """
         match step:
             case Step.TAKE_OVER:
                 return self._take_over()
@@ -75,7 +79,12 @@ class MirrorActs:
                 return {}
 
     def _take_over(self) -> Detail:
-        """Store the broker's setting, then turn its auto-scaler off for this topic."""
+        """Create the topic if the operation requests it, store the broker's auto-scaler setting, then turn
+        the auto-scaler off for this topic. Return the earlier setting.
+
+        The setting that was stored first stays. If the operation was aborted in the meantime, the earlier
+        setting is restored at once.
+        """
         keeper = self._keeper()
         segments = self._operation.parameters.get("create_segments")
         if isinstance(segments, int):
@@ -84,17 +93,18 @@ class MirrorActs:
         with self._store.transaction() as tx:
             before = mirrors.remember_policy(tx, self._operation.topic_id, before).policy_before
         self._call(partial(keeper.set_auto_scaler, self._topic, dict(OFF)))
-        if not self._is_wanted():
+        if not self._must_stay_off():
             with suppress(TopicNotFound):
                 keeper.set_auto_scaler(self._topic, before)
         return {"auto_scaler_before": before}
 
-    def _is_wanted(self) -> bool:
-        """Return True if the broker's auto-scaler must still be off.
+    def _must_stay_off(self) -> bool:
+        """Return True if the broker's auto-scaler must still be off: the topic is live or being created, and
+        this operation is not aborted.
 
         A process may sleep between its last check of the claim and the call, and wake after another runner
-        has aborted and restored the setting. No other process would restore it again, so the late process
-        does, without the claim that it has lost.
+        has aborted and restored the setting. No other process would restore the setting again, so the late
+        process does, without the claim that it has lost.
         """
         with self._store.transaction() as tx:
             operation = get_operation(tx, self._operation.operation_id)
@@ -107,7 +117,9 @@ class MirrorActs:
         return topic.state in (TopicState.CREATING, TopicState.LIVE) and not (is_ours and is_given_up)
 
     def _give_back(self) -> Detail:
-        """Restore the earlier setting. A topic that is gone has no setting to restore."""
+        """Restore the auto-scaler setting that the attachment stored. Does nothing if none was stored. A
+        topic that the broker does not have is returned as missing.
+        """
         keeper = self._keeper()
         with self._store.transaction() as tx:
             mirror = mirrors.get_mirror(tx, self._operation.topic_id)
@@ -120,7 +132,10 @@ class MirrorActs:
         return {"auto_scaler": mirror.policy_before}
 
     def _reshape(self) -> Detail:
-        """Request the reshape once, and trust only the layout: the reshape is done when the layout shows it.
+        """Request the reshape unless the broker's layout shows it, and return the logs of parents that had to
+        be created again. After an error of the request, the layout decides whether the reshape is done;
+        otherwise the error is raised. Raises DataPlaneUnavailable if the broker accepts the request but the
+        layout does not show it yet.
 
         A segment can be reshaped once, so a lost call and the call that follows it cannot both take effect.
         If the lost call arrives late, the broker refuses the other.
@@ -130,9 +145,9 @@ class MirrorActs:
         if not self._is_done(layout):
             kind, buckets = ReshapeKind(operation.kind.value), int(str(operation.parameters["bucket_count"]))
             restored = self._restore_parents()
-            ask = partial(keeper.ask_reshape, self._topic, kind, operation.parent_ids, buckets)
+            request = partial(keeper.ask_reshape, self._topic, kind, operation.parent_ids, buckets)
             try:
-                self._call(ask, keeper.reshape_timeout_seconds)
+                self._call(request, keeper.reshape_timeout_seconds)
             except (DataPlaneTimeout, DataPlaneUnavailable, Conflict):
                 if not self._is_done(self._layout()):
                     raise
@@ -146,12 +161,12 @@ class MirrorActs:
         return {"logs found missing": restored} if restored else {}
 
     def _restore_parents(self) -> list[str]:
-        """Create the parents' missing logs with every subscription of the topic: the broker would fail to
-        reshape such a parent, and leave other logs behind.
+        """Create the parents' missing logs with every subscription of the topic, and return these logs. The
+        broker would fail to reshape a parent without a log, and would leave other logs behind.
         """
         missing = self._call(partial(self._keeper().check_logs, self._topic)).missing
-        of_parents = zip(self._operation.parent_ids, self._operation.parent_topics, strict=True)
-        logs = [log for segment_id, log in of_parents if segment_id in missing]
+        parents = zip(self._operation.parent_ids, self._operation.parent_topics, strict=True)
+        logs = [log for segment_id, log in parents if segment_id in missing]
         if logs:
             names = sorted(self._call(partial(self._keeper().topic_subscriptions, self._topic)))
             plane = self._plane()
@@ -159,9 +174,10 @@ class MirrorActs:
         return logs
 
     def _check_logs(self) -> Detail:
-        """Check the logs of the layout, and intend a split of each segment without a log.
+        """Check the logs of the layout, and store the result with an intent to split each segment without a
+        log. Return these segments.
 
-        If the broker does not answer, the mirror checks the logs later.
+        If the broker does not answer or refuses, return nothing: the mirror checks the logs later.
         """
         try:
             check = self._call(partial(self._keeper().check_logs, self._topic))
@@ -172,12 +188,17 @@ class MirrorActs:
         return {"segments without a log": list(check.missing)} if check.missing else {}
 
     def _is_done(self, layout: SegmentLayout) -> bool:
+        """Return True if children with the operation's ranges have taken over from its parents in this
+        layout. Raises Unsupported if the operation, which a newer program wrote, names no ranges.
+        """
         ranges = self._operation.parameters["child_ranges"]
         if not isinstance(ranges, Sequence):
             raise Unsupported(
                 f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
             )
-        return has_taken_over(layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges])
+        return have_children_taken_over(
+            layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges]
+        )
 
     def _read(self) -> Detail:
         return {"layout": self._layout().to_metadata()}
@@ -186,6 +207,7 @@ class MirrorActs:
         return self._call(partial(self._keeper().read_layout, self._topic))
 
     def _call(self, call: Callable[[], Result], seconds: float | None = None) -> Result:
+        """Make one call under the claims, and return its result."""
         [result] = self._call_all([call], seconds)
         return result
 

@@ -49,7 +49,7 @@ from controller.domain.operation import (
 )
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
-from controller.services.operation_runner.log_steps import LogActs, StepResults, Subject
+from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation, StepResults
 from controller.services.operation_runner.mirror_acts import MirrorActs
 from controller.store.journal import claims, commits, steps
 from controller.store.journal.claims import Claim
@@ -61,7 +61,8 @@ from controller.store.topics import holds
 log = telemetry.get_logger(__name__)
 
 Result = TypeVar("Result")
-Move = tuple[Step, OperationState]
+Transition = tuple[Step, OperationState]
+"""A step, and the state that follows when the step succeeds."""
 
 _URGENCY = (Step.COMMIT, Step.SYNC_SUBSCRIPTIONS, Step.TERMINATE_PARENTS)
 """Steps past the fence, the most urgent first."""
@@ -75,17 +76,20 @@ class _Member:
     observed: Observed | None
     """Last observation; None if the operation must be observed before the next step is chosen."""
     carried: frozenset[str] = frozenset()
+    """Subscriptions known to exist on the children."""
     positions: Mapping[str, str] = field(default_factory=dict)
     """End positions of the parents that were terminated under this claim: a terminated log never opens again.
     """
-    giving_up: str = ""
-    """Reason why the operation is aborted."""
+    abort_reason: str = ""
+    """Reason why the next step is the abort; empty if the operation goes on."""
     left_undone: str = ""
-    """Reason why the operation finishes without its last action."""
+    """Reason why the operation finishes without its last action; empty if it performs the action."""
     lost_races: int = 0
+    """Number of lost races since the last recorded step."""
     ready_at: float = 0.0
     """Monotonic time before which the operation is not tried again."""
     outcome: Outcome | None = None
+    """End of the run for this operation; None while it goes on."""
 
     @property
     def operation_id(self) -> int:
@@ -100,198 +104,239 @@ class _Member:
             return True
         return step is Step.TERMINATE_PARENTS and self.positions.keys() >= {*self.operation.fenced_topics}
 
-    def seen(self) -> Observed:
-        """Return the observation on which the next step is chosen."""
+    def observation(self) -> Observed:
+        """Return the observation on which the next step is chosen. It counts as refused if the operation
+        gives up. Raises ValueError if the operation was not observed since its last step.
+        """
         if self.observed is None:
             raise ValueError(f"operation {self.operation_id} was not looked at")
-        return replace(self.observed, is_refused=True) if self.giving_up else self.observed
+        return replace(self.observed, is_refused=True) if self.abort_reason else self.observed
 
 
 class OperationSet:
     """Operations claimed at the same time: several that share calls on one data plane, or one."""
 
     def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
-        """`claimed_until` is a monotonic time, counted from before the claim was requested."""
+        """`claimed_until` is a monotonic time, counted from before the claim was requested. Observes as a
+        metric the time from the intent of each operation to its first claim.
+        """
         self._context = context
-        self._members = [_Member(one.operation, one.observed) for one in claimed]
-        for one in claimed:
-            if one.operation.state is OperationState.INTENDED and one.operation.claim_term == 1:
-                metrics.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
+        self._members = [_Member(claim.operation, claim.observed) for claim in claimed]
+        for claim in claimed:
+            if claim.operation.state is OperationState.INTENDED and claim.operation.claim_term == 1:
+                metrics.NOTIFICATION_LAG.observe(claim.observed.age_ms / 1000)
         self._claimed_until = claimed_until
         self._calling: Sequence[int] = ()
         """Ids of the operations for which the present calls are made."""
 
     def drive(self) -> list[Outcome]:
-        """Perform steps until no operation is left. Return the outcome of each.
+        """Perform steps until every operation has an outcome. Return the outcomes in the order of the claims.
 
-        Raises StoreUnavailable: nothing can be recorded then, and the rows have the state of each operation.
+        If the runner should stop, release the claims of the other operations, whose outcome is STOPPED. The
+        thread sleeps while all operations wait for their next try. Raises StoreUnavailable: nothing can be
+        recorded then, and the rows have the state of each operation.
         """
-        self._leave_late_calls()
+        self._defer_late_calls()
         while members := self._under_way():
             if self._context.should_stop():
-                self._leave(members)
+                self._release_claims(members)
                 break
-            self._look_at([one for one in members if one.observed is None])
+            self._observe([member for member in members if member.observed is None])
             self._take_next(self._under_way())
-        return [one.outcome or Outcome.STOPPED for one in self._members]
+        return [member.outcome or Outcome.STOPPED for member in self._members]
 
     def _under_way(self) -> list[_Member]:
-        return [one for one in self._members if one.outcome is None]
+        return [member for member in self._members if member.outcome is None]
 
-    def _leave_late_calls(self) -> None:
-        """Defer the operations for which a call that timed out may be in progress, if the record of their
-        deferral was lost.
+    def _defer_late_calls(self) -> None:
+        """Defer each operation for which an earlier call of this process timed out and may still be in
+        progress. The operation was claimed again because the record of its deferral was lost.
         """
         now = self._context.clock.monotonic_seconds()
-        for one in self._under_way():
-            late_seconds = self._context.in_hand.late_seconds(one.operation_id, now)
+        for member in self._under_way():
+            late_seconds = self._context.in_hand.late_seconds(member.operation_id, now)
             if late_seconds > 0:
-                self._defer(one, "a call that timed out may still be under way", late_seconds)
+                self._defer(member, "a call that timed out may still be under way", late_seconds)
 
-    def _look_at(self, members: Sequence[_Member]) -> None:
-        """Observe the operations again, after anything but a recorded step: no step is chosen on outdated
-        observations.
+    def _observe(self, members: Sequence[_Member]) -> None:
+        """Read the observations of these operations from the journal, before their next step is chosen. An
+        operation without a row, which a fail-over lost, ends with the outcome FENCED_OUT.
         """
         if not members:
             return
         with self._context.store.single_statement() as tx:
-            seen = steps.observe(tx, [one.operation for one in members])
-        for one in members:
-            one.observed = seen.get(one.operation_id)
-            if one.observed is None:  # a fail-over lost the intent
-                self._lose(one, steps.fenced_out(one.operation, self._context.claimant))
+            observations = steps.observe(tx, [member.operation for member in members])
+        for member in members:
+            member.observed = observations.get(member.operation_id)
+            if member.observed is None:  # a fail-over lost the intent
+                self._end_as_taken_over(member, steps.fenced_out(member.operation, self._context.claimant))
 
     def _take_next(self, members: Sequence[_Member]) -> None:
-        """Take the next step of the operations that are most urgent and ready. Pause if all of them must wait
-        a moment.
+        """Take the most urgent next step of the operations that are ready, together for all operations with
+        this step. If no operation is ready, sleep until the first one is.
+
+        Among these, operations that finish without their last action come first. Operations that lost a race
+        come last, one at a time unless the step needs no call. An operation whose next step is WAIT is
+        deferred.
         """
         now = self._context.clock.monotonic_seconds()
-        moves = {one: next_step(one.operation, one.seen()) for one in members if one.ready_at <= now}
-        if not moves:
-            time.sleep(max(min(one.ready_at for one in members) - now, 0.0))
+        transitions = {
+            member: next_step(member.operation, member.observation())
+            for member in members
+            if member.ready_at <= now
+        }
+        if not transitions:
+            time.sleep(max(min(member.ready_at for member in members) - now, 0.0))
             return
-        move = min(moves.values(), key=_urgency)
-        chosen = [one for one, wanted in moves.items() if wanted == move]
-        chosen = [one for one in chosen if one.left_undone] or chosen
-        unhindered = [one for one in chosen if not one.lost_races]
-        if unhindered:
-            chosen = unhindered
-        elif not all(one.needs_no_call_for(move[0]) for one in chosen):
-            # Whoever was held up makes calls by itself; a commit makes none and waits for nobody.
-            chosen = chosen[:1]
-        if move[0] is Step.WAIT:
-            for one in chosen:
-                seen = one.seen()
-                why = (
+        transition = min(transitions.values(), key=_urgency)
+        sharing = [member for member, next_transition in transitions.items() if next_transition == transition]
+        sharing = [member for member in sharing if member.left_undone] or sharing
+        without_lost_race = [member for member in sharing if not member.lost_races]
+        if without_lost_race:
+            sharing = without_lost_race
+        elif not all(member.needs_no_call_for(transition[0]) for member in sharing):
+            # Each operation that lost a race makes its calls alone. A commit makes no call, so it stays shared.
+            sharing = sharing[:1]
+        if transition[0] is Step.WAIT:
+            for member in sharing:
+                observed = member.observation()
+                reason = (
                     "waits for older operations of the topic"
-                    if seen.other_live_operations
-                    else f"waits until {seen.readers} bucket(s) are let go of; `cleave consumers why` says by whom"
+                    if observed.other_live_operations
+                    else f"waits until {observed.readers} bucket(s) are released; `cleave consumers why` says by whom"
                 )
-                self._defer(one, why, backoff.wait_seconds(one.operation.attempts))
+                self._defer(member, reason, backoff.wait_seconds(member.operation.attempts))
         else:
-            self._take(move, chosen)
+            self._take(transition, sharing)
 
-    def _take(self, move: Move, members: Sequence[_Member]) -> None:
-        """Take one step of all these operations. If it fails for good for several, each half is tried,
-        because one operation may be the cause.
+    def _take(self, transition: Transition, members: Sequence[_Member]) -> None:
+        """Take one step of all these operations, and handle any error except StoreUnavailable, which is
+        raised.
+
+        After a terminal error of several operations, each half is tried, because one operation may be the
+        cause. Operations with a recorded step or an outcome are left out.
         """
-        before = {one: one.operation for one in members if one.outcome is None}
+        before = {member: member.operation for member in members if member.outcome is None}
         try:
-            self._do_and_record(move, list(before))
+            self._do_and_record(transition, list(before))
         except StoreUnavailable:
             raise
-        except Exception as trouble:  # noqa: BLE001 - logged by `_known`
-            error = _known(trouble)
-            left = [one for one, seen in before.items() if one.operation is seen and one.outcome is None]
-            if len(left) > 1 and isinstance(error, Terminal):
-                for half in _halves(left):
-                    self._take(move, half)
+        except Exception as exception:  # noqa: BLE001 - logged by `_as_cleave_error`
+            error = _as_cleave_error(exception)
+            failed = [
+                member
+                for member, operation in before.items()
+                if member.operation is operation and member.outcome is None
+            ]
+            if len(failed) > 1 and isinstance(error, Terminal):
+                for half in _halves(failed):
+                    self._take(transition, half)
                 return
-            for one in left:
-                self._hindered(one, error)
+            for member in failed:
+                self._handle_error(member, error)
 
-    def _do_and_record(self, move: Move, members: Sequence[_Member]) -> None:
-        step, _ = move
-        self._calling = [one.operation_id for one in members]
+    def _do_and_record(self, transition: Transition, members: Sequence[_Member]) -> None:
+        """Renew the claims if necessary, perform the step, record it for each operation that has details, and
+        handle the errors of the others.
+        """
+        step, _ = transition
+        self._calling = [member.operation_id for member in members]
         self._hold_claims()  # for steps without a call; without it a late record would be refused, and done once more
-        acted = self._act(step, members)
-        for one in members:
-            one.carried = acted.carried.get(one.operation_id, one.carried)
-            one.positions = acted.positions.get(one.operation_id, one.positions)
+        results = self._act(step, members)
+        for member in members:
+            member.carried = results.carried.get(member.operation_id, member.carried)
+            member.positions = results.positions.get(member.operation_id, member.positions)
         records = {
-            one: self._record_of(one, move, acted) for one in members if one.operation_id in acted.details
+            member: self._record_of(member, transition, results)
+            for member in members
+            if member.operation_id in results.details
         }
-        for some in _alike(records):
-            self._record(some)
-        for one in members:
-            if one.operation_id in acted.errors:
-                self._hindered(one, acted.errors[one.operation_id])
+        for group in _by_steps(records):
+            self._record(group)
+        for member in members:
+            if member.operation_id in results.errors:
+                self._handle_error(member, results.errors[member.operation_id])
 
     def _act(self, step: Step, members: Sequence[_Member]) -> StepResults:
+        """Perform the step for these operations, and return details or errors of each. A mirrored operation,
+        which has its set to itself, makes its calls at the broker. Other operations make no call for an abort
+        or a commit, or if they finish without their last action.
+        """
         if step is Step.ABORT:
             return StepResults(
-                {one.operation_id: {"reason": one.giving_up or why_aborted(one.seen())} for one in members}
+                {
+                    member.operation_id: {"reason": member.abort_reason or why_aborted(member.observation())}
+                    for member in members
+                }
             )
-        if any(one.operation.is_mirrored and not one.left_undone for one in members):
-            [one] = members
-            acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
-            return StepResults({one.operation_id: acts.perform(step)})
-        if step in (Step.COMMIT, Step.FINISH_ABORT) or all(one.left_undone for one in members):
-            # Nothing to do outside, so that it can be done where the plane is not configured.
-            return StepResults({one.operation_id: _left_undone(one) for one in members})
+        if any(member.operation.is_mirrored and not member.left_undone for member in members):
+            [mirrored] = members
+            mirror_acts = MirrorActs(
+                self._context.store, self._plane_of(mirrored), mirrored.operation, self._call_all
+            )
+            return StepResults({mirrored.operation_id: mirror_acts.perform(step)})
+        if step in (Step.COMMIT, Step.FINISH_ABORT) or all(member.left_undone for member in members):
+            # The step needs no call, so that it can be taken where the data plane is not configured.
+            return StepResults({member.operation_id: _left_undone(member) for member in members})
         plane = self._plane_of(members[0])()
-        subjects = [Subject(one.operation, one.seen(), one.carried, one.positions) for one in members]
-        return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
+        subjects = [
+            ObservedOperation(member.operation, member.observation(), member.carried, member.positions)
+            for member in members
+        ]
+        return LogSteps(self._context.store, plane, self._call_all).perform(step, subjects)
 
-    def _record_of(self, member: _Member, move: Move, acted: StepResults) -> StepRecord:
-        """Return the record of the step, together with the next step if that needs no action: announcing the
-        fence, or committing the layout.
+    def _record_of(self, member: _Member, transition: Transition, results: StepResults) -> StepRecord:
+        """Return the record of the step. It includes the next step as well if that step needs no action, the
+        announcement of the fence or the commit of the layout, except for mirrored topics. A step that passes
+        on subscriptions also records their version.
         """
-        step, leads_to = move
+        step, leads_to = transition
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
         record = StepRecord(
             member.operation,
-            (move,),
-            acted.details[member.operation_id],
-            member.seen().subscription_version if notes_subscriptions else None,
+            (transition,),
+            results.details[member.operation_id],
+            member.observation().subscription_version if notes_subscriptions else None,
         )
         if not leads_to.is_live or member.operation.is_mirrored:
             return record
-        following = next_step(record.moved(), member.seen())
+        following = next_step(record.moved(), member.observation())
         is_free = following[0] in (Step.SET_FENCING, Step.COMMIT)
-        return replace(record, moves=(move, following)) if is_free else record
+        return replace(record, moves=(transition, following)) if is_free else record
 
     def _record(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the steps under the claims. An operation that the record leaves out is observed again, or
-        belongs to another runner.
+        """Commit the steps, which are the same for all records, under the claims. Calls the context's
+        checkpoint before and after. An operation that the transaction leaves unchanged is handled as a lost
+        race or a lost claim.
         """
-        taken = [step for step, _ in next(iter(records.values())).moves]
-        for step in taken:
+        recorded_steps = [step for step, _ in next(iter(records.values())).moves]
+        for step in recorded_steps:
             self._context.checkpoint(f"{step}:before")
-        if taken[-1] is Step.COMMIT and all(_is_own_reshape(one.operation) for one in records):
+        if recorded_steps[-1] is Step.COMMIT and all(_is_own_reshape(member.operation) for member in records):
             self._commit_reshapes(records)
-        elif taken[-1] in (Step.COMMIT, Step.FINISH_ABORT):
+        elif recorded_steps[-1] in (Step.COMMIT, Step.FINISH_ABORT):
             for member, record in records.items():
                 self._end(member, record)
         else:
             self._record_steps(records)
-        for step in taken:
+        for step in recorded_steps:
             self._context.checkpoint(f"{step}:after")
 
     def _record_steps(self, records: dict[_Member, StepRecord]) -> None:
+        """Record the steps in one statement, and apply them to the members whose rows were written."""
         leads_to = next(iter(records.values())).leads_to
         with self._context.store.single_statement() as tx:
-            moved = steps.record(
+            recorded_at_ms = steps.record(
                 tx,
                 list(records.values()),
                 self._context.claimant,
-                started_at_ms=min(one.seen().now_ms for one in records),
+                started_at_ms=min(member.observation().now_ms for member in records),
                 waits_for_disk=self._waits_for_disk(leads_to, next(iter(records))),
             )
-        for one, record in records.items():
-            if one.operation_id in moved:
-                self._moved(one, record, moved[one.operation_id])
-        self._left_out([one for one in records if one.operation_id not in moved])
+        for member, record in records.items():
+            if member.operation_id in recorded_at_ms:
+                self._apply_record(member, record, recorded_at_ms[member.operation_id])
+        self._handle_unrecorded([member for member in records if member.operation_id not in recorded_at_ms])
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
         """Return True if the commit must wait for the disk. States in `FORGETTABLE` need not wait. Neither
@@ -303,17 +348,20 @@ class OperationSet:
         return not (isinstance(plane, SetWiseDataPlane) and plane.shares_journal_server)
 
     def _commit_reshapes(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit the layouts. Operations of one topic follow one another, because each has an epoch of its
-        own.
+        """Commit the layouts. Operations of one topic are committed one after another, because each has an
+        epoch of its own.
         """
-        for turn in _one_a_topic(records):
-            self._commit_turn({one: records[one] for one in turn})
+        for members in _in_distinct_topics(records):
+            self._commit_turn({member: records[member] for member in members})
 
     def _commit_turn(self, records: dict[_Member, StepRecord]) -> None:
-        """Commit all operations in one transaction. If it violates a constraint, each half is tried, down to
-        the operation that violates it.
+        """Commit the layouts of operations of different topics in one transaction. If an error other than
+        StoreUnavailable ends the transaction, commit each half by itself, down to one operation, whose error
+        is handled.
+
+        For an operation that the transaction left uncommitted, the reason is read and handled.
         """
-        runner, started_at_ms = self._context.claimant, min(one.seen().now_ms for one in records)
+        runner, started_at_ms = self._context.claimant, min(member.observation().now_ms for member in records)
         members = list(records)
         try:
             with self._context.store.single_statement() as tx:
@@ -322,53 +370,64 @@ class OperationSet:
                 )
         except StoreUnavailable:
             raise
-        except Exception as trouble:  # noqa: BLE001 - logged by `_known`
-            error = _known(trouble)
+        except Exception as exception:  # noqa: BLE001 - logged by `_as_cleave_error`
+            error = _as_cleave_error(exception)
             if len(members) == 1:
-                self._hindered(members[0], error)
+                self._handle_error(members[0], error)
                 return
             for half in _halves(members):
-                self._commit_turn({one: records[one] for one in half})
+                self._commit_turn({member: records[member] for member in half})
             return
-        left = [record for one, record in records.items() if one.operation_id not in committed]
+        uncommitted = [record for member, record in records.items() if member.operation_id not in committed]
         reasons: dict[int, CleaveError] = {}
-        if left:
+        if uncommitted:
             with self._context.store.single_statement() as tx:
-                reasons = commits.why_left(tx, left, runner)
-        for one, record in records.items():
-            if (found := committed.get(one.operation_id)) is None:
-                count_race(reasons[one.operation_id])
-                self._hindered(one, reasons[one.operation_id])
+                reasons = commits.why_skipped(tx, uncommitted, runner)
+        for member, record in records.items():
+            if (layout_commit := committed.get(member.operation_id)) is None:
+                count_race(reasons[member.operation_id])
+                self._handle_error(member, reasons[member.operation_id])
                 continue
-            one.carried |= found.subscriptions
-            self._moved(one, record, found.now_ms, epoch=found.epoch)
+            member.carried |= layout_commit.subscriptions
+            self._apply_record(member, record, layout_commit.now_ms, epoch=layout_commit.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
-        """Commit or abort the operation in one transaction. Raises FencedOut, LostRace."""
-        runner, started_at_ms = self._context.claimant, member.seen().now_ms
+        """Commit or abort one operation that is no reshape of Cleave's own logs, or whose abort ends, in a
+        transaction of its own. Raises FencedOut, LostRace.
+        """
+        runner, started_at_ms = self._context.claimant, member.observation().now_ms
         with self._context.store.transaction() as tx:
             if record.leads_to is OperationState.ABORTED:
                 commits.abort(tx, record, runner, started_at_ms=started_at_ms)
                 committed = Committed(epoch=None, now_ms=started_at_ms)
             else:
                 committed = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms)
-        self._moved(member, record, committed.now_ms, epoch=committed.epoch)
+        self._apply_record(member, record, committed.now_ms, epoch=committed.epoch)
 
-    def _moved(self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None) -> None:
-        """Apply a recorded step. The previous observation stays valid for states that can only go forward;
-        otherwise the next step is chosen on a new observation.
+    def _apply_record(
+        self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None
+    ) -> None:
+        """Apply a recorded step to the member, log it, and, if the operation is final, end the member, log
+        this and count it as metrics. `now_ms` is the database's time of the record; `epoch` is the layout
+        epoch that was committed, if any.
+
+        The observation stays valid in states from which an operation can only go forward. In other states it
+        is discarded, so that the next step is chosen on a new observation. Also resets the member's lost
+        races.
         """
-        took_ms = now_ms - member.seen().now_ms
-        age_ms = member.seen().age_ms + took_ms
-        moved = record.moved()
-        operation = moved if epoch is None else replace(moved, epoch=epoch)
+        took_ms = now_ms - member.observation().now_ms
+        age_ms = member.observation().age_ms + took_ms
+        operation_after = record.moved()
+        operation = operation_after if epoch is None else replace(operation_after, epoch=epoch)
         member.operation = operation
-        self._say_steps(operation, record, took_ms)
+        self._log_steps(operation, record, took_ms)
         goes_forward = operation.state in (OperationState.FENCING, OperationState.COMMITTED)
-        member.observed = replace(member.seen(), now_ms=now_ms, age_ms=age_ms) if goes_forward else None
+        member.observed = (
+            replace(member.observation(), now_ms=now_ms, age_ms=age_ms) if goes_forward else None
+        )
         member.lost_races, member.ready_at = 0, 0.0
         if not operation.state.is_live:
-            self._put_down(member, Outcome.FINISHED)
+            self._end_member(member, Outcome.FINISHED)
             metrics.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
             if operation.state is OperationState.DONE:
                 metrics.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
@@ -381,7 +440,7 @@ class OperationSet:
                 duration_seconds=age_ms / 1000,
             )
 
-    def _say_steps(self, operation: Operation, record: StepRecord, took_ms: int) -> None:
+    def _log_steps(self, operation: Operation, record: StepRecord, took_ms: int) -> None:
         """Log a line for each step; two steps that were recorded as one share their duration."""
         for step, leads_to in record.moves:
             log.info(
@@ -401,43 +460,53 @@ class OperationSet:
             "runner": self._context.runner_id,
         }
 
-    def _left_out(self, members: Sequence[_Member]) -> None:
-        """Handle operations that a record left unchanged: the claim has passed to another runner, or the
-        topic has changed.
+    def _handle_unrecorded(self, members: Sequence[_Member]) -> None:
+        """Handle operations whose rows a record did not change. If the runner still has the claim, the topic
+        has changed: a lost race. Otherwise the claim has passed to another runner. Does nothing without
+        members.
         """
         if not members:
             return
         runner = self._context.claimant
         with self._context.store.single_statement() as tx:
-            held = steps.still_held(tx, [one.operation for one in members], runner)
-        for one in members:
-            if one.operation_id in held:
-                moved = LostRace(
-                    f"topic {one.operation.topic_name} changed; looking again", 0.0, what="operation"
+            still_claimed = steps.still_held(tx, [member.operation for member in members], runner)
+        for member in members:
+            if member.operation_id in still_claimed:
+                race = LostRace(
+                    f"topic {member.operation.topic_name} changed; looking again", 0.0, what="operation"
                 )
-                count_race(moved)
-                self._hindered(one, moved)
+                count_race(race)
+                self._handle_error(member, race)
             else:
-                self._hindered(one, steps.fenced_out(one.operation, runner))
+                self._handle_error(member, steps.fenced_out(member.operation, runner))
 
-    def _hindered(self, member: _Member, error: CleaveError) -> None:
-        """Handle an error: observe again, abort while that has no cost, defer, or leave the operation to its
-        present holder.
+    def _handle_error(self, member: _Member, error: CleaveError) -> None:
+        """Handle an error of an operation, and discard its observation. Does nothing else if the operation
+        has an outcome.
+
+        FencedOut ends the operation here. A lost race is repeated after a pause, a limited number of times in
+        a row. A final error makes the next step an abort if that is still possible; a terminal error of the
+        last action makes the operation finish without this action. Any other error defers the operation.
+        UnmanagedLog also marks the topic as unverified, because the journal may be older than the logs.
         """
-        seen, member.observed = member.observed, None
+        last_observation, member.observed = member.observed, None
         if member.outcome is not None:
             return
         if isinstance(error, UnmanagedLog):  # the journal may be older than its logs
             with self._context.store.single_statement() as tx:
                 holds.doubt(tx, [member.operation.topic_id])
         if isinstance(error, FencedOut):
-            self._lose(member, error)
+            self._end_as_taken_over(member, error)
         elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:
             member.lost_races += 1
             pause_seconds = backoff.pause_seconds(error.delay_seconds, member.lost_races)
             member.ready_at = self._context.clock.monotonic_seconds() + pause_seconds
-        elif not member.giving_up and can_give_up(member.operation) and _is_final(error, member, seen):
-            member.giving_up = str(error)
+        elif (
+            not member.abort_reason
+            and can_give_up(member.operation)
+            and _is_final(error, member, last_observation)
+        ):
+            member.abort_reason = str(error)
         elif isinstance(error, Terminal) and _may_finish_without(member):
             member.left_undone = str(error)
         else:
@@ -448,39 +517,47 @@ class OperationSet:
             late_seconds = self._context.in_hand.late_seconds(operation.operation_id, now)
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
-    def _defer(self, member: _Member, why: str, delay_seconds: float) -> None:
+    def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
+        """Log and record the reason, release the claim, and end the operation here as DEFERRED. Another
+        attempt is due after the delay. If the claim is lost, the outcome is FENCED_OUT.
+        """
         log.info(
             "operation deferred",
             **self._ids(member.operation),
-            reason=why,
+            reason=reason,
             delay_seconds=round(delay_seconds, 3),
         )
         try:
             with self._context.store.single_statement() as tx:
-                claims.record_failure(tx, member.operation, self._context.claimant, why, delay_seconds)
+                claims.record_failure(tx, member.operation, self._context.claimant, reason, delay_seconds)
         except FencedOut as error:
-            self._lose(member, error)
+            self._end_as_taken_over(member, error)
         else:
-            self._put_down(member, Outcome.DEFERRED)
+            self._end_member(member, Outcome.DEFERRED)
 
-    def _lose(self, member: _Member, error: CleaveError) -> None:
+    def _end_as_taken_over(self, member: _Member, error: CleaveError) -> None:
+        """Log that another runner has the claim, and end the operation here as FENCED_OUT."""
         log.warning("operation taken over", **self._ids(member.operation), error=str(error))
-        self._put_down(member, Outcome.FENCED_OUT)
+        self._end_member(member, Outcome.FENCED_OUT)
 
-    def _leave(self, members: Sequence[_Member]) -> None:
+    def _release_claims(self, members: Sequence[_Member]) -> None:
+        """Release the claims in the journal, and end the operations here as STOPPED."""
         with self._context.store.single_statement() as tx:
-            claims.release(tx, [one.operation for one in members], self._context.claimant)
-        for one in members:
-            self._put_down(one, Outcome.STOPPED)
+            claims.release(tx, [member.operation for member in members], self._context.claimant)
+        for member in members:
+            self._end_member(member, Outcome.STOPPED)
 
-    def _put_down(self, member: _Member, outcome: Outcome) -> None:
-        """End the member's part in the set, so that a thread of this runner may claim the operation again."""
+    def _end_member(self, member: _Member, outcome: Outcome) -> None:
+        """Set the member's outcome, after which the set takes no step of it. A thread of this runner may then
+        claim the operation again.
+        """
         member.outcome = outcome
-        self._context.in_hand.put_down([member.operation_id])
+        self._context.in_hand.remove([member.operation_id])
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
-        """Return a function for the operation's data plane. It is called only if a step needs the data plane,
-        so that a pure commit runs anywhere.
+        """Return a function that returns the operation's data plane. It is called only if a step needs the
+        data plane, so that a pure commit runs in any process. It raises DataPlaneUnavailable if the data
+        plane is not configured in this process.
         """
         name, topic = member.operation.data_plane, member.operation.topic_name
 
@@ -496,22 +573,27 @@ class OperationSet:
         return plane
 
     def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
-        """Make the calls a few at a time, each only while the claims will outlive it. Raises the first error."""
+        """Make the calls, up to `parallel_calls` at a time in threads, and return the results in order.
+        Before each group of calls, the claims are renewed if they might end before the calls.
+
+        `seconds` is the longest time of one call; None: the time-out of an ordinary call. Raises the first
+        error; HeldUp if a claim is lost.
+        """
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
-        called = partial(self._called, longest_seconds)
+        make_call = partial(self._called, longest_seconds)
         for wave in _waves(calls, self._context.parallel_calls):
             self._hold_claims(longest_seconds)
             if len(wave) == 1:
-                results.append(called(wave[0]))
+                results.append(make_call(wave[0]))
             else:
                 with ThreadPoolExecutor(len(wave)) as pool:
-                    results.extend(pool.map(called, wave))
+                    results.extend(pool.map(make_call, wave))
         return results
 
     def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
-        """Return the call's result. A call that timed out is noted even if the error of another call is
-        raised: it may be in progress for as long again.
+        """Return the call's result. A call that timed out may be in progress for another `longest_seconds`,
+        so that time is noted for the operations of the call, even if the error of another call is raised.
         """
         try:
             return call()
@@ -521,48 +603,54 @@ class OperationSet:
             raise
 
     def _hold_claims(self, longest_seconds: float | None = None) -> None:
-        """Renew the claims if a call that starts now might outlive them.
+        """Renew the claims of all operations without an outcome if a call that starts now might outlive them.
+        `longest_seconds` is the longest time of the call, at least that of an ordinary call.
 
-        Raises HeldUp if a claim is lost, so that the other operations continue without it, or if the renewal
-        itself took too long.
+        An operation whose claim is lost ends as FENCED_OUT. Raises HeldUp if there is such an operation, so
+        that the step is chosen again without it, or if the renewal itself took too long.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
         longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)
-        asked_at = clock.monotonic_seconds()
-        if self._claimed_until - asked_at > longest_seconds:
+        requested_at = clock.monotonic_seconds()
+        if self._claimed_until - requested_at > longest_seconds:
             return
         runner = self._context.claimant
         with self._context.store.single_statement() as tx:
-            held = claims.renew(
-                tx, [one.operation for one in self._under_way()], runner, self._context.lease_seconds
+            renewed = claims.renew(
+                tx, [member.operation for member in self._under_way()], runner, self._context.lease_seconds
             )
-        self._claimed_until = asked_at + self._context.lease_seconds
-        self._context.in_hand.take(held, self._claimed_until + call_timeout_seconds)
-        lost = [one for one in self._under_way() if one.operation_id not in held]
-        for one in lost:
-            self._lose(one, steps.fenced_out(one.operation, runner))
-        if lost:
-            raise HeldUp(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
+        self._claimed_until = requested_at + self._context.lease_seconds
+        self._context.in_hand.add(renewed, self._claimed_until + call_timeout_seconds)
+        lost_members = [member for member in self._under_way() if member.operation_id not in renewed]
+        for member in lost_members:
+            self._end_as_taken_over(member, steps.fenced_out(member.operation, runner))
+        if lost_members:
+            raise HeldUp(f"{len(lost_members)} claim(s) are lost; going on without them", 0.0)
         if self._claimed_until - clock.monotonic_seconds() <= longest_seconds:
             raise HeldUp("renewing the claims took as long as they last; trying again", 0.0)
 
 
-def _known(trouble: Exception) -> CleaveError:
-    """Return the error as a CleaveError. Any other exception would end every operation of the set."""
-    if isinstance(trouble, CleaveError):
-        return trouble
+def _as_cleave_error(exception: Exception) -> CleaveError:
+    """Return the exception as a CleaveError. An exception of any other class is logged with its traceback and
+    becomes InvariantViolated, because it would otherwise end every operation of the set.
+    """
+    if isinstance(exception, CleaveError):
+        return exception
     # not `exc_info`: to draw all values on the stack may take longer than the claims last
     log.error("operation step raised what no step may raise", traceback=traceback.format_exc())
-    return InvariantViolated(f"a step raised {type(trouble).__name__}: {trouble}; see the worker's log")
+    return InvariantViolated(f"a step raised {type(exception).__name__}: {exception}; see the worker's log")
 
 
 def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:
     return members[: len(members) // 2], members[len(members) // 2 :]
 
 
-def _is_final(error: CleaveError, member: _Member, seen: Observed | None) -> bool:
-    """Return True if another attempt is useless, or if the time of a patient operation is over."""
-    is_late = seen is not None and seen.now_ms >= member.operation.deadline_at_ms
+def _is_final(error: CleaveError, member: _Member, last_observation: Observed | None) -> bool:
+    """Return True if another attempt is useless: after a terminal error, or if the data plane is unavailable
+    after the deadline of an operation that no deadline ends while it waits. Without `last_observation` the
+    deadline counts as not passed.
+    """
+    is_late = last_observation is not None and last_observation.now_ms >= member.operation.deadline_at_ms
     is_patient = member.operation.kind in NOT_ABORTABLE
     return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
 
@@ -576,11 +664,14 @@ def _may_finish_without(member: _Member) -> bool:
 
 
 def _left_undone(member: _Member) -> dict[str, object]:
+    """Return the journal's detail about the action that was left out; empty if none was."""
     return {"left undone": member.left_undone} if member.left_undone else {}
 
 
-def _urgency(move: Move) -> tuple[int, str]:
-    return (_URGENCY.index(move[0]) if move[0] in _URGENCY else len(_URGENCY)), move[0].value
+def _urgency(transition: Transition) -> tuple[int, str]:
+    """Return the sort key of a transition: steps past the fence first, then the other steps by name."""
+    step, _ = transition
+    return (_URGENCY.index(step) if step in _URGENCY else len(_URGENCY)), step.value
 
 
 def _is_closed(operation: Operation) -> bool:
@@ -592,23 +683,23 @@ def _is_own_reshape(operation: Operation) -> bool:
     return operation.kind.is_reshape and not operation.is_mirrored
 
 
-def _alike(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, StepRecord]]:
-    """Yield groups of operations that take the same steps: some may have to apply a change of subscriptions
-    before they commit.
+def _by_steps(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, StepRecord]]:
+    """Yield groups of records with the same steps. The steps differ if only some operations have to apply a
+    change of subscriptions before they commit.
     """
-    groups: dict[tuple[Move, ...], dict[_Member, StepRecord]] = {}
+    groups: dict[tuple[Transition, ...], dict[_Member, StepRecord]] = {}
     for member, record in records.items():
         groups.setdefault(record.moves, {})[member] = record
     yield from groups.values()
 
 
-def _one_a_topic(members: dict[_Member, StepRecord]) -> Iterator[list[_Member]]:
+def _in_distinct_topics(members: dict[_Member, StepRecord]) -> Iterator[list[_Member]]:
     """Yield groups in which no topic occurs twice."""
     waiting = list(members)
     while waiting:
-        turn = {one.operation.topic_id: one for one in reversed(waiting)}
-        yield list(turn.values())
-        waiting = [one for one in waiting if one is not turn[one.operation.topic_id]]
+        by_topic = {member.operation.topic_id: member for member in reversed(waiting)}
+        yield list(by_topic.values())
+        waiting = [member for member in waiting if member is not by_topic[member.operation.topic_id]]
 
 
 def _waves(calls: Sequence[Callable[[], Result]], size: int) -> Iterator[list[Callable[[], Result]]]:

@@ -16,16 +16,19 @@ from controller.store.shards import Shards
 
 
 def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
-    """Claim one operation and run it as far as possible. Raises StoreUnavailable only."""
-    claimed, claimed_until = _claim(context, limit=1, operation_id=operation_id)
-    if not claimed:
+    """Claim one operation and run it as far as possible. Return how the run ended; NOT_CLAIMED if the
+    operation is final, not due, or claimed by another runner. Raises StoreUnavailable only.
+    """
+    claims_won, claimed_until = _claim(context, limit=1, operation_id=operation_id)
+    if not claims_won:
         return Outcome.NOT_CLAIMED
-    [outcome] = _drive(context, claimed, claimed_until)
+    [outcome] = _drive(context, claims_won, claimed_until)
     return outcome
 
 
 def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
-    """Claim and run up to `limit` operations that are due. Return the number of operations that were run.
+    """Claim and run up to `limit` operations that are due, in the given shards or (None) in all. Return the
+    number of operations that were claimed. Ends early if none is due or the runner should stop.
 
     Reshapes that share calls run together; all other operations run one after another. Threads may call this
     function concurrently: operations on disjoint segments of one topic do not wait for each other. Raises
@@ -33,26 +36,27 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
     """
     count = 0
     while count < limit and not context.should_stop():
-        claimed, claimed_until = _claim(context, limit=limit - count, shards=shards)
-        if not claimed:
+        claims_won, claimed_until = _claim(context, limit=limit - count, shards=shards)
+        if not claims_won:
             break
-        _drive(context, claimed, claimed_until)
-        count += len(claimed)
+        _drive(context, claims_won, claimed_until)
+        count += len(claims_won)
     return count
 
 
-def _drive(context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> list[Outcome]:
-    """Drive the operations set by set. If this ends with an error of the store, all of them are released: no
-    call is in progress, and the next claim resumes them.
+def _drive(context: RunnerContext, claims_won: Sequence[Claim], claimed_until: float) -> list[Outcome]:
+    """Drive the operations set by set, and return their outcomes. The claims end at `claimed_until`
+    (monotonic seconds). If an error ends this, which is an error of the store, all of them are noted as not
+    stepped: no call is in progress, and the next claim resumes them.
     """
     try:
         return [
             outcome
-            for some in _sets(claimed)
-            for outcome in OperationSet(context, some, claimed_until).drive()
+            for operation_set in _sets(claims_won)
+            for outcome in OperationSet(context, operation_set, claimed_until).drive()
         ]
     except Exception:
-        context.in_hand.put_down([one.operation.operation_id for one in claimed])
+        context.in_hand.remove([claim.operation.operation_id for claim in claims_won])
         raise
 
 
@@ -63,14 +67,18 @@ def _claim(
     operation_id: int | None = None,
     shards: Shards | None = None,
 ) -> tuple[Sequence[Claim], float]:
-    """Return the claims and their end, counted from before the request, because the answer may be slow."""
+    """Claim up to `limit` operations that are due, or (with `operation_id`) this one, in the given shards or
+    (None) in all, one thread of the runner at a time. Return the claims and their end, as monotonic seconds
+    counted from before the request, because the response may be slow. Also notes that this thread steps the
+    operations.
+    """
     sharing = [name for name, plane in context.planes.items() if _shares_calls(plane)]
     with context.claiming, context.store.single_statement() as tx:
-        asked_at = context.clock.monotonic_seconds()
-        claimed = claims.claim(
+        requested_at = context.clock.monotonic_seconds()
+        claims_won = claims.claim(
             tx,
             runner=context.claimant,
-            in_hand=context.in_hand.held(asked_at),
+            in_hand=context.in_hand.operation_ids(requested_at),
             lease_seconds=context.lease_seconds,
             call_timeout_seconds=context.call_timeout_seconds,
             limit=limit,
@@ -79,25 +87,26 @@ def _claim(
             operation_id=operation_id,
             shards=shards,
         )
-        takeover_at = asked_at + context.lease_seconds + context.call_timeout_seconds
-        context.in_hand.take([one.operation.operation_id for one in claimed], takeover_at)
-    return claimed, asked_at + context.lease_seconds
+        takeover_at = requested_at + context.lease_seconds + context.call_timeout_seconds
+        context.in_hand.add([claim.operation.operation_id for claim in claims_won], takeover_at)
+    return claims_won, requested_at + context.lease_seconds
 
 
 def _shares_calls(plane: DataPlane) -> bool:
     return isinstance(plane, SetWiseDataPlane) and plane.shares_calls
 
 
-def _sets(claimed: Iterable[Claim]) -> Iterator[list[Claim]]:
-    """Yield sets of claims: first those that share calls, which end soon, since a data plane that does not
-    answer delays the sets after it.
+def _sets(claims_won: Iterable[Claim]) -> Iterator[list[Claim]]:
+    """Yield sets of claims: first one set for each data plane with the claims that share calls, then each
+    other claim alone. A data plane that does not answer delays the sets after it, and sets that share calls
+    end soon.
     """
     together: dict[str, list[Claim]] = {}
     alone: list[list[Claim]] = []
-    for one in claimed:
-        if one.shares_calls:
-            together.setdefault(one.operation.data_plane, []).append(one)
+    for claim in claims_won:
+        if claim.shares_calls:
+            together.setdefault(claim.operation.data_plane, []).append(claim)
         else:
-            alone.append([one])
+            alone.append([claim])
     yield from together.values()
     yield from alone

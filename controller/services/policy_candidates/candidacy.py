@@ -16,19 +16,23 @@ from controller.store.topics import policies, topics
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A candidate in shadow. `was_there` is True if it was already proposed with the same parameters."""
+    """A candidate in shadow. `was_proposed_before` is True if the candidate was in shadow already, with the same
+    parameters.
+    """
 
     candidate: CandidateRow
-    was_there: bool = False
+    was_proposed_before: bool = False
 
 
 def propose(
     store: Store, topic: str, override: PolicyOverride, *, actor: str, reason: str, run_id: int | None = None
 ) -> Proposal:
-    """Propose a policy into shadow: the parameters that it sets on top of the policy in force.
+    """Propose a policy into shadow: the parameters that it sets on top of the policy in force. If a candidate
+    with the same parameters is in shadow, return this candidate.
 
-    `run_id` is a backtest that supports the candidate. Raises TopicNotFound, TopicNotLive, InvalidPolicy for
-    parameters that do not fit the levels above, Conflict if another candidate is in shadow.
+    `run_id` is a backtest that supports the candidate. Raises TopicNotFound, TopicNotLive, InvalidInput
+    without a parameter, InvalidPolicy for parameters that do not fit the levels above, Conflict if another
+    candidate is in shadow.
     """
     if not override.parameters:
         raise InvalidInput(
@@ -39,7 +43,7 @@ def propose(
         candidate = candidates.newest(tx, row.topic_id)
         if candidate is not None and candidate.state is CandidateState.SHADOW:
             if PolicyOverride.from_document(candidate.override) == override:
-                return Proposal(candidate, was_there=True)
+                return Proposal(candidate, was_proposed_before=True)
             raise Conflict(
                 f"topic {topic} has candidate {candidate.candidate_id} ({candidate.parameters}) in shadow; promote or withdraw it first"
             )
@@ -51,8 +55,9 @@ def propose(
 
 
 def withdraw(store: Store, topic: str, *, actor: str, reason: str) -> CandidateRow:
-    """Withdraw the topic's candidate from shadow. A candidate that is already withdrawn stays so. Raises
-    NotFound if there is no candidate, and Conflict if it was promoted or refused.
+    """Withdraw the topic's newest candidate from shadow, and return it. A candidate that is already withdrawn
+    stays as it is. Raises TopicNotFound, NotFound if there is no candidate, and Conflict if it was promoted
+    or refused.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic, lock=True)
@@ -79,8 +84,8 @@ def demand_candidate(candidate: CandidateRow | None, topic: str) -> CandidateRow
 
 
 def promoted(tx: Connection, topic_id: int, override: PolicyOverride) -> PolicyOverride:
-    """Return the topic's override with the candidate's parameters in force. Raises InvalidPolicy for a
-    candidate that cannot be read.
+    """Return the topic's stored override, completed and replaced by the candidate's parameters. Writes
+    nothing. Raises InvalidPolicy for an override that cannot be read.
     """
     stored = policies.stored_document(tx, topic_id=topic_id)
     return PolicyOverride.from_document({**stored, **override.to_document()})

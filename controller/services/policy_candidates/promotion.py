@@ -90,32 +90,41 @@ class Promotion:
 
 
 def promote(
-    store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str, ask: bool = False
+    store: Store,
+    trials: Trials,
+    topic: str,
+    *,
+    days: int,
+    actor: str,
+    request_key: str,
+    with_approval: bool = False,
 ) -> Promotion:
-    """Compare the topic's candidate with the policy in force, then promote or refuse it. With `ask`, a
-    candidate that would have cost less awaits approval. A candidate that has ended stays as it is.
+    """Compare the topic's candidate with the policy in force by a backtest, then promote or refuse it in one
+    transaction, and log a promotion. With `with_approval`, a candidate that would have cost less awaits
+    approval instead. A candidate that was promoted or refused stays as it is.
 
-    Raises the errors of `weigh`, and LostRace if the policy in force was changed in the meantime.
+    `days` is the length of the topic's past that is simulated. Raises the errors of `weigh`, Conflict for a
+    withdrawn candidate, and LostRace if the policy in force was changed in the meantime.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
-        return Promotion(topic, _ended(candidate, topic))
+        return Promotion(topic, _demand_not_withdrawn(candidate, topic))
     weighed = weigh(store, trials, topic, days=days, actor=actor, request_key=request_key)
     with store.transaction() as tx:
-        promotion = promote_on(tx, topic, weighed.run_id, actor=actor, ask=ask)
+        promotion = promote_on(tx, topic, weighed.run_id, actor=actor, with_approval=with_approval)
     if promotion.is_promoted and promotion.weighed is not None and not store.rolls_back:
         log.info("policy set", level=topic, actor=actor, candidate_id=promotion.candidate.candidate_id)
     return promotion
 
 
 def lock(tx: Connection, row: ApprovalRow) -> None:
-    """Lock the topic of the candidate that awaits approval. Raises TopicNotLive."""
+    """Lock the topic of the candidate that awaits approval, until the transaction ends. Raises TopicNotLive."""
     topics.lock_live_topic(tx, row.topic_id or 0)
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Promote the candidate that was approved; a rejected candidate stays in shadow. Raises the errors of
-    `promote_on`.
+    """Promote or refuse the candidate on its evidence, if the promotion was approved. After a rejection the
+    candidate stays in shadow. Raises the errors of `promote_on`.
     """
     candidate = candidates.newest(tx, row.topic_id or 0)
     if row.state is ApprovalState.APPROVED and candidate is not None:
@@ -123,10 +132,11 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
-    """Compare the topic's candidate in shadow with the policy in force, on the last `days` of its past.
-    Decides nothing.
+    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of
+    its past. The backtest is stored; the candidate stays as it is.
 
-    Raises NotFound without a candidate, Conflict if too little was recorded or the candidate has ended.
+    Raises TopicNotFound, NotFound without a candidate, Conflict if too little was recorded, the candidate has
+    ended, or the backtest has no result for both.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -153,29 +163,33 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
             f"candidate {candidate.candidate_id} cannot be compared: {trial.left_out.get(topic, 'no result')}"
         )
     weighed = Weighed(topic, candidate, trial.run_id, results[IN_FORCE], results[CANDIDATE])
-    _demand_enough(weighed, days)
+    _demand_enough_days(weighed, days)
     return weighed
 
 
-def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str, ask: bool = False) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of a finished backtest, or request an approval
-    to promote it. A candidate that has ended stays as it is.
+def promote_on(
+    tx: Connection, topic: str, run_id: int, *, actor: str, with_approval: bool = False
+) -> Promotion:
+    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`, or request
+    an approval to promote it if `with_approval`. The topic stays locked until the transaction ends. A
+    promotion sets the topic's override. A candidate that was promoted or refused stays as it is.
 
-    Raises Conflict for a run that is not about this candidate, and LostRace if the policy in force is not the
-    one that was compared: call `weigh` again.
+    Raises TopicNotFound, TopicNotLive, NotFound without a candidate; Conflict for a run that is not about
+    this candidate or has too few days, or for a withdrawn candidate; LostRace if the policy in force is not
+    the one that was compared: call `weigh` again.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
     candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)
     if candidate.state is not CandidateState.SHADOW:
-        return Promotion(topic, _ended(candidate, topic))
+        return Promotion(topic, _demand_not_withdrawn(candidate, topic))
     weighed = _evidence(tx, topic, candidate, run_id)
-    if ask and weighed.is_better:
-        waiting = candidates.ask(tx, candidate, run_id, _approval(weighed, actor))
-        return Promotion(topic, waiting, weighed, waits=True)
+    if with_approval and weighed.is_better:
+        waiting_candidate = candidates.ask(tx, candidate, run_id, _approval(weighed, actor))
+        return Promotion(topic, waiting_candidate, weighed, waits=True)
     if weighed.is_better:
         override = promoted(tx, row.topic_id, PolicyOverride.from_document(candidate.override))
         policies.set_topic(tx, row.topic_id, override, actor=actor)
-    ended = candidates.end(
+    ended_candidate = candidates.end(
         tx,
         candidate.candidate_id,
         CandidateState.PROMOTED if weighed.is_better else CandidateState.REFUSED,
@@ -183,10 +197,11 @@ def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str, ask: bool
         outcome=weighed.sentence,
         run_id=run_id,
     )
-    return Promotion(topic, ended, weighed)
+    return Promotion(topic, ended_candidate, weighed)
 
 
 def _approval(weighed: Weighed, actor: str) -> NewApproval:
+    """Return the request for an approval of the promotion, which expires after `WAIT_SECONDS`."""
     candidate = weighed.candidate
     return NewApproval(
         Subject.PROMOTION,
@@ -200,11 +215,13 @@ def _approval(weighed: Weighed, actor: str) -> NewApproval:
 
 
 def _newest(store: Store, topic: str) -> CandidateRow:
+    """Return the topic's newest candidate. Raises TopicNotFound, NotFound."""
     with store.transaction() as tx:
         return demand_candidate(candidates.newest(tx, topics.find_topic(tx, topic).topic_id), topic)
 
 
-def _ended(candidate: CandidateRow, topic: str) -> CandidateRow:
+def _demand_not_withdrawn(candidate: CandidateRow, topic: str) -> CandidateRow:
+    """Return the candidate, which has ended. Raises Conflict if it was withdrawn."""
     if candidate.state is CandidateState.WITHDRAWN:
         raise Conflict(
             f"candidate {candidate.candidate_id} of topic {topic} was withdrawn ({candidate.outcome}); propose it again"
@@ -212,7 +229,8 @@ def _ended(candidate: CandidateRow, topic: str) -> CandidateRow:
     return candidate
 
 
-def _demand_enough(weighed: Weighed, days: int) -> None:
+def _demand_enough_days(weighed: Weighed, days: int) -> None:
+    """Raise Conflict if fewer than `DAYS_NEEDED` days have figures."""
     recorded_days = measured_days(weighed.live)
     if recorded_days < DAYS_NEEDED:
         raise Conflict(
@@ -223,7 +241,9 @@ def _demand_enough(weighed: Weighed, days: int) -> None:
 
 
 def _evidence(tx: Connection, topic: str, candidate: CandidateRow, run_id: int) -> Weighed:
-    """Return the run's figures about this candidate. Raises Conflict if the run is about another candidate."""
+    """Return the run's figures about this candidate. Raises Conflict if the run is about another candidate or
+    has too few days, LostRace if the policy in force is not the one that the run compared.
+    """
     inputs = backtests.inputs_of(tx, run_id)
     results, _ = backtests.results_of(tx, run_id)
     by_policy = {result.policy: result for result in results if result.topic_id == candidate.topic_id}
@@ -234,9 +254,9 @@ def _evidence(tx: Connection, topic: str, candidate: CandidateRow, run_id: int) 
         )
     weighed = Weighed(topic, candidate, run_id, by_policy[IN_FORCE], by_policy[CANDIDATE])
     days = float(weighed.live.figures.get("days", 0.0))
-    _demand_enough(weighed, round(days))
-    [compared] = [load["policy"] for load in inputs["loads"] if load["topic_id"] == candidate.topic_id]
-    if AutoScalePolicy.from_document(compared) != policies.in_force(tx, candidate.topic_id):
+    _demand_enough_days(weighed, round(days))
+    [compared_policy] = [load["policy"] for load in inputs["loads"] if load["topic_id"] == candidate.topic_id]
+    if AutoScalePolicy.from_document(compared_policy) != policies.in_force(tx, candidate.topic_id):
         raise LostRace(
             f"the policy of topic {topic} was changed since candidate {candidate.candidate_id} was compared; run the promotion again",
             what="policy",

@@ -35,7 +35,7 @@ class Trial:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, topic: str) -> dict[str, BacktestResult]:
-        """Return a topic's results by variant."""
+        """Return a topic's results by the names of the variants; empty for a topic that was left out."""
         return {result.policy: result for result in self.results if result.load == topic}
 
 
@@ -54,7 +54,9 @@ class Trials(Protocol):
         asked_by: str,
         request_key: str,
     ) -> Trial:
-        """Run the variants on the load from `since` until `until`."""
+        """Run the variants on the load of the topics from `since` until `until`, and store the run under
+        `request_key`.
+        """
 
 
 def regret(result: BacktestResult) -> float:

@@ -103,21 +103,25 @@ class _SearchResult:
     results_by_name: Mapping[str, BacktestResult]
     run_ids: tuple[int, ...]
 
-    def answer(self, why: str) -> TunedTopic:
-        searched = {name: regret(self.results_by_name[name]) for name in (IN_FORCE, self.variant.name)}
+    def answer(self, reason: str) -> TunedTopic:
+        """Return the result for the topic with this reason, and without a candidate."""
+        searched_regrets = {
+            name: regret(self.results_by_name[name]) for name in (IN_FORCE, self.variant.name)
+        }
         return TunedTopic(
             self.subject.name,
-            why,
+            reason,
             self.parameters,
             len(self.results_by_name) - 1,
-            searched,
+            searched_regrets,
             run_ids=self.run_ids,
         )
 
 
 def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
-    """Search, confirm and propose. Return one result per topic, ordered by name. Raises NotFound for a topic
-    that is not live.
+    """Search, confirm and propose, each in backtests that are stored. Return one result per topic, ordered by
+    name; a topic that is not searched has a reason. The best variant of a topic is proposed into shadow if it
+    is confirmed. Raises NotFound for a topic that is not live.
     """
     with store.transaction() as tx:
         until = database_now(tx)
@@ -132,22 +136,28 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
         raise NotFound(
             f"there is no live topic {', '.join(missing)}; list the names with `cleave topics list`"
         )
-    answers = {s.name: TunedTopic(s.name, why) for s in live_topics if (why := _why_not(s, shadow_ids))}
-    subjects = [subject for subject in live_topics if subject.name not in answers]
+    results = {
+        s.name: TunedTopic(s.name, reason)
+        for s in live_topics
+        if (reason := _reason_not_to_search(s, shadow_ids))
+    }
+    subjects = [subject for subject in live_topics if subject.name not in results]
     if subjects:
         search = _Search(trials, request, since, since + SEARCH_SHARE * (until - since), until)
-        best: list[_SearchResult] = []
+        search_results: list[_SearchResult] = []
         for result in search.best_of(subjects):
             if isinstance(result, TunedTopic):
-                answers[result.topic] = result
+                results[result.topic] = result
             else:
-                best.append(result)
-        answers |= {tuned.topic: tuned for tuned in _confirmed(store, search, best)}
-    return [answers[name] for name in sorted(answers)]
+                search_results.append(result)
+        results |= {tuned.topic: tuned for tuned in _confirm_and_propose(store, search, search_results)}
+    return [results[name] for name in sorted(results)]
 
 
-def _why_not(subject: Subject, in_shadow: Collection[int]) -> str | None:
-    """Return the reason why a topic is not searched, or None."""
+def _reason_not_to_search(subject: Subject, in_shadow: Collection[int]) -> str | None:
+    """Return the reason why a topic is not searched: its policy cannot be tuned, or it has a candidate in
+    shadow. None if it is searched.
+    """
     policy = subject.policy
     if isinstance(policy, UnreadablePolicy):
         return f"its policy cannot be read: {policy.why}"
@@ -175,42 +185,56 @@ class _Search:
     until: datetime
 
     def best_of(self, subjects: Sequence[Subject]) -> Iterable[TunedTopic | _SearchResult]:
-        """Yield the best variant of each topic on the first part, or the reason why there is none."""
-        live = self._searched((Variant(IN_FORCE),), [subject.name for subject in subjects], "in-force")
+        """Yield for each topic the best variant on the first part of the past, or a result with the reason
+        why there is none. Runs backtests: of the policy in force, of `ALONE`, and of each combination of
+        helpful values.
+        """
+        live = self._run_search((Variant(IN_FORCE),), [subject.name for subject in subjects], "in-force")
         if isinstance(live, str):
             yield from (TunedTopic(subject.name, live) for subject in subjects)
             return
-        short = {
-            subject.name: why for subject in subjects if (why := _too_short(live, subject.name)) is not None
+        too_short = {
+            subject.name: reason
+            for subject in subjects
+            if (reason := _reason_too_short(live, subject.name)) is not None
         }
-        yield from (TunedTopic(name, why, run_ids=(live.run_id,)) for name, why in short.items())
-        subjects = [subject for subject in subjects if subject.name not in short]
-        alone = self._searched(ALONE, [subject.name for subject in subjects], "alone") if subjects else ""
-        if isinstance(alone, str):
-            yield from (TunedTopic(subject.name, alone) for subject in subjects)
+        yield from (TunedTopic(name, reason, run_ids=(live.run_id,)) for name, reason in too_short.items())
+        subjects = [subject for subject in subjects if subject.name not in too_short]
+        single_parameters = (
+            self._run_search(ALONE, [subject.name for subject in subjects], "alone") if subjects else ""
+        )
+        if isinstance(single_parameters, str):
+            yield from (TunedTopic(subject.name, single_parameters) for subject in subjects)
             return
-        together = {subject.name: _together(alone.of(subject.name)) for subject in subjects}
+        combinations = {
+            subject.name: _combined_variant(single_parameters.of(subject.name)) for subject in subjects
+        }
         combined = {
             variant.name: trial
-            for variant, names in _grouped(together)
-            if isinstance(trial := self._searched((variant,), names, variant.name), Trial)
+            for variant, names in _grouped(combinations)
+            if isinstance(trial := self._run_search((variant,), names, variant.name), Trial)
         }
         for subject in subjects:
-            variant = together[subject.name]
-            more = combined.get(variant.name) if variant else None
-            yield self._best(subject, (live, alone, *((more,) if more else ())), variant)
+            variant = combinations[subject.name]
+            combined_trial = combined.get(variant.name) if variant else None
+            yield self._best(
+                subject, (live, single_parameters, *((combined_trial,) if combined_trial else ())), variant
+            )
 
     def confirm(self, variant: Variant, topics: Sequence[str]) -> Trial | str:
-        """Compare the variant with the policy in force on the part that was not searched. Return a message if
-        this is not possible.
+        """Compare the variant with the policy in force on the part of the past that was not searched. Return
+        a message instead if no load was recorded.
         """
         variants = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
-        return self._trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
+        return self._run_trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
 
-    def _searched(self, variants: Sequence[Variant], topics: Sequence[str], purpose: str) -> Trial | str:
-        return self._trial(variants, topics, self.since, self.middle, f"search {purpose}")
+    def _run_search(self, variants: Sequence[Variant], topics: Sequence[str], purpose: str) -> Trial | str:
+        """Run the variants on the part of the past that is searched. Return a message instead if no load was
+        recorded.
+        """
+        return self._run_trial(variants, topics, self.since, self.middle, f"search {purpose}")
 
-    def _trial(
+    def _run_trial(
         self,
         variants: Sequence[Variant],
         topics: Sequence[str],
@@ -218,6 +242,9 @@ class _Search:
         until: datetime,
         purpose: str,
     ) -> Trial | str:
+        """Run the variants on the load between two instants, under a key that names the purpose. Return a
+        message instead if no load was recorded.
+        """
         request = self.request
         try:
             return self.trials(
@@ -235,16 +262,24 @@ class _Search:
     def _best(
         subject: Subject, trials: Sequence[Trial], variant: Variant | None
     ) -> TunedTopic | _SearchResult:
+        """Return the variant of least cost for the topic, or a result with a reason if none costs less than
+        the policy in force or differs from it. `variant` is the topic's combination, if any.
+        """
         results_by_name = {
             name: result for trial in trials for name, result in trial.of(subject.name).items()
         }
-        by_name = {entry.name: entry for entry in (*ALONE, *((variant,) if variant else ()))}
+        variants_by_name = {entry.name: entry for entry in (*ALONE, *((variant,) if variant else ()))}
         name = min(
-            by_name.keys() & results_by_name.keys(), key=lambda name: (results_by_name[name].cost, name)
+            variants_by_name.keys() & results_by_name.keys(),
+            key=lambda name: (results_by_name[name].cost, name),
         )
-        parameters = _changes(by_name[name], subject.policy)
+        parameters = _changes(variants_by_name[name], subject.policy)
         search_result = _SearchResult(
-            subject, by_name[name], parameters, results_by_name, tuple(trial.run_id for trial in trials)
+            subject,
+            variants_by_name[name],
+            parameters,
+            results_by_name,
+            tuple(trial.run_id for trial in trials),
         )
         if not parameters or results_by_name[name].cost >= results_by_name[IN_FORCE].cost:
             return replace(
@@ -254,7 +289,7 @@ class _Search:
         return search_result
 
 
-def _too_short(live: Trial, topic: str) -> str | None:
+def _reason_too_short(live: Trial, topic: str) -> str | None:
     """Return the reason why too little of a topic's past was recorded; None if the past is sufficient."""
     search_result = live.of(topic).get(IN_FORCE)
     if search_result is None:
@@ -266,26 +301,26 @@ def _too_short(live: Trial, topic: str) -> str | None:
     )
 
 
-def _together(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
-    """Return a variant with the best value of each parameter that helped alone; None unless at least two
-    parameters helped.
+def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
+    """Return a variant with the best value of each parameter that alone cost less than `adaptive` with its
+    defaults. None unless at least two parameters helped, or if the topic has no results.
     """
     if ADAPTIVE not in results_by_name:
         return None
-    helped: dict[str, float] = {}
+    helpful_values: dict[str, float] = {}
     for parameter, values in PARAMETERS.items():
         costs = {value: results_by_name[f"{ADAPTIVE} {parameter}={value:g}"].cost for value in values}
         value = min(costs, key=lambda candidate: (costs[candidate], candidate))
         if costs[value] < results_by_name[ADAPTIVE].cost:
-            helped[parameter] = value
-    if len(helped) < 2:
+            helpful_values[parameter] = value
+    if len(helpful_values) < 2:
         return None
-    name = " ".join([ADAPTIVE, *(f"{parameter}={value:g}" for parameter, value in helped.items())])
-    return Variant(name, ADAPTIVE, helped)
+    name = " ".join([ADAPTIVE, *(f"{parameter}={value:g}" for parameter, value in helpful_values.items())])
+    return Variant(name, ADAPTIVE, helpful_values)
 
 
 def _grouped(variants: Mapping[str, Variant | None]) -> list[tuple[Variant, list[str]]]:
-    """Return each variant with its topics."""
+    """Return each variant with its topics. Topics without a variant are left out."""
     groups: dict[str, tuple[Variant, list[str]]] = {}
     for topic, variant in variants.items():
         if variant is not None:
@@ -299,9 +334,13 @@ def _changes(variant: Variant, live: AutoScalePolicy) -> dict[str, ParameterValu
     return {parameter: value for parameter, value in parameters.items() if getattr(live, parameter) != value}
 
 
-def _confirmed(store: Store, search: _Search, best: Sequence[_SearchResult]) -> Iterable[TunedTopic]:
-    """Compare on the rest of the past, and propose the variants that are better there."""
-    by_topic = {result.subject.name: result for result in best}
+def _confirm_and_propose(
+    store: Store, search: _Search, search_results: Sequence[_SearchResult]
+) -> Iterable[TunedTopic]:
+    """Compare each best variant with the policy in force on the rest of the past, and propose those that cost
+    less there by `MARGIN`. Yield the result of each topic.
+    """
+    by_topic = {result.subject.name: result for result in search_results}
     for variant, topics in _grouped(
         {
             topic: Variant(_name(result.parameters), IN_FORCE, result.parameters)
@@ -310,16 +349,19 @@ def _confirmed(store: Store, search: _Search, best: Sequence[_SearchResult]) -> 
     ):
         trial = search.confirm(variant, topics)
         for topic in topics:
-            yield _judged(store, search.request, by_topic[topic], trial)
+            yield _evaluate_confirmation(store, search.request, by_topic[topic], trial)
 
 
 def _name(parameters: Mapping[str, Any]) -> str:
     return " ".join(f"{parameter}={value}" for parameter, value in sorted(parameters.items()))
 
 
-def _judged(
+def _evaluate_confirmation(
     store: Store, request: TuningRequest, search_result: _SearchResult, trial: Trial | str
 ) -> TunedTopic:
+    """Return the topic's result: with a candidate if the variant is confirmed and proposed, otherwise with
+    the reason why it is not.
+    """
     if isinstance(trial, str):
         return search_result.answer(trial)
     results = trial.of(search_result.subject.name)
@@ -339,20 +381,24 @@ def _judged(
             why=f"not confirmed: regret {regret(proposed):.3f} against {regret(live):.3f} on days that were not searched; "
             f"the candidate must cost {MARGIN:.0%} less",
         )
-    return _proposed(store, request, search_result, trial.run_id, answer)
+    return _propose(store, request, search_result, trial.run_id, answer)
 
 
-def _proposed(
+def _propose(
     store: Store, request: TuningRequest, search_result: _SearchResult, run_id: int, answer: TunedTopic
 ) -> TunedTopic:
+    """Propose the confirmed variant into shadow, and return the result with the candidate's id. If it was
+    turned down within `TURNED_DOWN`, or cannot be proposed, return the result with this reason.
+    """
     override = PolicyOverride(**search_result.parameters)
     with store.transaction() as tx:
         since = database_now(tx) - TURNED_DOWN
-        before = candidates.turned_down(tx, search_result.subject.topic_id, override, since)
-    if before is not None:
-        ended = "refused" if before.state is CandidateState.REFUSED else "withdrawn"
+        turned_down = candidates.turned_down(tx, search_result.subject.topic_id, override, since)
+    if turned_down is not None:
+        how_ended = "refused" if turned_down.state is CandidateState.REFUSED else "withdrawn"
         return replace(
-            answer, why=f"the same policy was {ended} as candidate {before.candidate_id}: {before.outcome}"
+            answer,
+            why=f"the same policy was {how_ended} as candidate {turned_down.candidate_id}: {turned_down.outcome}",
         )
     figures = answer.confirmed
     reason = (
@@ -369,4 +415,5 @@ def _proposed(
 
 
 def _too_little(result: BacktestResult, needed: float, purpose: str) -> str:
+    """Return a message that says how many days were recorded and how many are needed."""
     return f"{measured_days(result):.1f} recorded days to {purpose}, but {needed:g} are needed"

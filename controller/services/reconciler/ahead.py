@@ -24,46 +24,52 @@ Owners = Mapping[str, Ownership]
 """The journal's records of logs without a segment, by name."""
 
 
-def may_be_ahead(seen: PlaneView, books: ExpectedLogs, owners: Owners) -> bool:
+def may_be_ahead(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> bool:
     """Return True if the logs must be compared with the layout: the topic is unverified or held, or a log
-    exists whose operation is not in the journal.
+    exists whose operation is not in the journal. False for a topic that is being deleted.
     """
-    if books.topic_state not in ("creating", "live"):
+    if metadata.topic_state not in ("creating", "live"):
         return False
     return (
-        not books.is_verified or books.held_reason is not None or bool(_unrecorded_logs(seen, books, owners))
+        not metadata.is_verified
+        or metadata.held_reason is not None
+        or bool(_unrecorded_logs(plane_view, metadata, owners))
     )
 
 
 def plan(
-    seen: PlaneView, books: ExpectedLogs, owners: Owners, layout: SegmentLayout, now: int
+    plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners, layout: SegmentLayout, now: int
 ) -> RecoveryPlan:
-    """Return the layout that the logs show. The caller has read `books` and `layout` under the topic's lock."""
-    logs = {log.segment_id: _log_of(log, layout, seen) for log in books.logs}
-    unrecorded = _unrecorded_logs(seen, books, owners)
-    reserved = _recorded_logs(seen, books.reserved)
+    """Return the layout that the logs show, and whether it differs from `layout`. The caller has read
+    `metadata` and `layout` under the topic's lock. `now` is in milliseconds since the Unix epoch.
+    """
+    logs = {log.segment_id: _log_of(log, layout, plane_view) for log in metadata.logs}
+    unrecorded = _unrecorded_logs(plane_view, metadata, owners)
+    reserved = _recorded_logs(plane_view, metadata.reserved)
     if not unrecorded:
         # The children of an operation before its fence are unused; past the fence, the operation's runner
         # continues.
         reserved = [
-            log for log in _of_used_operations(reserved) if books.reserved[log.backing_topic] in ABORTABLE
+            log for log in _of_used_operations(reserved) if metadata.reserved[log.backing_topic] in ABORTABLE
         ]
-    ids = [named_segment[1] for name in seen.listed if (named_segment := segment_of_log(name)) is not None]
+    ids = [
+        named_segment[1] for name in plane_view.listed if (named_segment := segment_of_log(name)) is not None
+    ]
     return plan_recovery(layout, logs, [*unrecorded, *reserved], now, highest_id=max(ids, default=-1))
 
 
-def _unrecorded_logs(seen: PlaneView, books: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
+def _unrecorded_logs(plane_view: PlaneView, metadata: ExpectedLogs, owners: Owners) -> list[SegmentLog]:
     """Return the logs with an origin that belong to no segment, past or present, and to no live operation. A
     log with a deletion entry is included if a log of its operation was used.
     """
     names = (
         name
         for name, owner in owners.items()
-        if not owner.was_active and name not in books.reserved and name in seen.listed
+        if not owner.was_active and name not in metadata.reserved and name in plane_view.listed
     )
-    recorded = _recorded_logs(seen, names)
+    recorded = _recorded_logs(plane_view, names)
     used = {*_of_used_operations(recorded)}
-    return [log for log in recorded if log in used or log.backing_topic not in books.pending_deletions]
+    return [log for log in recorded if log in used or log.backing_topic not in metadata.pending_deletions]
 
 
 def _of_used_operations(logs: Sequence[SegmentLog]) -> list[SegmentLog]:
@@ -74,46 +80,50 @@ def _of_used_operations(logs: Sequence[SegmentLog]) -> list[SegmentLog]:
     return [log for log in logs if log.token in tokens]
 
 
-def _recorded_logs(seen: PlaneView, names: Iterable[str]) -> list[SegmentLog]:
-    reports = ((name, seen.reports.get(name, MISSING_LOG)) for name in sorted(names))
+def _recorded_logs(plane_view: PlaneView, names: Iterable[str]) -> list[SegmentLog]:
+    """Return the logs that have the record of the operation that created them, ordered by name."""
+    reports = ((name, plane_view.reports.get(name, MISSING_LOG)) for name in sorted(names))
     return [log for name, report in reports if (log := _recorded_log(name, report)) is not None]
 
 
-def recovered(seen: PlaneView, books: ExpectedLogs, planned: RecoveryPlan) -> RecoveredLayout:
-    """Return the plan with the subscriptions and positions of the data plane."""
-    names = {log.segment_id: log.backing_topic for log in books.logs}
-    names |= {i: log.backing_topic for i, log in planned.added.items()}
-    reports = {i: seen.reports.get(name, MISSING_LOG) for i, name in names.items()}
+def recovered(plane_view: PlaneView, metadata: ExpectedLogs, planned: RecoveryPlan) -> RecoveredLayout:
+    """Return the plan with the subscriptions and positions of the data plane. A subscription is new if every
+    active log has a cursor of it and the journal does not know it. A sealed segment is marked as read or
+    unread for each subscription with a cursor; a missing log counts as read.
+    """
+    names = {log.segment_id: log.backing_topic for log in metadata.logs}
+    names |= {segment_id: log.backing_topic for segment_id, log in planned.added.items()}
+    reports = {segment_id: plane_view.reports.get(name, MISSING_LOG) for segment_id, name in names.items()}
     active = [reports[segment.segment_id] for segment in planned.layout.active]
     everywhere = set.intersection(*({*report.cursors} for report in active)) if active else set()
-    new = everywhere - books.subscriptions.keys() - books.deleting_subscriptions
-    kinds = {name: _kind(reports, name) for name in new}
+    new_subscriptions = everywhere - metadata.subscriptions.keys() - metadata.deleting_subscriptions
+    kinds = {name: _kind(reports, name) for name in new_subscriptions}
     marks = {
-        (name, i): _is_read(reports[i], name)
-        for i, segment in planned.layout.segments.items()
+        (name, segment_id): _is_read(reports[segment_id], name)
+        for segment_id, segment in planned.layout.segments.items()
         if segment.state is SegmentState.SEALED
-        for name in (*books.subscriptions, *new)
-        if reports[i].state is LogState.MISSING or name in reports[i].cursors
+        for name in (*metadata.subscriptions, *new_subscriptions)
+        if reports[segment_id].state is LogState.MISSING or name in reports[segment_id].cursors
     }
-    return RecoveredLayout(planned, kinds, marks, reads_after_epoch=books.epoch)
+    return RecoveredLayout(planned, kinds, marks, reads_after_epoch=metadata.epoch)
 
 
 def describe(planned: RecoveryPlan) -> str:
     """Return one sentence about what the logs show."""
     if planned.problems:
         return f"the logs are ahead of the journal, but their records are not sufficient to rebuild the layout: {'; '.join(planned.problems)}"
-    names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
-    sealed = ", ".join(map(str, planned.sealed)) or "no segment"
-    return f"the logs are ahead of the journal: {names} replaced {sealed}"
+    log_names = ", ".join(log.backing_topic for _, log in sorted(planned.added.items())) or "no log"
+    sealed_ids = ", ".join(map(str, planned.sealed)) or "no segment"
+    return f"the logs are ahead of the journal: {log_names} replaced {sealed_ids}"
 
 
-def _log_of(log: BackingLog, layout: SegmentLayout, seen: PlaneView) -> SegmentLog:
-    segment = layout.segments[log.segment_id]
-    report = seen.reports.get(log.backing_topic, MISSING_LOG)
+def _log_of(backing_log: BackingLog, layout: SegmentLayout, plane_view: PlaneView) -> SegmentLog:
+    segment = layout.segments[backing_log.segment_id]
+    report = plane_view.reports.get(backing_log.backing_topic, MISSING_LOG)
     return SegmentLog(
-        log.segment_id,
+        backing_log.segment_id,
         segment.hash_range,
-        log.backing_topic,
+        backing_log.backing_topic,
         is_closed=report.state is not LogState.OPEN,
         has_carried_messages=report.has_carried_messages,
         epoch=0 if report.origin is None else report.origin.epoch,
@@ -140,11 +150,13 @@ def _recorded_log(name: str, report: LogReport) -> SegmentLog | None:
 
 
 def _kind(reports: Mapping[int, LogReport], name: str) -> SubscriptionKind:
+    """Return QUEUE if a cursor of the subscription is that of a queue, otherwise STREAM."""
     is_queue = any(report.cursors[name].is_queue for report in reports.values() if name in report.cursors)
     return SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
 
 
 def _is_read(report: LogReport, name: str) -> bool:
+    """Return True if the log is missing, or terminated without unread messages of the subscription."""
     if report.state is LogState.MISSING:
         return True
     return report.state is LogState.TERMINATED and report.cursors[name].unread == 0

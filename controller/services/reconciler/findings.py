@@ -52,11 +52,16 @@ class FindingKind(StrEnum):
     CURSOR_MISSING = "cursor-missing"
     """A recorded subscription has no cursor. It is created at the earliest message."""
     GATE_OPEN = "gate-open"
-    """Ancestors of the segment are unread, and nothing holds its messages back from standard consumers: closed by the gate keeper."""
+    """Ancestors of the segment are unread, and nothing holds its messages back from standard consumers. The
+    gate keeper closes the gate.
+    """
     GATE_SHUT = "gate-shut"
-    """Every ancestor is read, and the data plane still holds the messages back: opened by the gate keeper."""
+    """Every ancestor is read, and the data plane still holds the messages back. The gate keeper opens the gate.
+    """
     GATE_BREACHED = "gate-breached"
-    """Closed, but a consumer has acknowledged the barrier: set the crypto failure action of the application's consumers to FAIL."""
+    """The gate is closed, but a consumer has acknowledged the barrier. Set the crypto failure action of the
+    application's consumers to FAIL.
+    """
     CURSOR_UNRECORDED = "cursor-unrecorded"
     """An application, or a delayed call, created the cursor. It is reported and kept."""
 
@@ -93,8 +98,8 @@ class PlaneView:
 
     listed: tuple[str, ...]
     reports: Mapping[str, LogReport]
-    """Reports by name: of every log of a segment in `books`, and of listed logs if they were described."""
-    books: ExpectedLogs
+    """Reports by name: of every log of a segment in `metadata`, and of listed logs if they were described."""
+    metadata: ExpectedLogs
     """The metadata before single logs were described. Logs that changed since are not compared."""
 
     def state(self, log: BackingLog) -> LogState:
@@ -104,84 +109,92 @@ class PlaneView:
 
 def compare(
     topic: str,
-    seen: PlaneView,
-    books: ExpectedLogs,
+    plane_view: PlaneView,
+    metadata: ExpectedLogs,
     ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
-    """Return all differences. The caller has read `books` under the topic's lock, after everything in `seen`."""
-    differences = _differences(topic, seen, books)
-    if _is_elsewhere(seen, differences):
-        count = len(seen.books.logs)
+    """Return all differences between the data plane and the metadata. The caller has read `metadata` under
+    the topic's lock, after everything in `plane_view`.
+
+    If the data plane seems to be another cluster, each difference has an error, so that none is repaired.
+    """
+    differences = _differences(topic, plane_view, metadata)
+    if _is_elsewhere(plane_view, differences):
+        count = len(plane_view.metadata.logs)
         error = (
             f"none of the {count} logs of {topic} is on its data plane, so the difference is not repaired: check that the "
             "address names the cluster of the logs; if the logs are lost, delete the topic"
         )
         differences = [replace(difference, error=error) for difference in differences]
-    return [*_unexpected_logs(topic, seen, books, ownership), *differences]
+    return [*_unexpected_logs(topic, plane_view, metadata, ownership), *differences]
 
 
-def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
+def _is_elsewhere(plane_view: PlaneView, differences: Sequence[Finding]) -> bool:
     """Return True if the data plane seems to be another cluster: unread logs are missing, and no log exists.
 
     Creating the active logs again would be the first step to counting the others as read to their end.
     """
     loses_data = any(difference.kind is FindingKind.SEALED_MISSING for difference in differences)
-    return loses_data and all(seen.state(log) is LogState.MISSING for log in seen.books.logs)
+    return loses_data and all(plane_view.state(log) is LogState.MISSING for log in plane_view.metadata.logs)
 
 
 def _unexpected_logs(
-    topic: str, seen: PlaneView, books: ExpectedLogs, ownership: Mapping[str, Ownership]
+    topic: str, plane_view: PlaneView, metadata: ExpectedLogs, ownership: Mapping[str, Ownership]
 ) -> list[Finding]:
-    """Return findings about logs that the metadata does not expect: orphaned logs if they may be deleted,
-    otherwise unmanaged logs.
+    """Return findings about logs that the metadata does not expect: an orphaned log if the log may be
+    deleted, otherwise an unmanaged log with the reason to keep it.
     """
     findings = []
-    for name in seen.listed:
-        if name in books.names:
+    for name in plane_view.listed:
+        if name in metadata.names:
             continue
         segment = segment_of_log(name)
         segment_id = None if segment is None else segment[1]
-        report = seen.reports.get(name, MISSING_LOG)
-        own = ownership.get(name, NOT_RESERVED)
-        reason_to_keep_log = reason_to_keep(report, own)
+        report = plane_view.reports.get(name, MISSING_LOG)
+        owner = ownership.get(name, NOT_RESERVED)
+        reason_to_keep_log = reason_to_keep(report, owner)
         kind = FindingKind.ORPHAN_LOG if reason_to_keep_log is None else FindingKind.UNMANAGED_LOG
         findings.append(Finding(kind, topic, name, segment_id, reason=reason_to_keep_log, report=report))
     return findings
 
 
-def _differences(topic: str, seen: PlaneView, books: ExpectedLogs) -> list[Finding]:
+def _differences(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
     """Return the differences of every log that the metadata shows unchanged and idle before and after it was
-    described.
+    described; none for a topic that is not live. Records of drained segments are compared only for an
+    unverified topic, and cursors only while no subscription changes.
     """
-    if books.topic_state != "live":
+    if metadata.topic_state != "live":
         return []
-    before = {log.segment_id: log for log in seen.books.logs}
+    logs_before = {log.segment_id: log for log in plane_view.metadata.logs}
     findings = []
-    for log in books.logs:
-        if before.get(log.segment_id) != log or log.is_busy:
+    for log in metadata.logs:
+        if logs_before.get(log.segment_id) != log or log.is_busy:
             continue
         finding = Finding(FindingKind.ACTIVE_MISSING, topic, log.backing_topic, log.segment_id)
-        kind = _kind_of_difference(log, seen.state(log))
+        kind = _kind_of_difference(log, plane_view.state(log))
         if kind is not None:
             findings.append(replace(finding, kind=kind))
         elif log.state is SegmentState.SEALED:
-            findings += [] if books.is_verified else _unread_again(finding, log, seen)
-        elif not (books.changes_subscriptions or seen.books.changes_subscriptions):
-            findings += _cursor_differences(finding, seen, books)
+            findings += [] if metadata.is_verified else _unread_again(finding, log, plane_view)
+        elif not (metadata.changes_subscriptions or plane_view.metadata.changes_subscriptions):
+            findings += _cursor_differences(finding, plane_view, metadata)
     return findings
 
 
-def _unread_again(of_log: Finding, log: BackingLog, seen: PlaneView) -> list[Finding]:
-    """Return a finding for each subscription that was moved back in a time that the journal lost."""
-    cursors = seen.reports.get(log.backing_topic, MISSING_LOG).cursors
+def _unread_again(log_finding: Finding, log: BackingLog, plane_view: PlaneView) -> list[Finding]:
+    """Return a finding for each subscription that is recorded as drained and has unread messages: it was
+    moved back in a time that the journal lost.
+    """
+    cursors = plane_view.reports.get(log.backing_topic, MISSING_LOG).cursors
     return [
-        replace(of_log, kind=FindingKind.UNREAD_AGAIN, subscription=name)
+        replace(log_finding, kind=FindingKind.UNREAD_AGAIN, subscription=name)
         for name in sorted(log.drained_by)
         if name in cursors and cursors[name].unread > 0
     ]
 
 
 def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
+    """Return the kind of the difference between the segment's state and its log's state; None if they agree."""
     return {
         (SegmentState.ACTIVE, LogState.MISSING): FindingKind.ACTIVE_MISSING,
         (SegmentState.ACTIVE, LogState.TERMINATED): FindingKind.ACTIVE_TERMINATED,
@@ -190,15 +203,22 @@ def _kind_of_difference(log: BackingLog, state: LogState) -> FindingKind | None:
     }.get((log.state, state))
 
 
-def _cursor_differences(of_log: Finding, seen: PlaneView, books: ExpectedLogs) -> list[Finding]:
-    report = seen.reports.get(of_log.backing_topic)
+def _cursor_differences(log_finding: Finding, plane_view: PlaneView, metadata: ExpectedLogs) -> list[Finding]:
+    """Return a finding for each recorded subscription without a cursor, and for each cursor without a
+    recorded subscription. None if the log is not open.
+    """
+    report = plane_view.reports.get(log_finding.backing_topic)
     if report is None or report.state is not LogState.OPEN:
         return []  # The log was missing when the logs were described first.
     existing = report.cursors.keys()
-    expected = books.subscriptions.keys() & seen.books.subscriptions.keys()
-    recorded = books.subscriptions.keys() | seen.books.subscriptions.keys() | books.deleting_subscriptions
+    expected = metadata.subscriptions.keys() & plane_view.metadata.subscriptions.keys()
+    recorded = (
+        metadata.subscriptions.keys()
+        | plane_view.metadata.subscriptions.keys()
+        | metadata.deleting_subscriptions
+    )
     return [
-        replace(of_log, kind=kind, subscription=name)
+        replace(log_finding, kind=kind, subscription=name)
         for kind, names in (
             (FindingKind.CURSOR_MISSING, expected - existing),
             (FindingKind.CURSOR_UNRECORDED, existing - recorded),

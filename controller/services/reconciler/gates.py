@@ -42,7 +42,9 @@ class _Waiting:
 def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
-    """Return the gates of the topics that differ. A topic whose data plane does not answer is logged, and left to a later run.
+    """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only
+    compares. Return the differences. A topic whose data plane does not answer is logged, and left to a later
+    run.
 
     Raises StoreUnavailable.
     """
@@ -60,6 +62,10 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
+    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their
+    rows unless `dry_run`. Return the differences; empty if the data plane has no gates. A subscription that
+    was deleted in the meantime is skipped.
+    """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
         names = gates.stock_subscriptions(tx, topic_id)
@@ -80,17 +86,19 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
 
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
-    """Return the states, at the data plane, of the gates that are recorded as open on unread segments."""
+    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None
+    for a gate whose log or cursor does not exist. Calls the data plane, `PARALLEL_CALLS` at a time.
+    """
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread
-        recorded = [
+        recorded_gates = [
             gate
             for gate in gates.gates_of(tx, key)
             if gate.segment_id in unread and gate.state is GateRecord.OPEN
         ]
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="gates") as calls:
-        states = calls.map(lambda gate: plane.gate_state(gate.backing_topic, key.name), recorded)
-        return dict(zip(recorded, states, strict=True))
+        states = calls.map(lambda gate: plane.gate_state(gate.backing_topic, key.name), recorded_gates)
+        return dict(zip(recorded_gates, states, strict=True))
 
 
 def _differences(
@@ -101,24 +109,28 @@ def _differences(
     *,
     dry_run: bool,
 ) -> Iterator[Finding]:
-    """Yield the differences, and correct the rows unless `dry_run`. The caller holds the lock of the subscription."""
+    """Yield the differences, and correct the rows unless `dry_run`: close the rows of gates that must be
+    closed, and have the keeper open gates that are closed without a reason. Yields nothing while a seek is in
+    progress. The caller holds the lock of the subscription.
+    """
     if seeks.under_way(tx, key) is not None:
         return
     waiting, recorded = _waiting(tx, key), {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
-    unclosed = [i for i in waiting.logs if i not in recorded or recorded[i].state is GateRecord.OPEN]
-    shut = [
+    unclosed_ids = [i for i in waiting.logs if i not in recorded or recorded[i].state is GateRecord.OPEN]
+    shut_ids = [
         gate.segment_id
         for gate, state in states.items()
         if recorded.get(gate.segment_id) == gate
         and gate.segment_id not in waiting.logs
-        and state in (GateState.CLOSED, GateState.BREACHED)
+        and state is not None
+        and state.is_shut
     ]
     if not dry_run:
-        gates.close(tx, key, unclosed)
-        gates.reopen(tx, key, shut)
-    for segment_id in unclosed:
+        gates.close(tx, key, unclosed_ids)
+        gates.reopen(tx, key, shut_ids)
+    for segment_id in unclosed_ids:
         yield Finding(FindingKind.GATE_OPEN, topic, waiting.logs[segment_id], segment_id, key.name)
-    for segment_id in shut:
+    for segment_id in shut_ids:
         yield Finding(FindingKind.GATE_SHUT, topic, recorded[segment_id].backing_topic, segment_id, key.name)
     for gate in recorded.values():
         if gate.is_breached and gate.state is GateRecord.CLOSED:
@@ -126,7 +138,14 @@ def _differences(
 
 
 def _waiting(tx: Connection, key: SubscriptionKey) -> _Waiting:
-    left = readable_segments.to_read(tx, key.topic_id, key.name)
-    clear = drain_barrier.clear(left.layout, left.drained)
-    logs = {i: left.backing_topics[i] for i in left.layout.segments if i not in clear}
-    return _Waiting(logs, left.layout.segments.keys() - left.drained)
+    """Return the subscription's segments that wait for their ancestors, with their logs, and all unread
+    segments.
+    """
+    to_read = readable_segments.to_read(tx, key.topic_id, key.name)
+    readable_ids = drain_barrier.clear(to_read.layout, to_read.drained)
+    logs = {
+        segment_id: to_read.backing_topics[segment_id]
+        for segment_id in to_read.layout.segments
+        if segment_id not in readable_ids
+    }
+    return _Waiting(logs, to_read.layout.segments.keys() - to_read.drained)

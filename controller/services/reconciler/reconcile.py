@@ -68,8 +68,8 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Return the findings of up to `limit` topics with an id above `after`, and the id after which to
-    continue (None: there are no more topics).
+    """Compare up to `limit` topics with an id above `after`, and repair their differences; a dry run only
+    lists them. Return the findings, and the id after which to continue (None: there are no more topics).
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
     by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
@@ -90,8 +90,8 @@ def verify_topics(
     shards: Shards | None = None,
 ) -> tuple[int, int]:
     """Compare the logs of up to `limit` unverified topics, which exist after a restart, a promotion or a
-    restore of the database. Return the number of these topics, and how many of them are verified afterwards.
-    Raises StoreUnavailable only.
+    restore of the database, and repair their differences. Return the number of these topics, and how many of
+    them are verified afterwards. `shards` restricts the topics; None: all. Raises StoreUnavailable only.
     """
     with store.single_statement() as tx:
         topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
@@ -105,9 +105,13 @@ def verify_topics(
 def _compare_all(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[Finding]:
+    """Reconcile the topics that differ, and return the findings; a dry run changes nothing. A topic whose
+    comparison fails is logged and skipped. After an unexpected error it is also recorded in the view
+    `inspect.set_aside`. Raises StoreUnavailable only.
+    """
     findings: list[Finding] = []
-    unfit: list[SetAside] = []
-    for topic_id in _suspects(store, planes, topic_ids, dry_run=dry_run):
+    set_aside_topics: list[SetAside] = []
+    for topic_id in _topics_to_reconcile(store, planes, topic_ids, dry_run=dry_run):
         try:
             findings += _reconcile_logs(store, planes, topic_id, dry_run=dry_run)
         except StoreUnavailable:
@@ -117,59 +121,64 @@ def _compare_all(
         except Exception as error:
             # An error of one topic must not keep the other topics from being compared.
             log.exception("topic not reconciled", topic_id=topic_id)
-            unfit.append(
+            set_aside_topics.append(
                 SetAside(
                     f"topic {topic_id}", f"it cannot be compared: {type(error).__name__}: {error}", topic_id
                 )
             )
-    if unfit and not dry_run:
+    if set_aside_topics and not dry_run:
         with store.transaction() as tx:
-            set_aside.note(tx, set_aside.Batch.MAINTENANCE, unfit)
+            set_aside.note(tx, set_aside.Batch.MAINTENANCE, set_aside_topics)
     return findings
 
 
-def _suspects(
+def _topics_to_reconcile(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[int]:
-    """Return the topics that differ according to one common view, and those whose logs could not be
-    described. The other topics are recorded as verified.
+    """Return the ids of the topics that differ according to one common view, and of those whose logs could
+    not be described or whose data plane is not configured here. The other topics are recorded as verified and
+    without unmanaged logs, unless this is a dry run. Topics whose broker keeps the layout are only recorded.
     """
     with store.transaction() as tx:
         rows = topics.get_topics(tx, topic_ids)
-    suspects: list[int] = []
+    differing_ids: list[int] = []
     for plane_name in sorted({row.data_plane for row in rows}):
-        plane, agreeing = planes.get(plane_name), list[int]()
+        plane, agreeing_ids = planes.get(plane_name), list[int]()
         plane_rows = [row for row in rows if row.data_plane == plane_name]
         if isinstance(plane, LayoutKeeper):
             # The broker keeps layout and logs together; `services.mirror` follows them.
-            agreeing += [row.topic_id for row in plane_rows]
+            agreeing_ids += [row.topic_id for row in plane_rows]
         elif not isinstance(plane, SetWiseDataPlane):
-            suspects += [row.topic_id for row in plane_rows]  # `reconcile` reports the reason for each topic.
+            differing_ids += [
+                row.topic_id for row in plane_rows
+            ]  # `reconcile` reports the reason for each topic.
         else:
             for chunk in _chunks(plane_rows, TOPICS_PER_VIEW):
                 names = {row.topic_id: row.name for row in chunk}
-                differing = _differing(store, plane, names)
-                suspects += differing
-                agreeing += sorted(names.keys() - {*differing})
-        if agreeing and not dry_run:
+                chunk_ids = _differing_topics(store, plane, names)
+                differing_ids += chunk_ids
+                agreeing_ids += sorted(names.keys() - {*chunk_ids})
+        if agreeing_ids and not dry_run:
             with store.transaction() as tx:
-                unmanaged_logs.replace(tx, plane_name, agreeing, [])
-                holds.verify(tx, agreeing)
-    return sorted(suspects)
+                unmanaged_logs.replace(tx, plane_name, agreeing_ids, [])
+                holds.verify(tx, agreeing_ids)
+    return sorted(differing_ids)
 
 
-def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
-    """Return the topics that must be reconciled one by one: all of them if their common view fails."""
+def _differing_topics(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
+    """Return the topics that must be reconciled one by one. If their common view fails, log the error and
+    return all of them. Raises StoreUnavailable.
+    """
     try:
-        seen = _views(store, plane, names)
+        plane_views = _views(store, plane, names)
         with store.transaction() as tx:
-            books = backing_logs.read_books(tx, names)
+            metadata = backing_logs.read_expected_logs(tx, names)
         return [
             topic_id
             for topic_id in names
-            if topic_id not in seen
-            or topic_id not in books
-            or _must_reconcile(names[topic_id], seen[topic_id], books[topic_id])
+            if topic_id not in plane_views
+            or topic_id not in metadata
+            or _must_reconcile(names[topic_id], plane_views[topic_id], metadata[topic_id])
         ]
     except StoreUnavailable:
         raise
@@ -180,12 +189,14 @@ def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) 
     return list(names)
 
 
-def _must_reconcile(topic: str, seen: PlaneView, books: ExpectedLogs) -> bool:
-    """Return True if the common view, which describes logs of segments only, is not sufficient for the topic."""
-    if books.held_reason is not None or compare(topic, seen, books, {}):
+def _must_reconcile(topic: str, plane_view: PlaneView, metadata: ExpectedLogs) -> bool:
+    """Return True if the topic is held or differs, or if the common view is not sufficient: an unverified
+    topic has logs that are no logs of its segments, and the view does not describe these.
+    """
+    if metadata.held_reason is not None or compare(topic, plane_view, metadata, {}):
         return True
-    expected = {log.backing_topic for log in books.logs}
-    return not books.is_verified and any(name not in expected for name in seen.listed)
+    expected = {log.backing_topic for log in metadata.logs}
+    return not metadata.is_verified and any(name not in expected for name in plane_view.listed)
 
 
 def reconcile(
@@ -196,8 +207,8 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. Idempotent. Raises the errors of
-    `_reconcile_logs`.
+    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. Return
+    the findings. Idempotent. Raises the errors of `_reconcile_logs`.
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
@@ -211,11 +222,13 @@ def _reconcile_logs(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs of one topic and repair their differences; a dry run only lists them. Idempotent.
+    """Compare the logs of one topic and repair their differences, in up to `ROUNDS` rounds; a dry run only
+    lists them. Return the findings, none if a broker keeps the layout. Idempotent.
 
     If the logs are ahead of the journal, the layout is rebuilt from the logs, with `actor` as the actor of
     the change. If the logs' records are not sufficient, the topic is held. Raises TopicNotFound, Unsupported
-    (the topic's data plane is not configured here), and DataPlaneUnavailable if a log does not answer.
+    (the topic's data plane is not configured here, or cannot describe logs), and DataPlaneUnavailable if a
+    log does not answer.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -230,9 +243,9 @@ def _reconcile_logs(
         )
     findings: tuple[Finding, ...] = ()
     for _ in range(ROUNDS):
-        seen = _view_of_topic(store, plane, topic_id, topic.name)
-        round_findings, to_terminate = _reconcile_seen(
-            store, plane, topic_id, seen, actor=actor, dry_run=dry_run
+        plane_view = _view_of_topic(store, plane, topic_id, topic.name)
+        round_findings, to_terminate = _reconcile_view(
+            store, plane, topic_id, plane_view, actor=actor, dry_run=dry_run
         )
         findings += round_findings
         if to_terminate:
@@ -247,45 +260,60 @@ def _is_recovered(findings: Sequence[Finding]) -> bool:
     return any(finding.kind is FindingKind.LOGS_AHEAD and finding.error is None for finding in findings)
 
 
-def _reconcile_seen(
-    store: Store, plane: SetWiseDataPlane, topic_id: int, seen: PlaneView, *, actor: str, dry_run: bool
+def _reconcile_view(
+    store: Store, plane: SetWiseDataPlane, topic_id: int, plane_view: PlaneView, *, actor: str, dry_run: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Compare the view with the journal, and repair the differences. Return the findings, and the logs to
-    terminate before the next round.
+    terminate before the next round. A dry run changes nothing.
+
+    Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
+    are ahead, only the recovery is made. If no difference has an error, the topic is recorded as verified and
+    is no longer held; otherwise an unverified topic is held. The list of the topic's unmanaged logs is
+    replaced.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
         # metadata last.
         topic = topics.get_topic(tx, topic_id, lock=not dry_run)
-        books = backing_logs.read_books(tx, [topic_id])[topic_id]
-        expected = {log.backing_topic for log in books.logs}
-        owners = backing_logs.ownership(tx, [name for name in seen.listed if name not in expected])
-        if ahead.may_be_ahead(seen, books, owners):
+        metadata = backing_logs.read_expected_logs(tx, [topic_id])[topic_id]
+        expected = {log.backing_topic for log in metadata.logs}
+        owners = backing_logs.ownership(tx, [name for name in plane_view.listed if name not in expected])
+        if ahead.may_be_ahead(plane_view, metadata, owners):
             layout = layouts.load_layout(tx, topic_id)
-            planned = ahead.plan(seen, books, owners, layout, to_ms(database_now(tx)))
+            planned = ahead.plan(plane_view, metadata, owners, layout, to_ms(database_now(tx)))
             if planned.is_needed:
                 finding = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=ahead.describe(planned))
                 if dry_run:
                     return (finding,), ()
-                return _recover(tx, topic, plane, ahead.recovered(seen, books, planned), finding, actor)
-        findings = compare(topic.name, seen, books, owners)
+                return _recover(
+                    tx, topic, plane, ahead.recovered(plane_view, metadata, planned), finding, actor
+                )
+        findings = compare(topic.name, plane_view, metadata, owners)
         if dry_run:
             return tuple(findings), ()
-        doubts = [finding.error for finding in findings if finding.error]
-        if not doubts:
+        errors = [finding.error for finding in findings if finding.error]
+        if not errors:
             holds.release(tx, topic_id)
             holds.verify(tx, [topic_id])
-        elif not books.is_verified:
-            holds.hold(tx, topic_id, doubts[0])
+        elif not metadata.is_verified:
+            holds.hold(tx, topic_id, errors[0])
         findings = [
-            item if item.error else _repair_metadata(tx, topic, plane, books, item) for item in findings
+            finding_item if finding_item.error else _repair_metadata(tx, topic, plane, metadata, finding_item)
+            for finding_item in findings
         ]
         unmanaged_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
-        missing = [item.backing_topic for item in findings if item.kind is FindingKind.ACTIVE_MISSING]
+        missing = [
+            finding_item.backing_topic
+            for finding_item in findings
+            if finding_item.kind is FindingKind.ACTIVE_MISSING
+        ]
         origins = backing_logs.origins(tx, missing) if missing else {}
-        closed = gates.closed_logs(tx, topic_id)
+        closed_gates = gates.closed_logs(tx, topic_id)
     repaired = (
-        item if item.error else _repair_logs(plane, books, origins, closed, item) for item in findings
+        finding_item
+        if finding_item.error
+        else _repair_logs(plane, metadata, origins, closed_gates, finding_item)
+        for finding_item in findings
     )
     return tuple(repaired), ()
 
@@ -298,12 +326,15 @@ def _recover(
     finding: Finding,
     actor: str,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Rebuild the layout, or hold the topic. The topic is held until a person decides, logs are terminated,
-    or no runner works on it.
+    """Rebuild the layout from the logs and return the finding; or return the logs that must be terminated
+    first, and no finding. Log what was done.
+
+    The topic is held, with an error in the finding, if the plan has problems or a runner may still work on
+    the topic. If logs must be terminated, the topic is held and nothing is rebuilt in this round.
     """
     planned, reason = recovered.plan, finding.reason or ""
-    busy = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
-    obstacle = reason if planned.problems else busy
+    busy_reason = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
+    obstacle = reason if planned.problems else busy_reason
     if obstacle is not None:
         if holds.hold(tx, topic.topic_id, reason):
             log.warning("topic held", topic=topic.name, reason=reason)
@@ -317,31 +348,31 @@ def _recover(
 
 
 def _view_of_topic(store: Store, plane: SetWiseDataPlane, topic_id: int, name: str) -> PlaneView:
-    """Return the view of one topic, with a report on every listed log. Raises DataPlaneUnavailable if a log
-    did not answer.
+    """Return the view of one topic, with a report on every listed log. Raises DataPlaneUnavailable if the
+    topic is gone or a log did not answer.
     """
-    seen = _views(store, plane, {topic_id: name}).get(topic_id)
+    plane_view = _views(store, plane, {topic_id: name}).get(topic_id)
     other_logs = (
         []
-        if seen is None
-        else [name_of_log for name_of_log in seen.listed if name_of_log not in seen.reports]
+        if plane_view is None
+        else [name_of_log for name_of_log in plane_view.listed if name_of_log not in plane_view.reports]
     )
     reports = _describe(plane, other_logs)
-    if seen is None or len(reports) < len(other_logs):
+    if plane_view is None or len(reports) < len(other_logs):
         raise DataPlaneUnavailable(f"not every log of {name} answered; the next run compares it again")
-    return replace(seen, reports={**seen.reports, **reports})
+    return replace(plane_view, reports={**plane_view.reports, **reports})
 
 
 def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> dict[int, PlaneView]:
-    """Return the views of topics: list the logs first, then read the metadata without a lock to know which
-    logs to describe.
+    """Return the views of topics by id: list the logs first, then read the metadata without a lock to know
+    which logs to describe.
 
-    `names` are the topics' names by id. A topic with a log that did not answer is left out.
+    `names` are the topics' names by id. A topic that is gone, or of which a log did not answer, is left out.
     """
     listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
-        books = backing_logs.read_books(tx, names)
-    logs = [log.backing_topic for of_topic in books.values() for log in of_topic.logs]
+        metadata = backing_logs.read_expected_logs(tx, names)
+    logs = [log.backing_topic for topic_metadata in metadata.values() for log in topic_metadata.logs]
     reports = _describe(plane, logs)
     # Missing logs are described twice, because a log may be moving to another broker.
     reports |= _describe(
@@ -350,15 +381,16 @@ def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> d
     return {
         topic_id: PlaneView(
             listed=tuple(listed[names[topic_id]]),
-            reports={log.backing_topic: reports[log.backing_topic] for log in of_topic.logs},
-            books=of_topic,
+            reports={log.backing_topic: reports[log.backing_topic] for log in topic_metadata.logs},
+            metadata=topic_metadata,
         )
-        for topic_id, of_topic in books.items()
-        if all(log.backing_topic in reports for log in of_topic.logs)
+        for topic_id, topic_metadata in metadata.items()
+        if all(log.backing_topic in reports for log in topic_metadata.logs)
     }
 
 
 def _describe(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[str, LogReport]:
+    """Describe the logs in calls of up to `LOGS_PER_CALL` logs. A log that did not answer is left out."""
     return {
         name: report
         for chunk in _chunks(backing_topics, LOGS_PER_CALL)
@@ -367,6 +399,7 @@ def _describe(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[st
 
 
 def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[UnmanagedLog]:
+    """Return the rows of the unmanaged logs among the findings."""
     return [
         UnmanagedLog(
             topic_id,
@@ -382,9 +415,12 @@ def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[UnmanagedLog]:
 
 
 def _repair_metadata(
-    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: ExpectedLogs, finding: Finding
+    tx: Connection, topic: topics.TopicRow, plane: DataPlane, metadata: ExpectedLogs, finding: Finding
 ) -> Finding:
-    """Apply the remedies that change rows, in the transaction that holds the topic's lock."""
+    """Apply the remedies that change rows, in the transaction that holds the topic's lock: queue the deletion
+    of an orphaned log, remove or add drained marks, or intend the repair of a terminated log. Return the
+    finding, with the operation if one was intended. Other kinds are returned unchanged.
+    """
     segment_id = finding.segment_id
     match finding.kind:
         case FindingKind.ORPHAN_LOG if segment_id is not None:
@@ -398,28 +434,29 @@ def _repair_metadata(
         case FindingKind.UNREAD_AGAIN if segment_id is not None:
             drains.undrain(tx, topic.topic_id, finding.subscription or "", [segment_id])
         case FindingKind.SEALED_MISSING if segment_id is not None:
-            for name in books.subscriptions:
+            for name in metadata.subscriptions:
                 drains.mark_drained(tx, topic.topic_id, name, [segment_id])
         case FindingKind.ACTIVE_TERMINATED if segment_id is not None:
-            return replace(finding, operation_id=_intend_repair(tx, topic, plane, books, segment_id))
+            return replace(finding, operation_id=_intend_repair(tx, topic, plane, metadata, segment_id))
         case _:
             pass
     return finding
 
 
 def _intend_repair(
-    tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: ExpectedLogs, segment_id: int
+    tx: Connection, topic: topics.TopicRow, plane: DataPlane, metadata: ExpectedLogs, segment_id: int
 ) -> int:
-    """Intend the reshape of one segment into one. An aborted attempt has reserved an id, so the next attempt
-    has another key.
+    """Intend the reshape of one segment into one, and return the id of the operation. If it is intended
+    already, return that operation. An aborted attempt has reserved an id, so the next attempt has another
+    key.
     """
-    key = f"heal/{topic.topic_id}/{segment_id}/{books.next_segment_id}"
+    key = f"heal/{topic.topic_id}/{segment_id}/{metadata.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
     request = Request(key, Origin.RECONCILER, "reconciler", reason)
     view = reshape_intents.look(tx, topic.topic_id, key)
-    first = reshape_intents.first_intent(tx, view, request)
-    if first is not None:
-        return first.operation.operation_id
+    first_intent = reshape_intents.first_intent(tx, view, request)
+    if first_intent is not None:
+        return first_intent.operation.operation_id
     view.demand_current()
     draft = ReshapeDraft(view, plan_heal(view.layout, segment_id), request, plane.backing_topic)
     return reshape_intents.intend(tx, draft).operation.operation_id
@@ -427,17 +464,20 @@ def _intend_repair(
 
 def _repair_logs(
     plane: DataPlane,
-    books: ExpectedLogs,
+    metadata: ExpectedLogs,
     origins: Mapping[str, LogOrigin],
     closed: Collection[tuple[str, str]],
     finding: Finding,
 ) -> Finding:
-    """Apply the remedies that call the data plane. A failure is noted in the finding, and a later run finds
-    the difference again. `closed` holds logs and subscriptions with closed gates, whose cursors are created after the gate.
+    """Apply the remedies that call the data plane: create a missing log or cursor, or terminate an open log
+    of a sealed segment. Return the finding. A failure is noted in the finding, and a later run finds the
+    difference again.
+
+    `closed` holds pairs of log and subscription with closed gates, whose cursors are created after the gate.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(
-            plane, books, finding.backing_topic, origins.get(finding.backing_topic), closed
+            plane, metadata, finding.backing_topic, origins.get(finding.backing_topic), closed
         ),
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),
         FindingKind.CURSOR_MISSING: lambda: _create_cursor(
@@ -454,6 +494,7 @@ def _repair_logs(
 def _create_cursor(
     plane: DataPlane, backing_topic: str, name: str, closed: Collection[tuple[str, str]]
 ) -> None:
+    """Create the cursor, together with its gate if the gate is closed."""
     if (backing_topic, name) in closed and isinstance(plane, GatedDataPlane):
         plane.close_gate(backing_topic, name)
     else:
@@ -462,23 +503,24 @@ def _create_cursor(
 
 def _create_again(
     plane: DataPlane,
-    books: ExpectedLogs,
+    metadata: ExpectedLogs,
     backing_topic: str,
     origin: LogOrigin | None,
     closed: Collection[tuple[str, str]],
 ) -> None:
-    """Create the log again with the cursors of its first creation: the recorded subscriptions, and those that
-    applications created on its parents.
+    """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its
+    first creation: the recorded subscriptions, and those that applications created on its parents. A cursor
+    with a closed gate is created together with the gate.
     """
-    [parents] = [log.parent_topics for log in books.logs if log.backing_topic == backing_topic]
+    [parents] = [log.parent_topics for log in metadata.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}
-    expected = books.subscriptions.keys() | parent_cursors - books.deleting_subscriptions
+    expected = metadata.subscriptions.keys() | parent_cursors - metadata.deleting_subscriptions
     gated = {name for name in expected if (backing_topic, name) in closed}
     plane.create_segment(backing_topic, sorted(expected - gated), origin)
     for name in sorted(gated):
         _create_cursor(plane, backing_topic, name, closed)
 
 
-def _chunks(many: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    for first in range(0, len(many), size):
-        yield many[first : first + size]
+def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -23,7 +23,7 @@ from controller.store.topics.topics import TopicRow
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A topic after its recovery, or as a dry run saw it. `held_reason` is None if the topic is not held.
+    """A topic after its recovery, or as a dry run found it. `held_reason` is None if the topic is not held.
 
     `epoch` is -1 for a topic that is not in the journal.
     """
@@ -43,19 +43,19 @@ def recover(
     data_plane: str | None = None,
     dry_run: bool = False,
 ) -> Recovery:
-    """Compare the topic's logs with the journal, and rebuild the layout if the logs are ahead. A dry run only
-    lists the findings.
+    """Compare the topic's logs with the journal, and rebuild the layout if the logs are ahead. Return the
+    topic's state and the findings; a dry run changes nothing and only lists the findings.
 
-    `data_plane` names the data plane of a topic that is not in the journal. Raises TopicNotFound,
-    Unsupported, DataPlaneUnavailable.
+    The topic is marked as unverified first. A topic that is not in the journal gets a row if logs of it exist
+    on the data plane `data_plane`. Raises TopicNotFound, Unsupported, DataPlaneUnavailable.
     """
     row = _row_of(store, topic)
     if row is None:
-        ids = _ids_of_logs(planes, topic, data_plane)
+        segment_ids = _ids_of_logs(planes, topic, data_plane)
         if dry_run:
-            reason = f"the journal lacks the topic, but {len(ids)} of its log(s) exist: the layout is rebuilt from them"
+            reason = f"the journal lacks the topic, but {len(segment_ids)} of its log(s) exist: the layout is rebuilt from them"
             return Recovery(topic, -1, None, (Finding(FindingKind.LOGS_AHEAD, topic, "", reason=reason),))
-        row = _restore_row(store, topic, ids, actor=actor, data_plane=str(data_plane))
+        row = _restore_row(store, topic, segment_ids, actor=actor, data_plane=str(data_plane))
     _set_wise(planes, row.data_plane, topic)
     topic_id = row.topic_id
     if not dry_run:
@@ -68,6 +68,7 @@ def recover(
 
 
 def _row_of(store: Store, topic: str) -> TopicRow | None:
+    """Return the topic's row; None if the journal does not have the topic."""
     with store.transaction() as tx:
         try:
             return topics.find_topic(tx, topic)
@@ -89,21 +90,29 @@ def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> S
 
 def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
     """Return the segment ids of the logs of a topic that is not in the journal. Raises TopicNotFound if there
-    are no logs.
+    are no logs, or if `data_plane` is None.
     """
     if data_plane is None:
         raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
     names = _set_wise(planes, data_plane, topic).list_segments(topic)
-    ids = [named_segment[1] for name in names if (named_segment := segment_of_log(name)) is not None]
-    if not ids:
+    segment_ids = [named_segment[1] for name in names if (named_segment := segment_of_log(name)) is not None]
+    if not segment_ids:
         raise TopicNotFound(f"data plane {data_plane!r} has no log of topic {topic}; create the topic")
-    return ids
+    return segment_ids
 
 
-def _restore_row(store: Store, topic: str, ids: Sequence[int], *, actor: str, data_plane: str) -> TopicRow:
-    """Insert the row of a topic of which only logs exist."""
+def _restore_row(
+    store: Store, topic: str, segment_ids: Sequence[int], *, actor: str, data_plane: str
+) -> TopicRow:
+    """Insert the row of a topic of which only logs exist, and return it. The next segment id is above every
+    id of a log and every id used before.
+    """
     with store.transaction() as tx:
         first_free = topics.first_free_segment_id(tx, topic)
         return topics.insert_topic(
-            tx, topic, data_plane=data_plane, next_segment_id=max(first_free, max(ids) + 1), actor=actor
+            tx,
+            topic,
+            data_plane=data_plane,
+            next_segment_id=max(first_free, max(segment_ids) + 1),
+            actor=actor,
         )

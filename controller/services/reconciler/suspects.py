@@ -37,7 +37,9 @@ clients report them again.
 
 
 class Suspects:
-    """The suspects of one process, checked between `run` and `stop`. `report` is thread-safe."""
+    """The suspects of one process, checked between `run` and `stop`. `report` is thread-safe. Suspects are
+    kept in memory only.
+    """
 
     def __init__(self, store: Store, planes: Mapping[str, DataPlane], clock: Clock) -> None:
         self._store, self._planes, self._clock = store, planes, clock
@@ -47,7 +49,9 @@ class Suspects:
         self._stopping = threading.Event()
 
     def report(self, topic: str, segment_id: int) -> None:
-        """Queue a check of the segment if it is active. Raises TopicNotFound, TopicNotLive, StoreUnavailable."""
+        """Queue a check of the segment if it is active and not queued yet. If the queue is full, the report
+        is dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable.
+        """
         with self._lock:
             if segment_id in self._waiting.get(topic, ()):
                 return
@@ -71,16 +75,21 @@ class Suspects:
         self._stopping.set()
 
     def _paced_check(self) -> float:
-        self.look()
+        self.check_next()
         return CHECK_SECONDS
 
-    def look(self) -> bool:
-        """Check the suspects of the topic that has waited longest and may be checked again. Return False if
-        there is no such topic.
+    def check_next(self) -> bool:
+        """Check the suspects of the topic that has waited longest and was not checked in the last
+        `TOPIC_SECONDS`. Return False if there is no such topic. A CleaveError is logged, and the suspects are
+        forgotten; the client reports the segment again.
         """
         now = self._clock.monotonic_seconds()
         with self._lock:
-            self._checked_at = {name: at for name, at in self._checked_at.items() if now < at + TOPIC_SECONDS}
+            self._checked_at = {
+                name: checked_at
+                for name, checked_at in self._checked_at.items()
+                if now < checked_at + TOPIC_SECONDS
+            }
             topic = next((name for name in self._waiting if name not in self._checked_at), None)
             if topic is None:
                 return False
@@ -93,15 +102,19 @@ class Suspects:
         return True
 
     def _check(self, name: str, segment_ids: Collection[int]) -> None:
+        """Describe the logs of these segments; if a log is not open or lacks a cursor, reconcile the topic
+        and log the findings. Does nothing for segments that are sealed or part of a live operation, and for
+        topics whose broker keeps the layout.
+        """
         with self._store.transaction() as tx:
             topic = topics.find_topic(tx, name)
-            books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
+            metadata = backing_logs.read_expected_logs(tx, [topic.topic_id])[topic.topic_id]
         plane = self._planes.get(topic.data_plane)
         if not isinstance(plane, SetWiseDataPlane) or isinstance(plane, LayoutKeeper):
             return  # If a broker keeps the layout, `services.mirror` follows its logs.
         expected = {
-            log_row.backing_topic: books.expected_on(log_row)
-            for log_row in books.logs
+            log_row.backing_topic: metadata.expected_on(log_row)
+            for log_row in metadata.logs
             if log_row.segment_id in segment_ids
             and log_row.state is SegmentState.ACTIVE
             and not log_row.is_busy

@@ -38,20 +38,27 @@ class Verifier:
         shards: Callable[[], Shards],
         on_verified: Callable[[], None],
     ) -> None:
-        """`on_verified` is called in the verifier's thread when topics were verified."""
+        """`shards` returns the shards whose topics are verified. `on_verified` is called in the verifier's
+        thread when topics were verified.
+        """
         self._store, self._planes, self._shards, self._on_verified = store, planes, shards, on_verified
         self._stopping = threading.Event()
         self._interval_seconds = INTERVAL_SECONDS
 
     def run(self) -> None:
-        """Run rounds until `stop`. After a round that verified topics, the next round begins at once."""
+        """Run rounds until `stop`. After a round that verified topics, the next round begins at once. Errors
+        are logged and the round is repeated.
+        """
         retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
         Repeating(
             self._paced_round, self._stopping, log, "topics not verified", retry_seconds=retry_seconds
         ).run()
 
     def _paced_round(self) -> float:
-        """Run a round. Return the seconds until the next round."""
+        """Run a round; if it verified topics, log this and call `on_verified`. Return the seconds until the
+        next round: 0 if topics were verified, longer after each round that verified none of the unverified
+        topics.
+        """
         unverified, verified = self.round()
         if verified:
             log.info("topics verified", topics=verified)
@@ -67,8 +74,8 @@ class Verifier:
         self._stopping.set()
 
     def round(self) -> tuple[int, int]:
-        """Compare unverified topics. Return their number, and how many of them are verified afterwards.
-        Raises StoreUnavailable.
+        """Compare unverified topics of the held shards. Return their number, and how many of them are
+        verified afterwards; both 0 without shards. Raises StoreUnavailable.
         """
         shards = self._shards()
         return verify_topics(self._store, self._planes, shards=shards) if shards.held else (0, 0)

@@ -22,7 +22,9 @@ from controller.repeating import Repeating
 log = telemetry.get_logger(__name__)
 
 SWEEP_SECONDS = 30.0
+"""Seconds between two readings of everything; the longest delay that a lost notification causes."""
 LONGEST_WAIT_SECONDS = 1.0
+"""Longest wait of a round, and longest pause after a failed round."""
 Pushed_contra = TypeVar("Pushed_contra", contravariant=True)
 
 
@@ -46,9 +48,9 @@ class Feed(Protocol):
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
         """Note what must be read again; in a sweep, everything."""
 
-    def tell(self) -> None:
-        """Read what is due, and notify the watchers. Raises Retryable, and then reads the rest in the next
-        call.
+    def notify(self) -> None:
+        """Read what is due, and notify the watchers of it. Raises Retryable, and then reads the rest in the
+        next call.
         """
 
     def end_all(self, reason: str) -> None:
@@ -64,12 +66,14 @@ class Feeds:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End every watch, and stop."""
+        """Make `run` return after the current round."""
         self._stopping.set()
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Run rounds until `stop`."""
+        """Run rounds until `stop`, then end every watch and close the listener. Errors are logged and the
+        round is repeated.
+        """
         retry_seconds = (0.0, LONGEST_WAIT_SECONDS)
         Repeating(
             self._round, self._stopping, log, "watchers not notified", retry_seconds=retry_seconds
@@ -79,15 +83,18 @@ class Feeds:
         self._listener.close()
 
     def _round(self) -> float:
-        """Wait, then notify the watchers; the next round begins at once."""
+        """Wait, then notify the watchers. Return 0: the next round begins at once."""
         self._wait()
         for feed in self._feeds:
-            feed.tell()
+            feed.notify()
         return 0.0
 
     def _wait(self) -> None:
-        due = min(feed.due_in_seconds for feed in self._feeds)
-        notifications = self._listener.wait(max(0.0, min(due, LONGEST_WAIT_SECONDS)))
+        """Wait for notifications, until a feed is due, or at most `LONGEST_WAIT_SECONDS`. Then have each feed
+        note what it must read: everything every `SWEEP_SECONDS`, and after notifications may have been lost.
+        """
+        due_in_seconds = min(feed.due_in_seconds for feed in self._feeds)
+        notifications = self._listener.wait(max(0.0, min(due_in_seconds, LONGEST_WAIT_SECONDS)))
         now = self._clock.monotonic_seconds()
         is_sweep = now >= self._sweep_at or any(notification.is_resync for notification in notifications)
         if is_sweep:

@@ -55,7 +55,9 @@ class LayoutFeed:
         self._pushed: dict[int, FedLayout] = {}
 
     def look(self, topic: str) -> FedLayout:
-        """Return the present layout. Raises TopicNotFound, TopicNotLive."""
+        """Read and return the present layout of the topic, with its leader. Raises TopicNotFound,
+        TopicNotLive.
+        """
         return self._read(topic)
 
     def find(self, topic: str) -> tuple[int, str | None]:
@@ -74,7 +76,7 @@ class LayoutFeed:
             return inspection.rows(tx, _BUCKETS, topic_id=topic_id, subscription=subscription)
 
     def watch(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Add a watcher. It first receives the present layout."""
+        """Add a watcher, and wake the feeds' thread, which sends the watcher the present layout."""
         with self._lock:
             self._watchers.setdefault(topic_id, set()).add(watcher)
             self._new.setdefault(topic_id, set()).add(watcher)
@@ -82,7 +84,7 @@ class LayoutFeed:
         self._wake()
 
     def forget(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Remove a watcher."""
+        """Remove a watcher. Forgets the layout of a topic without watchers."""
         with self._lock:
             watching = self._watchers.get(topic_id, set())
             watching.discard(watcher)
@@ -106,18 +108,22 @@ class LayoutFeed:
                 if is_sweep or topic_id in changed or topic_id % self._shard_count in shards_with_new_leader
             }
 
-    def tell(self) -> None:
-        """Read each topic once, and notify its watchers of changes."""
+    def notify(self) -> None:
+        """Read each topic with a change once, and send its watchers the layout if its epoch or leader
+        changed; new watchers in any case. The watches of a topic that is gone end. An unexpected error is
+        logged, and the next sweep reads the topic again. Raises other errors, and then reads all these topics
+        again in the next call.
+        """
         with self._lock:
-            dirty, self._dirty = self._dirty & self._watchers.keys(), set()
-        for topic_id in dirty:
+            dirty_ids, self._dirty = self._dirty & self._watchers.keys(), set()
+        for topic_id in dirty_ids:
             try:
                 layout = self._read(topic_id)
             except NotFound:
                 self._each(lambda watcher: watcher.end("gone"), topic_id)
             except CleaveError:
                 with self._lock:
-                    self._dirty |= dirty
+                    self._dirty |= dirty_ids
                 raise
             except Exception:
                 # The next sweep reads this topic again; the watchers of other topics are notified.
@@ -131,6 +137,9 @@ class LayoutFeed:
         self._each(lambda watcher: watcher.end(reason))
 
     def _push(self, topic_id: int, layout: FedLayout) -> None:
+        """Send the layout to all watchers of the topic, or only to the new ones if epoch and leader are those
+        that were sent before.
+        """
         with self._lock:
             previous = self._pushed.get(topic_id)
             is_unchanged = previous is not None and (previous.published.layout.epoch, previous.leader) == (
@@ -138,20 +147,21 @@ class LayoutFeed:
                 layout.leader,
             )
             self._pushed[topic_id] = layout
-            new = self._new.pop(topic_id, set())
+            new_watchers = self._new.pop(topic_id, set())
         if is_unchanged:
-            for watcher in new:
+            for watcher in new_watchers:
                 watcher.push(layout)
         else:
             self._each(lambda watcher: watcher.push(layout), topic_id)
 
     def _each(self, notify: Callable[[Watcher[FedLayout]], None], topic_id: int | None = None) -> None:
+        """Call `notify` for each watcher of the topic, or of all topics (None), without holding the lock."""
         with self._lock:
             watchers = [
                 watcher
-                for watched_id, of_topic in self._watchers.items()
+                for watched_id, topic_watchers in self._watchers.items()
                 if topic_id is None or watched_id == topic_id
-                for watcher in of_topic
+                for watcher in topic_watchers
             ]
         for watcher in watchers:
             notify(watcher)
@@ -168,4 +178,4 @@ class LayoutFeed:
 def _named(notifications: Sequence[Notification], channel: str) -> set[int]:
     """Return the topic ids, or shards, at the beginning of a channel's payloads."""
     first_ids = (notification.first_id for notification in notifications if notification.channel == channel)
-    return {first for first in first_ids if first is not None}
+    return {first_id for first_id in first_ids if first_id is not None}

@@ -27,6 +27,7 @@ log = telemetry.get_logger(__name__)
 
 CHANNEL = "cleave_topics"
 GATHER_SECONDS = 0.05
+"""Seconds from the first notification of a change until the names are read."""
 _NAMES = text("""
     SELECT name FROM cleave.topic
      WHERE namespace = :namespace AND state = 'live' AND properties @> CAST(:properties AS jsonb) ORDER BY name
@@ -43,7 +44,9 @@ class TopicFilter:
 
     @classmethod
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
-        """Build the filter from `key=value` texts. Raises InvalidInput."""
+        """Build the filter from `key=value` texts. Raises InvalidInput for another form, or for a key given
+        twice.
+        """
         pairs = []
         for pair in properties:
             key, is_pair, value = pair.partition("=")
@@ -82,7 +85,7 @@ class TopicFeed:
             return tuple(tx.execute(_NAMES, parameters).scalars())
 
     def watch(self, topic_filter: TopicFilter, watcher: Watcher[Names]) -> None:
-        """Add a watcher. It first receives the present names."""
+        """Add a watcher, and wake the feeds' thread, which sends the watcher the present names."""
         with self._lock:
             self._watchers.setdefault(topic_filter, set()).add(watcher)
             self._due[topic_filter] = -math.inf
@@ -104,16 +107,23 @@ class TopicFeed:
             return min(self._due.values(), default=math.inf) - self._clock.monotonic_seconds()
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note which filters must be read again, as `Feed` describes."""
-        named = {notification.payload for notification in notifications if notification.channel == CHANNEL}
-        due = self._clock.monotonic_seconds() + (0.0 if is_sweep else GATHER_SECONDS)
+        """Note which filters must be read again: those of the named namespaces after `GATHER_SECONDS`; in a
+        sweep, all of them at once.
+        """
+        named_namespaces = {
+            notification.payload for notification in notifications if notification.channel == CHANNEL
+        }
+        due_at = self._clock.monotonic_seconds() + (0.0 if is_sweep else GATHER_SECONDS)
         with self._lock:
             for topic_filter in self._watchers:
-                if is_sweep or topic_filter.namespace in named:
-                    self._due[topic_filter] = min(due, self._due.get(topic_filter, math.inf))
+                if is_sweep or topic_filter.namespace in named_namespaces:
+                    self._due[topic_filter] = min(due_at, self._due.get(topic_filter, math.inf))
 
-    def tell(self) -> None:
-        """Read each due set of names once, and push it. A watcher whose set is unchanged sends nothing."""
+    def notify(self) -> None:
+        """Read each due set of names once, and push it to the filter's watchers, changed or not. An
+        unexpected error is logged, and the next sweep reads the names again. Raises other errors, and then
+        reads all sets in the next call.
+        """
         for topic_filter in self._take_due():
             try:
                 names = self.look(topic_filter)
@@ -132,17 +142,18 @@ class TopicFeed:
     def end_all(self, reason: str) -> None:
         """End all watches with the reason, as `Feed` describes."""
         with self._lock:
-            watching = [watcher for of_filter in self._watchers.values() for watcher in of_filter]
-        for watcher in watching:
+            watchers = [watcher for of_filter in self._watchers.values() for watcher in of_filter]
+        for watcher in watchers:
             watcher.end(reason)
 
     def _take_due(self) -> list[TopicFilter]:
+        """Return the filters that are due, which are then no longer due."""
         now = self._clock.monotonic_seconds()
         with self._lock:
-            due = [topic_filter for topic_filter, at in self._due.items() if at <= now]
-            for topic_filter in due:
+            due_filters = [topic_filter for topic_filter, due_at in self._due.items() if due_at <= now]
+            for topic_filter in due_filters:
                 del self._due[topic_filter]
-        return due
+        return due_filters
 
     def _watching(self, topic_filter: TopicFilter) -> tuple[Watcher[Names], ...]:
         with self._lock:
@@ -162,12 +173,22 @@ class TopicChanges:
         self._sent: frozenset[str] | None = None
 
     def document(self, names: Names) -> Mapping[str, object] | None:
-        """Return the message as JSON; None if there is nothing to send."""
-        now = frozenset(filter(self._is_allowed, names))
-        before, self._sent = self._sent, now
-        if before == now:
+        """Return the message as JSON, and count it as sent. The first message has all allowed names, each
+        later one the removed and added names. None if there is nothing to send.
+        """
+        allowed_names = frozenset(filter(self._is_allowed, names))
+        sent_names, self._sent = self._sent, allowed_names
+        if sent_names == allowed_names:
             return None
-        current_hash = snapshot_hash(now)
-        if before is None:
-            return None if current_hash == self._known_hash else {"hash": current_hash, "topics": sorted(now)}
-        return {"hash": current_hash, "removed": sorted(before - now), "added": sorted(now - before)}
+        current_hash = snapshot_hash(allowed_names)
+        if sent_names is None:
+            return (
+                None
+                if current_hash == self._known_hash
+                else {"hash": current_hash, "topics": sorted(allowed_names)}
+            )
+        return {
+            "hash": current_hash,
+            "removed": sorted(sent_names - allowed_names),
+            "added": sorted(allowed_names - sent_names),
+        }

@@ -1,7 +1,9 @@
 """The work loop's agenda: which work is due when, and how long to wait until then.
 
-Each call passes the time (`now`, monotonic seconds). The agenda neither waits nor makes calls, so it can be tested without a clock. It keeps four things:
-- the next sweep, which drains all tables;
+Each call passes the time (`now`, monotonic seconds). The agenda neither waits nor makes calls, so it can be
+tested without a clock. It keeps four things:
+
+- the next sweep, which reads all tables;
 - the work of the sensors that fire next, and until when this information is valid;
 - deferred work, which waits briefly for more work of its kind;
 - help for a thread that is slow with its operations.
@@ -38,48 +40,48 @@ class Firing:
 
 
 class Agenda:
-    """Due times of one work loop. Not thread-safe, except `ask_sensors_again`."""
+    """Due times of one work loop. A new agenda has a sweep due. Not thread-safe, except `ask_sensors_again`."""
 
     def __init__(self, sweep_seconds: float) -> None:
         self._sweep_seconds = sweep_seconds
         self._sweep_at = -math.inf
         self._firing, self._fires_at, self._firing_known_until = NOTHING, math.inf, -math.inf
-        self._put_off, self._put_off_until = NOTHING, math.inf
+        self._deferred, self._deferred_until = NOTHING, math.inf
         self._help_at = math.inf
 
     def start_sweep(self, now: float) -> None:
-        """Note that a sweep begins. The sweep includes the deferred work, and the next sweep is due
-        `sweep_seconds` later.
+        """Note that a sweep begins. Discards the deferred work, which the sweep includes, and sets the next
+        sweep to `sweep_seconds` later.
         """
         self._sweep_at = now + self._sweep_seconds
-        self._put_off, self._put_off_until = NOTHING, math.inf
+        self._deferred, self._deferred_until = NOTHING, math.inf
 
     def is_sweep_due(self, now: float) -> bool:
         """Return True if a sweep is due."""
         return now >= self._sweep_at
 
-    def put_off(self, work: Work, now: float, patience_seconds: float) -> None:
+    def defer(self, work: Work, now: float, patience_seconds: float) -> None:
         """Defer the work by at most `patience_seconds`. Work that is already deferred keeps its due time, and
         takes the added work along.
         """
-        self._put_off = self._put_off | work
-        self._put_off_until = min(self._put_off_until, now + patience_seconds)
+        self._deferred = self._deferred | work
+        self._deferred_until = min(self._deferred_until, now + patience_seconds)
 
     @property
-    def has_work_put_off(self) -> bool:
+    def has_deferred_work(self) -> bool:
         """True if work is deferred."""
-        return self._put_off is not NOTHING
+        return self._deferred is not NOTHING
 
-    def take_put_off(self, now: float) -> Work:
-        """Return the deferred work if it is due."""
-        if now < self._put_off_until:
+    def take_deferred(self, now: float) -> Work:
+        """Return and remove the deferred work if it is due; otherwise NOTHING."""
+        if now < self._deferred_until:
             return NOTHING
-        work, self._put_off, self._put_off_until = self._put_off, NOTHING, math.inf
+        work, self._deferred, self._deferred_until = self._deferred, NOTHING, math.inf
         return work
 
     def help_soon(self, now: float) -> None:
-        """Note that a new operation was left to a busy thread. The sensors are queried after `BUSY_SECONDS`,
-        to see whether the operation still waits.
+        """Note that a new operation was left to a busy thread. `must_ask_sensors` is then True after
+        `BUSY_SECONDS`, so that the loop sees whether the operation still waits.
         """
         self._help_at = min(self._help_at, now + BUSY_SECONDS)
 
@@ -88,37 +90,38 @@ class Agenda:
         self._firing_known_until = -math.inf
 
     def must_ask_sensors(self, now: float) -> bool:
-        """Return True if the next firing is unknown, or if a thread may need help."""
+        """Return True if the sensors' next firing is unknown or outdated, or if a thread may need help."""
         return now >= min(self._firing_known_until, self._help_at)
 
-    def note_firings(self, firings: Collection[Firing], asked_at: float) -> None:
-        """Store the sensors' answers. `asked_at` is the time before the sensors were queried, because the
-        query may be slow.
+    def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
+        """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `queried_at` is the time before the sensors
+        were queried, because the query may be slow.
 
-        The agenda keeps the sensor that fires first, with all that fire by then. Overdue sensors fire
-        together.
+        The agenda keeps the work of the sensor that fires first, and of all that are overdue. A sensor that
+        fires after the next sweep is ignored. The request for help is cleared.
         """
         self._help_at = math.inf
-        first = min((firing.in_seconds for firing in firings), default=math.inf)
+        first_seconds = min((firing.in_seconds for firing in firings), default=math.inf)
         self._firing = NOTHING
-        if asked_at + first <= self._sweep_at:
+        if queried_at + first_seconds <= self._sweep_at:
             for firing in firings:
-                if firing.in_seconds <= max(first, 0.0):
+                if firing.in_seconds <= max(first_seconds, 0.0):
                     self._firing = self._firing | firing.work
-        self._fires_at = min(asked_at + first, self._sweep_at)
-        self._firing_known_until = asked_at + FIRINGS_KEPT_SECONDS
+        self._fires_at = min(queried_at + first_seconds, self._sweep_at)
+        self._firing_known_until = queried_at + FIRINGS_KEPT_SECONDS
 
     def wait_seconds(self, now: float) -> float:
-        """Return the seconds to wait for a notification until work is due."""
-        next_at = min(self._fires_at, self._put_off_until, self._help_at)
+        """Return the seconds to wait for a notification until work is due, at least `SHORTEST_WAIT_SECONDS`."""
+        next_at = min(self._fires_at, self._deferred_until, self._help_at)
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 
     def take_firing(self, now: float, *, waited_since: float, was_notified: bool) -> Work | None:
-        """Return the work of the sensors that fire at `now`, or None. Call it once after each wait.
+        """Return the work of the sensors that fire at `now`; None if none does. Call it once after each wait.
+        If sensors fire, the sensors must be queried again before the next wait.
 
-        After a wait that ended early without a notification, the sensors are queried again. Overdue sensors
-        fire after `SHORTEST_WAIT_SECONDS` at the earliest. They fire at once together with a notification, so
-        that a steady stream of notifications does not starve them.
+        After a wait that ended early without a notification, the sensors are queried again too. Overdue
+        sensors fire after `SHORTEST_WAIT_SECONDS` at the earliest. They fire at once together with a
+        notification, so that a steady stream of notifications does not starve them.
         """
         earliest = (
             self._fires_at if was_notified else max(self._fires_at, waited_since + SHORTEST_WAIT_SECONDS)

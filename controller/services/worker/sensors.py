@@ -2,7 +2,7 @@
 
 A sensor declares which notifications concern it, which work they request, and when it fires without a
 notification. The sensor does not do the work; the work loop does. A notification only says that the tables
-should be read: a woken worker drains the tables, and the loop's periodic sweep drains them too.
+should be read: a woken worker reads the tables, and so does the loop's periodic sweep.
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ class Sensor:
     """
 
     def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the default answer needs no topic
-        """Return the work for a notification about the topic, or (None) about any topic of the held shards."""
+        """Return the work that a notification about the topic requests; for None, about any topic of the held
+        shards. By default none.
+        """
         return NOTHING
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - as above
-        """Return the next instant (database time) at which the sensor fires without a notification, or None."""
+        """Return the next instant (database time) at which the sensor fires without a notification for topics
+        of the shards; None if it never does.
+        """
         return None
 
     def due(self) -> Work:
-        """Return the work to do at the instant of `fires_at`."""
+        """Return the work to do at the instant of `fires_at`. By default none."""
         return NOTHING
 
 
@@ -112,8 +116,8 @@ class OperationSensor(Sensor):
     def __init__(self, call_timeout_seconds: float) -> None:
         self._call_timeout_seconds = call_timeout_seconds
 
-    def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - each notification drains the journal
-        """Return work that drains the journal."""
+    def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - each notification runs all due operations
+        """Return work that runs all due operations."""
         return Work(operations=True)
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
@@ -121,7 +125,7 @@ class OperationSensor(Sensor):
         return claims.next_due(tx, shards, call_timeout_seconds=self._call_timeout_seconds)
 
     def due(self) -> Work:
-        """Return work that drains the journal."""
+        """Return work that runs all due operations."""
         return Work(operations=True)
 
 
@@ -137,7 +141,7 @@ class DeletionEntrySensor(Sensor):
         return deletion_entries.next_due(tx)
 
     def due(self) -> Work:
-        """Return work that drains the journal: its threads process deletion entries afterwards."""
+        """Return work that runs all due operations: its threads process deletion entries afterwards."""
         return Work(operations=True)
 
 
@@ -158,8 +162,8 @@ def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: 
 
 
 def everything(sensors: Iterable[Sensor]) -> Work:
-    """Return the work of the first round, of a sweep, and after a lost connection: drain all topics and
-    operations that are dirty, due or claimable.
+    """Return the work of the first round, of a sweep, and after a lost connection: evaluate all topics that
+    are dirty or due, and run all operations that can be claimed.
     """
     work = Work(operations=True, topic_ids=None)
     for sensor in sensors:

@@ -4,7 +4,7 @@ lease time.
 Each worker announces itself with a lease `worker/<id>` and takes its fair share of the leases `shard/<i>`:
 the number of shards divided by the number of live workers, rounded up. The database's clock decides on expiry
 and terms. The holder trusts a lease for its time to live, counted from the *beginning* of the attempt. Each
-transaction that acts for a shard checks the terms again (`fence`), so a worker that was paused cannot write
+transaction that acts for a shard checks the terms again (`demand_held`), so a worker that was paused cannot write
 for lost shards.
 
 Only one process at a time may use a worker's name. A restarted process waits for the lease of the previous
@@ -90,68 +90,88 @@ class ShardLeases(OneProcess):
             trusted = self._clock.monotonic_seconds() < self._trusted_until
             return {shard: lease.term for shard, lease in self._leases.items()} if trusted else {}
 
-    def fence(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None:
+    def demand_held(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None:
         """Raise FencedOut unless this worker holds the leases of these shards, at their terms, by the
-        database's clock.
+        database's clock. The lease rows stay locked until the transaction ends, and the server ends the
+        transaction if it is idle for the lease time.
 
         The check runs inside the transaction that acts, so that the transaction of a worker whose lease moved
         fails. `terms` are the terms for which the caller acts: the caller's state may precede a lease that
-        was lost and won again.
+        was lost and won again. None: the present terms.
         """
         with self._lock:
-            mine = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
-        is_another = terms is not None and any(
-            lease.term != terms.get(shard) for shard, lease in mine.items()
+            own_leases = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
+        has_other_term = terms is not None and any(
+            lease.term != terms.get(shard) for shard, lease in own_leases.items()
         )
         leases.limit_pause(tx, self._ttl_seconds)
-        if is_another or len(mine) < len(shards.held) or not leases.still_held(tx, list(mine.values())):
+        if (
+            has_other_term
+            or len(own_leases) < len(shards.held)
+            or not leases.still_held(tx, list(own_leases.values()))
+        ):
             raise FencedOut(
                 f"worker {self._worker_id} lost a shard lease; another worker serves the topics of the shard"
             )
 
     def round(self) -> bool:
-        """Renew, resign or acquire leases once. Return True if `held` changed: other shards, or shards that
-        are trusted again.
+        """Renew, resign or acquire leases once, in one transaction, up to the worker's fair share of the
+        shards. Return True if `held` changed: other shards, or shards that are trusted again. Logs and counts
+        the shards that were acquired or lost.
+
+        Raises HeldUp while another process of this name may be alive, WorkerNameInUse if it is.
         """
-        began = self._clock.monotonic_seconds()
+        began_at = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
             self._take_name(tx)
-            workers = len(leases.live_leases(tx, "worker/"))
-            share = ceil(self._shard_count / max(workers, 1))
-            kept = self._renew(tx, share)
-            leases.resign_forgotten(tx, "shard/", self._worker_id, self._incarnation, [*kept.values()])
-            missing = share - len(kept)
+            worker_count = len(leases.live_leases(tx, "worker/"))
+            fair_share = ceil(self._shard_count / max(worker_count, 1))
+            held_leases = self._renew(tx, fair_share)
+            leases.resign_forgotten(tx, "shard/", self._worker_id, self._incarnation, [*held_leases.values()])
+            missing = fair_share - len(held_leases)
             for shard in self._free_shards(tx) if missing > 0 else ():
                 lease = leases.acquire(
                     tx, f"shard/{shard}", self._worker_id, self._ttl_seconds, self._incarnation
                 )
                 if lease is not None:
-                    kept[shard] = lease
-                if len(kept) >= share:
+                    held_leases[shard] = lease
+                if len(held_leases) >= fair_share:
                     break
         with self._lock:
-            before = self._leases
-            changed = kept.keys() != before.keys() or (bool(kept) and began >= self._trusted_until)
-            self._leases, self._trusted_until = kept, began + self._ttl_seconds
-        self._report_changes("got", {shard: lease for shard, lease in kept.items() if shard not in before})
-        self._report_changes("lost", {shard: lease for shard, lease in before.items() if shard not in kept})
+            previous = self._leases
+            changed = held_leases.keys() != previous.keys() or (
+                bool(held_leases) and began_at >= self._trusted_until
+            )
+            self._leases, self._trusted_until = held_leases, began_at + self._ttl_seconds
+        self._report_changes(
+            "got", {shard: lease for shard, lease in held_leases.items() if shard not in previous}
+        )
+        self._report_changes(
+            "lost", {shard: lease for shard, lease in previous.items() if shard not in held_leases}
+        )
         if changed:
-            log.info("shards held", worker=self._worker_id, held=len(kept), share=share, workers=workers)
+            log.info(
+                "shards held",
+                worker=self._worker_id,
+                held=len(held_leases),
+                share=fair_share,
+                workers=worker_count,
+            )
         return changed
 
     def _take_name(self, tx: Connection) -> None:
-        """Renew or acquire the lease of the worker itself, and store the properties of this process that
-        other processes read.
+        """Renew or acquire the lease of the worker itself, and store the address and schema version of this
+        process. Also compares the schema with the database's.
 
-        Raises HeldUp while another process of this name may be dead, WorkerNameInUse if that process renewed
-        its lease.
+        Raises HeldUp while another process has the lease, which may be dead, and WorkerNameInUse if that
+        process renewed its lease since the last call.
         """
         name = f"worker/{self._worker_id}"
-        mine = leases.renew_or_acquire(
+        own_lease = leases.renew_or_acquire(
             tx, name, self._worker_id, self._ttl_seconds, incarnation=self._incarnation
         )
-        if mine is None:
+        if own_lease is None:
             last_lease, self._foreign_lease = self._foreign_lease, leases.read(tx, name)
             if (
                 last_lease is not None
@@ -178,23 +198,30 @@ class ShardLeases(OneProcess):
         for shard, lease in sorted(changed.items()):
             log.info(event, shard=shard, worker=self._worker_id, term=lease.term)
 
-    def _renew(self, tx: Connection, share: int) -> dict[int, Lease]:
-        kept: dict[int, Lease] = {}
+    def _renew(self, tx: Connection, fair_share: int) -> dict[int, Lease]:
+        """Renew the leases up to the fair share, and resign the others. Return the leases that are held; lost
+        leases are left out.
+        """
+        held_leases: dict[int, Lease] = {}
         for shard, lease in sorted(self._leases.items()):
-            if len(kept) >= share:
+            if len(held_leases) >= fair_share:
                 leases.resign(tx, lease)
             elif (renewed := leases.renew(tx, lease, self._ttl_seconds)) is not None:
-                kept[shard] = renewed
-        return kept
+                held_leases[shard] = renewed
+        return held_leases
 
     def _free_shards(self, tx: Connection) -> list[int]:
-        taken = {lease.name for lease in leases.live_leases(tx, "shard/")}
-        return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in taken]
+        """Return the shards that no worker holds."""
+        leased_names = {lease.name for lease in leases.live_leases(tx, "shard/")}
+        return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in leased_names]
 
     def run(self, on_change: Callable[[], None], on_refused: Callable[[], None] = lambda: None) -> None:
-        """Run rounds at a third of the lease time until `stop`. A failed round is repeated soon, so that
-        leases that have not expired are renewed as soon as the store answers. If another process uses the
-        name, call `on_refused` and return.
+        """Run rounds at a third of the lease time until `stop`, and call `on_change` after a round that
+        changed `held`. The first round begins after a pause.
+
+        A failed round is logged and repeated soon, so that leases that have not expired are renewed as soon
+        as the store answers. If another process uses the name, store the error in `refused`, call
+        `on_refused` and return.
         """
         pause_seconds = self._ttl_seconds / 3
 
@@ -224,14 +251,14 @@ class ShardLeases(OneProcess):
         self._stop.set()
 
     def resign(self) -> None:
-        """Resign all leases, so that other workers need not wait for the expiry. Must not be called while
-        `run` may acquire leases.
+        """Resign all leases, so that other workers need not wait for the expiry. If the store is unavailable,
+        log it; the leases then expire. Must not be called while `run` may acquire leases.
         """
         with self._lock:
-            held, self._leases = self._leases, {}
+            own_leases, self._leases = self._leases, {}
         try:
             with self._store.transaction() as tx:
-                for lease in held.values():
+                for lease in own_leases.values():
                     leases.resign(tx, lease)
                 leases.resign_all(tx, self._worker_id, self._incarnation)
         except Retryable as error:
@@ -240,5 +267,5 @@ class ShardLeases(OneProcess):
                 worker=self._worker_id,
                 error=str(error),
             )
-        for shard, lease in sorted(held.items()):
+        for shard, lease in sorted(own_leases.items()):
             log.info("shard resigned", shard=shard, worker=self._worker_id, term=lease.term)

@@ -9,8 +9,8 @@ from controller.domain.decision import Lane
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next work: lanes to evaluate, for some topics or (None) for all dirty topics; and whether to drain
-    the journal.
+    """The next work: lanes to evaluate, for some topics or (None) for all dirty topics. `operations`: run the
+    operations that are due in the journal.
     """
 
     lanes: frozenset[Lane] = frozenset()

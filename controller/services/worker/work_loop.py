@@ -42,7 +42,7 @@ still due, and the leases are corrected during the pause.
 
 
 class Evaluate(Protocol):
-    """Evaluates dirty and due topics. Returns the number of intended actions."""
+    """Evaluates dirty and due topics of the shards. Returns the number of intended operations."""
 
     def __call__(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int: ...
 
@@ -56,8 +56,8 @@ class RunOperations(Protocol):
 
 
 class Round(NamedTuple):
-    """The work of one round of the loop, and the number of threads that drain the journal if the work
-    requests it.
+    """The work of one round of the loop, and the number of threads that run operations if the work requests
+    operations.
     """
 
     work: Work
@@ -65,7 +65,9 @@ class Round(NamedTuple):
 
 
 class WorkLoop:
-    """Drives sensors until it is stopped."""
+    """Waits for sensors and does the work that they request, until it is stopped. `stop`, `pause` and
+    `rescan` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -81,6 +83,9 @@ class WorkLoop:
         clock: Clock,
         parallel_operations: int,
     ) -> None:
+        """`shards` returns the shards that this worker holds. `sweep_seconds` is the longest time between two
+        sweeps, which do all due work. `parallel_operations` is the number of threads that run operations.
+        """
         self._store = store
         self._listener = listener
         self._sensors = tuple(sensors)
@@ -108,7 +113,7 @@ class WorkLoop:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Stop after the current step. May be called from a signal handler."""
+        """Make `run` return after the current step. May be called from a signal handler."""
         self._stopping.set()
         self._listener.interrupt()
 
@@ -122,7 +127,9 @@ class WorkLoop:
         self._listener.interrupt()
 
     def run(self) -> None:
-        """Work until `stop`. Retry while the store is unavailable."""
+        """Run rounds until `stop`, then wait for the threads that run operations. After an error, pause and
+        repeat the round as a sweep.
+        """
         rounds = Repeating(
             self._round,
             self._stopping,
@@ -136,8 +143,8 @@ class WorkLoop:
             self._pool.shutdown(wait=True)
 
     def _round(self) -> float:
-        """Do the next round, which is a sweep at first and after an error. Then wait; the following round
-        begins at once.
+        """Do the next round, which is a sweep at first and after an error. Then wait, and store the following
+        round. Return 0: the following round begins at once.
         """
         next_round, self._next = self._next or self._everything(), None
         self._perform(next_round)
@@ -145,11 +152,18 @@ class WorkLoop:
         return 0.0
 
     def _everything(self) -> Round:
-        """Return a round that drains everything, and restart the sweep interval."""
+        """Return a round with all work, and restart the sweep interval."""
         self._agenda.start_sweep(self._now())
         return Round(everything(self._sensors), self._parallel_operations)
 
     def _perform(self, next_round: Round) -> None:
+        """Evaluate the topics of the round, then start threads for operations if the work requests operations
+        or some were intended. Does nothing without shards.
+
+        A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it,
+        pause, and still start requested operations. After any other error of the evaluation, start a thread
+        for operations and raise the error.
+        """
         shards, work = self._shards(), next_round.work
         if not shards.held:
             return
@@ -171,14 +185,14 @@ class WorkLoop:
             self._start_operations(max(next_round.threads, intended, 1))
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
-        """Record how long the consumers of evaluated topics waited. Forget topics of shards that another
-        worker holds.
+        """Record as a metric how long the consumers of evaluated topics waited for a decision. Forget topics
+        of shards that another worker holds. Does nothing if the consumer lane was not evaluated.
         """
         if Lane.CONSUMER not in work.lanes:
             return
-        now, waiting = self._now(), self._notified_at
+        now, waiting_since = self._now(), self._notified_at
         self._notified_at = {}
-        for topic_id, since in waiting.items():
+        for topic_id, since in waiting_since.items():
             is_ours = topic_id is None or shards.owns(topic_id)
             if not is_ours:
                 continue
@@ -188,28 +202,32 @@ class WorkLoop:
                 self._notified_at[topic_id] = since
 
     def _start_operations(self, threads: int) -> None:
-        """Start `threads` more threads that drain the journal, up to `parallel_operations` in all.
+        """Start `threads` more threads that run operations, up to `parallel_operations` in all.
 
-        While a thread is busy, a single new operation is left to it for a moment.
+        If only one is requested while a thread is busy, none is started: the operation is left to that thread
+        for a moment, after which the sensors are queried.
         """
         self._running = {future for future in self._running if not future.done()}
         if threads == 1 and self._running:
             self._agenda.help_soon(self._now())
             return
         for _ in range(min(threads, self._parallel_operations - len(self._running))):
-            future = self._pool.submit(copy_context().run, self._drain_operations)
+            future = self._pool.submit(copy_context().run, self._run_due_operations)
             future.add_done_callback(self._check_again)  # Work may have arrived while the thread was ending.
             self._running.add(future)
 
     def _check_again(self, _ended: Future[None]) -> None:
+        """Have the sensors queried again, and end the wait of the loop. Called by a thread that ends."""
         self._agenda.ask_sensors_again()
         self._listener.interrupt()
 
-    def _drain_operations(self) -> None:
-        """Run operations until none is due. Then process the deletion entries of superfluous logs.
+    def _run_due_operations(self) -> None:
+        """Run operations until none is due, and then process the deletion entries of superfluous logs. Ends
+        when the loop stops or the worker has no shards.
 
         While the store is unavailable the thread keeps trying, because nothing would wake it for the
-        operations that it claimed.
+        operations that it claimed. Any other error is logged and ends the thread; the loop then queries the
+        sensors again.
         """
         last_error = ""
         while not self._stopping.is_set() and (shards := self._shards()).held:
@@ -235,14 +253,15 @@ class WorkLoop:
                 return
 
     def _wait(self) -> Round:
-        """Block until a notification arrives, work is due according to the agenda, or an interrupt. Return
-        the next round.
+        """Query the sensors if necessary, and block until a notification arrives, work is due according to
+        the agenda, or an interrupt. Return the next round: a sweep if it is due, requested by `rescan`, or if
+        notifications were lost.
 
         An interrupt alone requests no work: the sensors are queried again only when they fire.
         """
-        asked_at = self._now()
-        if self._agenda.must_ask_sensors(asked_at):
-            self._agenda.note_firings(self._firings(), asked_at)
+        queried_at = self._now()
+        if self._agenda.must_ask_sensors(queried_at):
+            self._agenda.note_firings(self._firings(), queried_at)
         waited_since = self._now()
         notifications = self._listener.wait(self._agenda.wait_seconds(waited_since))
         now = self._now()
@@ -255,12 +274,13 @@ class WorkLoop:
             return self._everything()
         fired = self._agenda.take_firing(now, waited_since=waited_since, was_notified=bool(notifications))
         requested = self._requested_by(notifications, now)
-        work = (fired or NOTHING) | requested.work | self._agenda.take_put_off(now)
+        work = (fired or NOTHING) | requested.work | self._agenda.take_deferred(now)
         return Round(work, requested.threads if fired is None else self._parallel_operations)
 
     def _requested_by(self, notifications: Sequence[Notification], now: float) -> Round:
-        """Return the work that the notifications request at once. Defer the work that may wait for more of
-        its kind.
+        """Return the work that the notifications request at once, and the number of threads for it. Defer the
+        work that may wait for more of its kind. Notifications about topics of other workers are skipped.
+        Counts the wake-ups, and notes since when consumers wait.
         """
         shards, work, threads = self._shards(), NOTHING, 0
         for notification in notifications:
@@ -275,14 +295,17 @@ class WorkLoop:
                 if sensor.is_measured:
                     self._notified_at.setdefault(topic_id, now)
                 if sensor.patience_seconds > 0:
-                    self._agenda.put_off(requested, now, sensor.patience_seconds)
+                    self._agenda.defer(requested, now, sensor.patience_seconds)
                 else:
                     work = work | requested
                     threads += requested.operations
         return Round(work, threads)
 
     def _firings(self) -> list[Firing]:
-        """Return the sensors that fire without a notification, for the held shards."""
+        """Return the sensors that fire without a notification, for the held shards, in how many seconds by
+        the database's clock; none without shards. Skips sensors of operations while all threads are busy, and
+        sensors that would fire for deferred work while work is deferred.
+        """
         shards = self._shards()
         firings: list[Firing] = []
         if not shards.held:
@@ -292,7 +315,7 @@ class WorkLoop:
             for sensor in self._sensors:
                 if sensor.due().operations and self._all_busy():
                     continue  # The first thread that ends wakes the loop.
-                if sensor.fires_for_patient and self._agenda.has_work_put_off:
+                if sensor.fires_for_patient and self._agenda.has_deferred_work:
                     continue  # The sensor would fire for the deferred work.
                 instant = sensor.fires_at(tx, shards)
                 if instant is not None:

@@ -40,8 +40,9 @@ class BackgroundService(Protocol):
 def run_part(
     part: BackgroundService, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
 ) -> None:
-    """Run a part of a process. If the part ends by itself, append its name to `ended` and stop the process:
-    the process would otherwise continue without the part unnoticed, and is restarted instead.
+    """Run a part of a process. If the part ends by itself, with or without an error, append its name to
+    `ended` and call `stop`: the process would otherwise continue without the part unnoticed, and is restarted
+    instead. Errors are logged, not raised.
     """
     try:
         part.run()
@@ -62,17 +63,18 @@ def demand_none_ended(ended: Sequence[str]) -> None:
 
 
 @contextmanager
-def running(parts: Sequence[BackgroundService], leave: threading.Event) -> Iterator[None]:
-    """Run the parts of a process in threads, and stop them at the end. A part that ends by itself sets
-    `leave`. Raises InvariantViolated if a part ended by itself.
+def running(parts: Sequence[BackgroundService], stopping: threading.Event) -> Iterator[None]:
+    """Run the parts of a process in threads. At the end of the `with` block set `stopping`, stop the parts
+    and wait for their threads. A part that ends by itself sets `stopping`, and then InvariantViolated is
+    raised at the end of the block.
     """
     ended: list[str] = []
-    leaving = ended, leave.is_set, leave.set
-    threads = [telemetry.start_thread(type(part).__name__, run_part, part, *leaving) for part in parts]
+    stop_process = ended, stopping.is_set, stopping.set
+    threads = [telemetry.start_thread(type(part).__name__, run_part, part, *stop_process) for part in parts]
     try:
         yield
     finally:
-        leave.set()
+        stopping.set()
         for part in parts:
             part.stop()
         for thread in threads:
@@ -87,7 +89,7 @@ class Worker:
     loop: WorkLoop
     leases: ShardLeases
     listener: Listener
-    beside: tuple[BackgroundService, ...] = ()
+    background_services: tuple[BackgroundService, ...] = ()
     """Background services that run in threads of their own. The worker does not wait for them at the end."""
     name: str = ""
     """Name of the worker, which is added to each log line of its threads."""
@@ -97,8 +99,11 @@ class Worker:
     """
 
     def run(self) -> None:
-        """Acquire shards, run the loop, and resign the leases at the end. At the start, wait until the store
-        is available and has the right schema. Raises WorkerNameInUse if another process runs under the name.
+        """Acquire shards, run the loop until `stop`, and resign the leases and close the listener at the end.
+        At the start, wait until the store is available and has the right schema.
+
+        Raises WorkerNameInUse if another process runs under the name, InvariantViolated if a background
+        service ended by itself.
         """
         with telemetry.bound(worker=self.name):
             has_shards = False
@@ -111,9 +116,13 @@ class Worker:
                 self._work()
 
     def _work(self) -> None:
+        """Start the threads of the leases and background services, and run the loop. At the end, stop these
+        threads, wait for that of the leases only, resign the leases and close the listener. Raises the error
+        that ended the leases, and InvariantViolated if a background service ended by itself.
+        """
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         ended: list[str] = []
-        for service in self.beside:
+        for service in self.background_services:
             leaving = (lambda: self.loop.is_stopping), self.loop.stop
             telemetry.start_thread(type(service).__name__, run_part, service, ended, *leaving)
         try:
@@ -126,15 +135,16 @@ class Worker:
                 # A round in progress would acquire leases that were already resigned.
                 ends.callback(leasing.join)
                 ends.callback(self.leases.stop)
-                for service in self.beside:
+                for service in self.background_services:
                     ends.callback(service.stop)
         if self.leases.refused is not None:
             raise self.leases.refused
         demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
-        """Run the first round of leases. Return False if the worker was stopped before a round succeeded.
-        Raises WorkerNameInUse.
+        """Run the first round of leases, and repeat it with growing pauses until it succeeds. An error is
+        logged once. Return False if the worker was stopped before. Raises Terminal errors, such as
+        WorkerNameInUse.
         """
         delay_seconds, last_error = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:

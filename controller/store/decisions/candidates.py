@@ -142,8 +142,11 @@ def end(
     outcome: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """End the candidate, and end its approvals. Raises InvariantViolated if the candidate is not in shadow, InvalidInput for a promotion
-    without a backtest in which the candidate cost less.
+    """End the candidate and its approvals. A promotion marks its approved approval as done; all other approvals of the candidate
+    expire.
+
+    `run_id` replaces the backtest that is the evidence, unless it is None. Raises InvariantViolated if the candidate is not in shadow,
+    InvalidInput for a promotion without a backtest in which the candidate cost less.
     """
     parameters = {
         "candidate_id": candidate_id,
@@ -152,19 +155,22 @@ def end(
         "outcome": outcome,
         "run_id": run_id,
     }
-    ended = _candidate(tx.execute(_END, parameters).one())
+    candidate = _candidate(tx.execute(_END, parameters).one())
     if state is CandidateState.PROMOTED:
         approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.DONE, None)
-    why = f"candidate {candidate_id} was {state}"
-    approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.EXPIRED, why)
-    return ended
+    reason = f"candidate {candidate_id} was {state}"
+    approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.EXPIRED, reason)
+    return candidate
 
 
 def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:
-    """Make the backtest the evidence for the candidate, and request the approval. Approvals with other evidence end."""
+    """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate.
+
+    If the candidate had another backtest as evidence, its approvals expire first.
+    """
     if candidate.run_id != run_id:
-        why = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"
-        approvals.end(tx, Subject.PROMOTION, [candidate.candidate_id], ApprovalState.EXPIRED, why)
+        reason = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"
+        approvals.end(tx, Subject.PROMOTION, [candidate.candidate_id], ApprovalState.EXPIRED, reason)
     approvals.propose(tx, [approval])
     return _candidate(tx.execute(_EVIDENCE, {"candidate_id": candidate.candidate_id, "run_id": run_id}).one())
 

@@ -20,7 +20,7 @@ from controller.domain.whole_numbers import MOST
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerRow:
+class EvaluationRecord:
     """An evaluation to write. `situation` is the canonical text of the input; `decided_at` is in milliseconds since the Unix epoch."""
 
     decision_id: int
@@ -79,7 +79,7 @@ def reserve_ids(tx: Connection, count: int) -> list[int]:
     return list(tx.execute(numbers, {"count": count}).scalars()) if count else []
 
 
-def record(tx: Connection, rows: Sequence[LedgerRow]) -> None:
+def record(tx: Connection, rows: Sequence[EvaluationRecord]) -> None:
     """Write the rows in one statement."""
     if rows:
         documents = [_document(row) for row in rows]
@@ -109,7 +109,7 @@ def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
     return list(tx.execute(drop, {"older_than": older_than}).scalars())
 
 
-def _document(row: LedgerRow) -> dict[str, Any]:
+def _document(row: EvaluationRecord) -> dict[str, Any]:
     evaluation = row.evaluation.to_document()
     return {
         "decision_id": row.decision_id,

@@ -75,7 +75,7 @@ _ALWAYS = text("'-infinity'::timestamptz")
 _PENDING = select(_E.topic_id, _E.input_version, func.nullif(_E.not_before, _ALWAYS), _E.outcome_digest)
 
 
-def drain(
+def lock_due(
     tx: Connection,
     *,
     lanes: Collection[Lane],
@@ -113,13 +113,14 @@ def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
 
 
 def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedEvaluation]) -> None:
-    """Store the results of the evaluations of these lanes, in one statement.
+    """Store the results of the evaluations of these lanes, in one statement. The lanes are due again at `valid_until`; None: only after
+    an input changes.
 
     If an input version was raised since, it stays ahead of the evaluated version, so the topic is due again.
     """
     if not finished or not lanes:
         return
-    dues = [
+    due_times = [
         None if evaluation.valid_until is None else to_datetime(evaluation.valid_until)
         for evaluation in finished
     ]
@@ -127,7 +128,7 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedE
         func.unnest(
             cast([evaluation.topic_id for evaluation in finished], ARRAY(BigInteger)),
             cast([evaluation.input_version for evaluation in finished], ARRAY(BigInteger)),
-            cast(dues, ARRAY(_Instant)),
+            cast(due_times, ARRAY(_Instant)),
             cast([evaluation.outcome_digest for evaluation in finished], ARRAY(Text)),
         )
         .table_valued(
@@ -139,11 +140,11 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedE
         )
         .render_derived()
     )
-    written: dict[str, ColumnElement[object]] = {"outcome_digest": values.c.outcome_digest}
+    columns: dict[str, ColumnElement[object]] = {"outcome_digest": values.c.outcome_digest}
     for lane in lanes:
-        written[f"{lane}_version"] = func.greatest(_E[f"{lane}_version"], values.c.input_version)
-        written[f"{lane}_due"] = func.coalesce(values.c.due, _NEVER)
-    tx.execute(update(_EVALUATION).values(written).where(_E.topic_id == values.c.topic_id))
+        columns[f"{lane}_version"] = func.greatest(_E[f"{lane}_version"], values.c.input_version)
+        columns[f"{lane}_due"] = func.coalesce(values.c.due, _NEVER)
+    tx.execute(update(_EVALUATION).values(columns).where(_E.topic_id == values.c.topic_id))
 
 
 def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
@@ -159,7 +160,7 @@ def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
 
 
 def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = None) -> datetime | None:
-    """Return the earliest time at which `drain` returns a topic for these lanes; the present time or earlier if one is due.
+    """Return the earliest time at which `lock_due` returns a topic for these lanes; the present time or earlier if one is due.
 
     None if no topic becomes due without a changed input. A paused topic is due at the end of its pause at the earliest.
     """

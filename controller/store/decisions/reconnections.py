@@ -40,7 +40,10 @@ class Spending:
 
 
 def spend(tx: Connection, spendings: Sequence[Spending]) -> None:
-    """Subtract the costs from the budgets. The caller has locked the rows of `evaluation`."""
+    """Refill the budgets by the time since the last change, up to the rate of one minute, and subtract the costs.
+
+    The budget of the cluster is refilled at the largest rate of the given policies. The caller has locked the rows of `evaluation`.
+    """
     if not spendings:
         return
     tx.execute(

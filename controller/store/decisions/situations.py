@@ -3,7 +3,7 @@
 The number of statements is the same for any number of topics. They read only inputs of decisions: ACTIVE segments with their load, the
 policies of all levels, consumers, and live reshapes. Whole layouts are read only for topics with `strict_pulsar`, because the merge
 depths of Pulsar need the ancestors. The present time is that of the database. The inputs are consistent for topics whose `evaluation`
-row the caller has locked (see `evaluations.drain`).
+row the caller has locked (see `evaluations.lock_due`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
 from controller.clock import to_ms
-from controller.domain.approvals import asks
+from controller.domain.approvals import requires_approvals
 from controller.domain.decision import is_for_consumers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import Retryable
@@ -246,36 +246,40 @@ def load_situations(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> dict[int, EvaluationInput]:
-    """Return the evaluation inputs of the live topics, at the present time of the database.
+    """Return the evaluation inputs of the live topics, by id, at the present time of the database.
 
     `capabilities` are by data plane; topics on other data planes, and topics that are not live, are skipped. `instead` replaces the
-    policies in force, by topic. `recent_loads`, `sketches`, `clients`, `producers` and `reconnections_left` are read only for topics
-    whose profile uses them, and `sketches` only if the data plane can split at any hash.
+    policies in force, by topic. The layout holds only ACTIVE segments unless the policy has `strict_pulsar`. A segment without a load
+    record gets an expected load if the profile is `adaptive`. `approvals` are read only for policies that require approvals.
+    `recent_loads`, `clients`, `producers` and `reconnections_left` are read only for topics whose profile uses them, and `sketches`
+    only if the data plane can also split at any hash.
     """
-    of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
-    topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
-    of_topics["topic_ids"] = [row.topic_id for row in topics]
-    segments = _grouped(tx, of_topics, _SEGMENTS)
-    consumers = _grouped(tx, of_topics, _CONSUMERS)
-    in_flight = _grouped(tx, {**of_topics, **_RESHAPES}, _IN_FLIGHT)
-    keeping: dict[str, object] = {"topic_ids": [row.topic_id for row in topics if row.keeps]}
-    kept = _grouped(tx, keeping, _KEPT)
+    parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
+    topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]
+    parameters["topic_ids"] = [row.topic_id for row in topics]
+    segments = _grouped(tx, parameters, _SEGMENTS)
+    consumers = _grouped(tx, parameters, _CONSUMERS)
+    in_flight = _grouped(tx, {**parameters, **_RESHAPES}, _IN_FLIGHT)
+    kept_parameters: dict[str, object] = {"topic_ids": [row.topic_id for row in topics if row.keeps]}
+    kept = _grouped(tx, kept_parameters, _KEPT)
     policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
     policies |= instead or {}
-    adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
-    memories = _grouped(tx, adaptive, _MEMORIES)
-    queues = _grouped(tx, adaptive, _QUEUES)
-    producers = _grouped(tx, adaptive, _PRODUCERS)
-    expected = _grouped(tx, adaptive, _EXPECTED)
+    adaptive_parameters: dict[str, object] = {
+        "topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]
+    }
+    memories = _grouped(tx, adaptive_parameters, _MEMORIES)
+    queues = _grouped(tx, adaptive_parameters, _QUEUES)
+    producers = _grouped(tx, adaptive_parameters, _PRODUCERS)
+    expected = _grouped(tx, adaptive_parameters, _EXPECTED)
     midpoint_only = {row.topic_id for row in topics if capabilities[row.data_plane].midpoint_only}
-    anywhere: dict[str, object] = {
+    sketch_parameters: dict[str, object] = {
         "topic_ids": [t for t, p in policies.items() if p.profile == "adaptive" and t not in midpoint_only]
     }
-    sketches = _grouped(tx, anywhere, _SKETCHES)
-    whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
-    layouts = load_layouts(tx, whole) if whole else {}
-    asking = [topic_id for topic_id, policy in policies.items() if asks(policy)]
-    answers = approvals.last_words(tx, asking) if asking else {}
+    sketches = _grouped(tx, sketch_parameters, _SKETCHES)
+    strict_topic_ids = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
+    layouts = load_layouts(tx, strict_topic_ids) if strict_topic_ids else {}
+    approving_topic_ids = [topic_id for topic_id, policy in policies.items() if requires_approvals(policy)]
+    approvals_by_topic = approvals.last_words(tx, approving_topic_ids) if approving_topic_ids else {}
     return {
         row.topic_id: EvaluationInput(
             layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
@@ -293,7 +297,7 @@ def load_situations(
             sketches={k.segment_id: tuple(k.bins) for k in sketches[row.topic_id]},
             strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},
             kept={k.segment_id: (to_ms(k.intended_at), to_ms(k.kept_until)) for k in kept[row.topic_id]},
-            approvals=answers.get(row.topic_id, ()),
+            approvals=approvals_by_topic.get(row.topic_id, ()),
             **_clients(row, policies[row.topic_id], segments, consumers, queues, producers),
             now=to_ms(row.now),
         )
@@ -308,7 +312,8 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
-    """Return the evaluation inputs, and the errors of topics whose rows are not readable.
+    """Return the evaluation inputs as `load_situations` does, and the errors of the topics that could not be read, by topic. After an
+    error, the topics are read again in halves until only the faulty topics are left.
 
     Raises errors of PostgreSQL, after which the transaction cannot read anything else.
     """
@@ -321,11 +326,11 @@ def load_readable(
             return {}, dict.fromkeys(topic_ids, error)
     ordered = sorted(topic_ids)
     middle = len(ordered) // 2
-    parts = [
+    results = [
         load_readable(tx, half, capabilities, instead=instead)
         for half in (ordered[:middle], ordered[middle:])
     ]
-    return parts[0][0] | parts[1][0], parts[0][1] | parts[1][1]
+    return results[0][0] | results[1][0], results[0][1] | results[1][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +349,8 @@ class LockedTopic:
 
 
 def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, LockedTopic]:
-    """Lock the live topics that no other transaction has locked, and return them by id. Other topics are skipped.
+    """Lock the live topics that no other transaction has locked, until the end of the transaction, and return them by id. Other topics
+    are skipped.
 
     The function never waits, so it may be called while `evaluation` rows are locked, against the usual order of locks (topic before
     evaluation). Later intents of the transaction already have the lock.
@@ -417,26 +423,32 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Return the number of clients on each segment, and the reconnection budget, which is the smaller of the topic's and the cluster's."""
+    """Return the number of consumers of the mean segment, the number of producers, and the reconnection budget, which is the smaller of
+    the topic's and the cluster's. All are 0, and the budget None, if no client is connected or the profile is not `adaptive`.
+    """
     if policy.profile != "adaptive":
         return _NO_CLIENTS
     count = max(1, len(segments[row.topic_id]))
-    dividing = sum(-(-subscription.consumers // count) for subscription in consumers[row.topic_id])
-    clients = dividing + sum(int(queue.consumers) for queue in queues[row.topic_id])
-    connected = sum(counted.producers or 0 for counted in producers[row.topic_id])
-    if not clients + connected:
+    stream_consumers = sum(-(-subscription.consumers // count) for subscription in consumers[row.topic_id])
+    clients = stream_consumers + sum(int(queue.consumers) for queue in queues[row.topic_id])
+    producer_count = sum(segment.producers or 0 for segment in producers[row.topic_id])
+    if not clients + producer_count:
         return _NO_CLIENTS
-    of_topic = _refilled(
+    topic_budget = _refilled(
         row.reconnections_left, row.reconnections_at, policy.reconnections_per_minute, row.now
     )
-    of_cluster = _refilled(row.cluster_left, row.cluster_at, policy.cluster_reconnections_per_minute, row.now)
-    return _Clients(clients=clients, producers=connected, reconnections_left=min(of_topic, of_cluster))
+    cluster_budget = _refilled(
+        row.cluster_left, row.cluster_at, policy.cluster_reconnections_per_minute, row.now
+    )
+    return _Clients(
+        clients=clients, producers=producer_count, reconnections_left=min(topic_budget, cluster_budget)
+    )
 
 
-def _refilled(left: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
-    if left is None or at is None:
+def _refilled(remaining: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
+    if remaining is None or at is None:
         return per_minute
-    return float(min(per_minute, left + per_minute * (now - at).total_seconds() / 60))
+    return float(min(per_minute, remaining + per_minute * (now - at).total_seconds() / 60))
 
 
 def _ticks(rates: Sequence[float]) -> tuple[LoadStats, ...]:
@@ -450,8 +462,8 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load. A record has the age of the oldest
-    load record of the ancestors.
+    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. A record has the age
+    of the oldest load record of the ancestors. Other segments are absent.
 
     A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is not known. Such a
     segment waits for its own load record.
@@ -481,8 +493,11 @@ def _share(row: Row[Any]) -> float | None:
     """Return the share of an ancestor's load that the segment is expected to have; None if it is not known (see `_EXPECTED`)."""
     if row.bins is None:
         return float(row.share)
-    whole, part = HashRange(row.parent_start, row.parent_end), HashRange(row.range_start, row.range_end)
-    return share_within(whole, row.bins, part)
+    ancestor_range, segment_range = (
+        HashRange(row.parent_start, row.parent_end),
+        HashRange(row.range_start, row.range_end),
+    )
+    return share_within(ancestor_range, row.bins, segment_range)
 
 
 def _history(row: Row[Any]) -> History:

@@ -50,14 +50,16 @@ class Adoption:
 def intend_adopt(
     tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
 ) -> Intent:
-    """Write the intent of the adoption. Segment ids are reserved for the old topics first, then for the created segments.
+    """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for
+    the old topics first, then for the created segments.
 
-    Raises TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime.
+    Raises TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime, and Conflict if the request key was
+    used for another request.
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         first_id = topics.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
         first = SegmentLayout.initial(
             adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
@@ -71,23 +73,28 @@ def intend_adopt(
             policy=adoption.policy,
         )
         for name, kind in adoption.subscriptions.items():
-            by = SubscriptionConsumers.STOCK if name in adoption.stock else SubscriptionConsumers.CLEAVE
-            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH, by)
+            consumers = (
+                SubscriptionConsumers.STOCK if name in adoption.stock else SubscriptionConsumers.CLEAVE
+            )
+            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH, consumers)
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
         parameters = {ADOPTED: list(adoption.old_topics)}
-        new = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
-        return write_operation(tx, topic, new, request, backing_topic)
+        new_operation = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
+        return write_operation(tx, topic, new_operation, request, backing_topic)
 
     return once(
         tx,
         request,
-        act,
+        write_intent,
         lambda first: first.topic_name == adoption.name and first.kind is OperationKind.ADOPT,
     )
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """Write the old topics as sealed segments, and the created segments as their children. Called by the commit."""
+    """Write the old topics as sealed segments, and the created segments as their children.
+
+    `at` is the time of the commit, which calls this function.
+    """
     first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
     old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))
     sealed = {"created_epoch": FOUND_EPOCH, "sealed_epoch": FIRST_EPOCH, "created_at": at, "sealed_at": at}
@@ -107,7 +114,7 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
         for segment_id, old_topic in zip(old_ids, operation.fenced_topics, strict=True)
     ]
     tx.execute(insert(SEGMENT), rows)
-    new = (
+    children = (
         Segment(
             child.plan.segment_id,
             child.plan.hash_range,
@@ -120,4 +127,4 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
         for child in operation.children
     )
     names = {child.plan.segment_id: child.backing_topic for child in operation.children}
-    layouts.insert_segments(tx, topic.topic_id, new, names, at)
+    layouts.insert_segments(tx, topic.topic_id, children, names, at)

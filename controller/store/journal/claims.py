@@ -195,8 +195,9 @@ def claim(
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
-    """Return the earliest time, which may be in the past, at which a live operation can be claimed. None if no operation is live,
-    except those of held topics.
+    """Return the earliest time, which may be in the past, at which a live operation of the shards can be claimed.
+
+    None if only topics that are held have live operations.
     """
     parameters: dict[str, object] = {
         "kinds": _KINDS,
@@ -211,7 +212,10 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
 
 
 def renew(tx: Connection, operations: Sequence[Operation], runner: str, lease_seconds: float) -> set[int]:
-    """Extend the claims to `lease_seconds` from now, and never shorten a claim. Return the ids that the runner still holds."""
+    """Extend the claims to `lease_seconds` from now, and never shorten a claim.
+
+    Return the ids that the runner still holds; lost claims are not extended.
+    """
     return _write(tx, operations, runner, _RENEW, lease_seconds=lease_seconds)
 
 
@@ -223,9 +227,9 @@ def release(tx: Connection, operations: Sequence[Operation], runner: str) -> Non
 def record_failure(
     tx: Connection, operation: Operation, runner: str, error_text: str, delay_seconds: float
 ) -> None:
-    """Record the error of the step, release the claim, and defer the next attempt by the delay.
+    """Store the error, count the attempt, release the claim, and defer the next attempt by the delay.
 
-    After a call that timed out, the delay must be at least the time-out of the call. Raises FencedOut.
+    After a call that timed out, the delay must be at least the time-out of the call. Raises FencedOut if the claim is lost.
     """
     if not _write(tx, [operation], runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds):
         raise fenced_out(operation, runner)

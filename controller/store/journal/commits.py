@@ -124,8 +124,8 @@ COMMIT = Prepared(
 """,
     STEP_TYPES | {"topic_ids": "bigint[]"},
 )
-WHY_LEFT = Prepared(
-    "why_left_out",
+WHY_SKIPPED = Prepared(
+    "why_skipped",
     f"""{GIVEN}
     SELECT o.operation_id, {HELD} AND o.state = g.seen_state AS is_held, t.state AS topic_state, t.subscription_version,
            (SELECT count(*) FROM cleave.operation_parent p
@@ -174,10 +174,12 @@ class Committed:
 def commit_reshapes(
     tx: Connection, records: Sequence[StepRecord], runner: str, *, started_at_ms: int
 ) -> dict[int, Committed]:
-    """Commit reshapes of layouts that Cleave keeps. Return the results by id of the committed operations.
+    """Commit reshapes of layouts that Cleave keeps, in one statement that waits for no lock. Return the results by id of the committed
+    operations.
 
+    A commit seals the parents, inserts the children, raises the epoch, begins cooldowns, and writes the history and the steps.
     `records` has at most one operation per topic. An operation is skipped if its claim, state or topic has changed, if its recorded
-    subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_left` returns the
+    subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_skipped` returns the
     reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
     """
     stamps = {record.operation.operation_id: _stamps(record.operation) for record in records}
@@ -197,50 +199,54 @@ def _stamps(operation: Operation) -> tuple[str, ...]:
     return stamps
 
 
-def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
-    """Return, by operation id, the error for which `commit_reshapes` skipped the operation: FencedOut, LostRace or InvariantViolated."""
+def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
+    """Return, by operation id, the error for which `commit_reshapes` skipped the operation:
+
+    FencedOut, InvariantViolated, LostRace for stale subscriptions, or HeldUp for locked rows.
+    """
     parameters = steps.held_parameters([record.operation for record in records], runner)
-    seen = {row.operation_id: row for row in WHY_LEFT.execute(tx, parameters)}
+    rows = {row.operation_id: row for row in WHY_SKIPPED.execute(tx, parameters)}
     return {
-        record.operation.operation_id: _why_left(record, seen.get(record.operation.operation_id), runner)
+        record.operation.operation_id: _why_skipped(record, rows.get(record.operation.operation_id), runner)
         for record in records
     }
 
 
-def _why_left(record: StepRecord, seen: Row[Any] | None, runner: str) -> CleaveError:
+def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> CleaveError:
     operation = record.operation
-    if seen is None or not seen.is_held:  # the row is missing if a fail-over lost the intent
+    if row is None or not row.is_held:  # the row is missing if a fail-over lost the intent
         return fenced_out(operation, runner)
-    if seen.topic_state not in (TopicState.LIVE, TopicState.DELETING):
+    if row.topic_state not in (TopicState.LIVE, TopicState.DELETING):
         return InvariantViolated(
-            f"topic {operation.topic_name} is {seen.topic_state} under {operation.kind} {operation.operation_id}"
+            f"topic {operation.topic_name} is {row.topic_state} under {operation.kind} {operation.operation_id}"
         )
-    if not seen.has_active_parents:
+    if not row.has_active_parents:
         return InvariantViolated(
             f"parents {operation.parent_ids} of operation {operation.operation_id} are not all active"
         )
-    if record.noted_version != seen.subscription_version:
-        return _stale_subscriptions(operation.topic_name, seen.subscription_version, record.noted_version)
+    if record.noted_version != row.subscription_version:
+        return _stale_subscriptions(operation.topic_name, row.subscription_version, record.noted_version)
     return HeldUp(
         f"another transaction has locked the rows of topic {operation.topic_name}; retry", ROWS_HELD_SECONDS
     )
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
-    """Commit one operation of any other kind, or a reshape that a broker performed. Waits for the lock of the topic row.
+    """Record the steps and commit one operation of any other kind, or a reshape that a broker performed. Waits for the lock of the
+    topic row.
 
     Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again, and InvariantViolated if a rule of the
-    layout would be broken. After an error nothing is written.
+    layout would be broken. After an error the caller rolls back, so nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
     # The claim is checked first, so that a stale runner always gets FencedOut.
-    seen = _record_held(tx, record, runner, started_at_ms)
+    committed_at_ms = _record_steps(tx, record, runner, started_at_ms)
     if operation.is_mirrored:
         epoch: int | None = mirror_commits.apply(tx, topic, operation, record.detail)
     else:
-        epoch = _ACTS[operation.kind](tx, topic, record)
-    return Committed(epoch, seen)
+        epoch = _COMMITS[operation.kind](tx, topic, record)
+    return Committed(epoch, committed_at_ms)
 
 
 def abort(
@@ -251,24 +257,26 @@ def abort(
     started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
 ) -> None:
-    """Finish the abort of an operation: queue the logs of its reserved children for deletion, and free its parents.
+    """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
+    gates. Waits for the lock of the topic row.
 
-    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion is aborted is live again. After a seek,
-    the buckets of the subscription are assigned again. Otherwise automatic decisions on the topic pause for `pause_seconds`. Raises
-    FencedOut if the claim is lost.
+    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion is aborted is live again. A subscription
+    whose deletion is aborted is live again; if its creation is aborted, its deletion is requested. After a seek, the leader is notified
+    to assign the buckets again; if the seek had stopped its readers, the seek is committed with all segments unread. After any other
+    operation, automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    _record_held(tx, record, runner, started_at_ms)
+    _record_steps(tx, record, runner, started_at_ms)
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
     gates.forget(tx, topic.topic_id, logs)
-    _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
+    _queue_deletions(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
         deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
     elif operation.kind is OperationKind.SEEK:
         if tx.execute(text(_MAY_HAVE_MOVED), {"operation_id": operation.operation_id}).scalar_one():
             seeks.commit(tx, operation, read=(), missing=())
-        drains.tell(tx, topic.topic_id)  # the leader may assign the buckets again
+        drains.notify_leader(tx, topic.topic_id)  # the leader may assign the buckets again
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         topics.update_topic(tx, topic, state=TopicState.LIVE.value)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
@@ -279,17 +287,17 @@ def abort(
         evaluations.defer(tx, [topic.topic_id], pause_seconds)
 
 
-def _record_held(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
-    moved = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
-    if record.operation.operation_id not in moved:
+def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
+    recorded = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
+    if record.operation.operation_id not in recorded:
         raise fenced_out(record.operation, runner)
-    return moved[record.operation.operation_id]
+    return recorded[record.operation.operation_id]
 
 
 def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
-    _demand_noted(topic, record)
+    _demand_subscription_version(topic, record)
     operation, epoch = record.operation, _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, operation, epoch)
     segments = (
@@ -305,10 +313,14 @@ def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
-    """Write two epochs: the topic as it existed, and the created segments. The old logs are terminated already."""
+    """Write two epochs, the topic as it existed and the created segments, and make a topic in state creating live.
+
+    The old logs are terminated already. Raises InvariantViolated unless the topic is creating or deleting, LostRace if its
+    subscriptions have changed.
+    """
     if topic.state not in (TopicState.CREATING, TopicState.DELETING):
         raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
-    _demand_noted(topic, record)
+    _demand_subscription_version(topic, record)
     layout_changes.write(tx, topic, record.operation, adoptions.FOUND_EPOCH)
     at = layout_changes.write(tx, topic, record.operation, adoptions.FIRST_EPOCH)
     adoptions.insert_generations(tx, topic, record.operation, at)
@@ -322,34 +334,41 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     epoch = _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, record.operation, epoch)
     logs = deletion.end_segments(tx, topic.topic_id, epoch, at)
-    _bury(tx, topic, record.operation, logs, "the topic was deleted")
+    _queue_deletions(tx, topic, record.operation, logs, "the topic was deleted")
     deletion.end_topic(tx, topic, epoch, at)
     return epoch
 
 
 def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
-    """Prune the segments that are still drained; a seek may have changed that since the intent. Return None if no segment is left."""
+    """Prune the segments that every subscription has still drained (a seek may have changed that since the intent), delete their gates
+    and load, and queue their logs for deletion. Return None, and write nothing, if no segment is drained. Raises InvariantViolated if a
+    segment is not sealed, or pruned already.
+    """
     operation = record.operation
-    waiting = drains.undrained_by_anybody(tx, topic.topic_id, operation.parent_ids)
-    ready = [i for i in operation.parent_ids if i not in waiting]
-    if not ready:
+    undrained = drains.undrained_subscriptions(tx, topic.topic_id, operation.parent_ids)
+    drained_ids = [i for i in operation.parent_ids if i not in undrained]
+    if not drained_ids:
         return None
     epoch = _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, operation, epoch)
-    of_segments = {"topic_id": topic.topic_id, "segment_ids": ready}
-    pruned = tx.execute(text(_PRUNE), of_segments | {"epoch": epoch, "at": at})
+    parameters = {"topic_id": topic.topic_id, "segment_ids": drained_ids}
+    pruned = tx.execute(text(_PRUNE), parameters | {"epoch": epoch, "at": at})
     logs = {row.segment_id: row.backing_topic for row in pruned}
-    if len(logs) != len(ready):
-        raise InvariantViolated(f"segments {ready} of topic {topic.name} are not all sealed and unpruned")
+    if len(logs) != len(drained_ids):
+        raise InvariantViolated(
+            f"segments {drained_ids} of topic {topic.name} are not all sealed and unpruned"
+        )
     gates.forget(tx, topic.topic_id, logs)
-    _bury(tx, topic, operation, logs, "the segment was pruned")
-    tx.execute(text(FORGET_LOADS), of_segments)
+    _queue_deletions(tx, topic, operation, logs, "the segment was pruned")
+    tx.execute(text(FORGET_LOADS), parameters)
     topics.update_topic(tx, topic, epoch=epoch)
     return epoch
 
 
 def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) -> None:
-    """Delete the subscription and raise its version again, so that a reshape that copied its cursors reads the state again."""
+    """Delete the subscription's row and raise the subscription version again, so that a reshape that copied its cursors reads the state
+    again.
+    """
     _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
 
 
@@ -376,7 +395,7 @@ def _ids(value: object) -> list[int]:
     return [int(segment_id) for segment_id in value] if isinstance(value, list) else []
 
 
-_ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], int | None]] = {
+_COMMITS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], int | None]] = {
     OperationKind.ADOPT: _adopt,
     OperationKind.CREATE: _create,
     OperationKind.DELETE: _delete,
@@ -394,7 +413,7 @@ def _next_epoch(tx: Connection, topic: TopicRow) -> int:
     return topic.epoch + 1 if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one() else 0
 
 
-def _demand_noted(topic: TopicRow, record: StepRecord) -> None:
+def _demand_subscription_version(topic: TopicRow, record: StepRecord) -> None:
     if record.noted_version != topic.subscription_version:
         raise _stale_subscriptions(topic.name, topic.subscription_version, record.noted_version)
 
@@ -407,7 +426,7 @@ def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRac
     )
 
 
-def _bury(
+def _queue_deletions(
     tx: Connection, topic: TopicRow, operation: Operation, logs: Mapping[int, str], reason: str
 ) -> None:
     deletion_entries.add(

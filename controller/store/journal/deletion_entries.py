@@ -105,8 +105,8 @@ def add(
 ) -> int:
     """Queue logs, by segment id, for deletion. Return the number of logs that were not queued already.
 
-    `discards_unread` is True if a person requested the deletion, so that unread messages do not keep the logs. `was_pruned` is True
-    if the segments were recorded as drained.
+    `discards_unread` is True if a person requested the deletion, so that unread messages do not keep the logs. `was_pruned` is True if
+    the segments were recorded as drained; then the entries store which subscriptions had drained them.
     """
     parameters = {
         "data_plane": data_plane,
@@ -130,13 +130,14 @@ def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Deleti
 
 
 def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> list[tuple[int, str]]:
-    """Return pairs of operation and reason for the logs of these operations that were kept."""
+    """Return pairs of operation id and reason for the logs of these operations that were kept. None among the ids is ignored."""
     ids = sorted({operation_id for operation_id in operation_ids if operation_id is not None})
     return [(row[0], row[1]) for row in tx.execute(_REASONS_TO_KEEP, {"operation_ids": ids})] if ids else []
 
 
 def record_absence(tx: Connection, deletion_entry_id: int, *, apart_seconds: float) -> bool:
-    """Record that the log was absent. Return True if this closed the deletion entry.
+    """Record that the log was absent, and make the entry due again `apart_seconds` after the first absence. Return True if this closed
+    the deletion entry.
 
     An entry closes at an absence more than `apart_seconds` (longer than the longest data-plane call) after the first. Raises NotFound
     if the entry is closed already.
@@ -159,7 +160,7 @@ def record_failure(tx: Connection, deletion_entry_id: int, error_text: str, *, d
 
 
 def keep(tx: Connection, deletion_entry_id: int, reason: str) -> None:
-    """Close the deletion entry and keep the log, for this reason."""
+    """Close the deletion entry and keep the log, for this reason. Does nothing if the entry is closed."""
     tx.execute(text(_KEEP), {"deletion_entry_id": deletion_entry_id, "reason": reason})
 
 

@@ -28,13 +28,14 @@ def intend_attach(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Write the intent to attach a topic whose layout the broker keeps. With `segments`, the runner first creates the topic on the
-    broker with that number of segments.
+    """Insert the topic in state creating, and write the intent to attach the layout that the broker keeps. With `segments`, the runner
+    first creates the topic on the broker with that number of segments.
 
-    Raises TopicExists, or LostRace if another topic used the name in the meantime.
+    Raises TopicExists, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another
+    request.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.insert_topic(
             tx,
             name,
@@ -44,21 +45,26 @@ def intend_attach(
             policy=policy,
             properties=properties,
         )
-        new = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments})
-        return write_operation(tx, topic, new, request)
+        new_operation = NewOperation(
+            OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments}
+        )
+        return write_operation(tx, topic, new_operation, request)
 
     return once(
-        tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH
+        tx,
+        request,
+        write_intent,
+        lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH,
     )
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
-    """Write the intent to return the topic to the broker's own controller. The logs are not changed.
+    """Set the topic to deleting, and write the intent to return it to the broker's own controller. The logs are not changed.
 
-    Raises TopicNotFound, TopicNotLive.
+    Raises TopicNotFound, TopicNotLive, and Conflict if the request key was used for another request.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.get_topic(tx, topic_id, lock=True)
         if topic.state is not TopicState.LIVE:
             raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic can be detached")
@@ -67,4 +73,4 @@ def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
             tx, topic, NewOperation(OperationKind.DETACH, parameters={MIRRORED: True}), request
         )
 
-    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DETACH))
+    return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.DETACH))

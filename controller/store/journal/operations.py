@@ -116,7 +116,10 @@ def list_operations(
     limit: int = 100,
     before: int | None = None,
 ) -> list[Operation]:
-    """Return operations with ids below `before`, newest first. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`."""
+    """Return operations with ids below `before` (None: the newest), newest first.
+
+    `topic_id` None reads all topics. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`.
+    """
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"limit of a page of operations must be between 1 and {PAGE_LIMIT}, not {limit}")
     parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or MOST}
@@ -171,7 +174,11 @@ def write_operation(
     request: Request,
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
-    """Write the operation, its parents and its children. `backing_topic` names the logs of the children."""
+    """Write the operation with its parents and children, and return it as stored. The deadline is the request's, from now on.
+
+    `backing_topic` names the logs of the children; without it no children are written. A used request key or a busy parent breaks a
+    constraint (IntegrityError), which `request_keys.once` or `Store` handles.
+    """
     parameters = {
         "topic_id": topic.topic_id,
         "kind": new.kind.value,

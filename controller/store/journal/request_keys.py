@@ -27,18 +27,22 @@ class Intent:
 
 
 def once(
-    tx: Connection, request: Request, act: Callable[[], Operation], is_same: Callable[[Operation], bool]
+    tx: Connection,
+    request: Request,
+    write_intent: Callable[[], Operation],
+    is_same: Callable[[Operation], bool],
 ) -> Intent:
-    """Return the operation of the request key: the existing one, or the one that `act` writes.
+    """Return the operation of the request key: the existing one, or the one that `write_intent` writes in a nested transaction. Raises
+    Conflict if the existing operation is not the requested one (`is_same`).
 
-    An error of `act` may be an effect of the first request, which was committed while this request waited for a lock. So after
-    an error, the operation of the key is returned if it exists by then.
+    An error of `write_intent` may be an effect of the first request, which was committed while this request waited for a lock. So after
+    an error, the operation of the key is returned if it exists by then; otherwise the error is raised.
     """
     first = find_by_request_key(tx, request.request_key)
     if first is None:
         try:
             with tx.begin_nested():
-                return Intent(act(), repeated=False)
+                return Intent(write_intent(), repeated=False)
         except (IntegrityError, CleaveError):
             first = find_by_request_key(tx, request.request_key)
             if first is None:

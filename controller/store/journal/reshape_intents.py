@@ -174,7 +174,9 @@ class TopicView:
     """Reason for which nothing acts on the topic; None if the topic may be acted on."""
 
     def demand_current(self, *, epoch: int | None = None, input_version: int | None = None) -> None:
-        """Raise TopicNotLive, TopicHeld, or LostRace if an input has changed since the decision. None accepts any value."""
+        """Raise TopicNotLive unless the topic is live, TopicHeld if nothing may act on it, or LostRace if the epoch or input version
+        has changed. None accepts any value.
+        """
         demand_live(self.name, self.state)
         demand_may_act(self.name, self.why_not)
         guards.demand_unchanged(self.name, "epoch", self.layout.epoch, epoch)
@@ -233,10 +235,10 @@ def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | 
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
-    """Write the intent of one draft, in a nested transaction.
+    """Write the intent of one draft, in a nested transaction. If the request key was used for the same request in the meantime, return
+    that operation and write nothing.
 
-    Raises InvalidLayoutChange, SegmentBusy, LostRace if the topic has changed, and Conflict if the request key was used for another
-    request in the meantime. If the key was used for the same request, its operation is returned.
+    Raises InvalidLayoutChange, SegmentBusy, LostRace if the topic has changed, and Conflict if the key was used for another request.
     """
     draft.demand_possible()
     try:
@@ -256,10 +258,11 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
 
 
 def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation]:
-    """Write the intents and return the operations by topic id. A topic that has changed since its view is absent.
+    """Write the intents and return the operations by topic id. A topic that has changed since its view, is not live, or is held is
+    absent.
 
-    `drafts` has at most one draft per topic. If a request key is in use or a segment is busy, all drafts fail with an
-    IntegrityError, which `Store` translates.
+    Reserves the ids of the children, raises the row version of each topic, and waits for locked topic rows. `drafts` has at most one
+    draft per topic. If a request key is in use or a segment is busy, all drafts fail with an IntegrityError, which `Store` translates.
     """
     if not drafts:
         return {}
@@ -332,7 +335,8 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """Return the merge depth to store, as `SegmentGraph.child_merge_depth` counts it.
+    """Return the merge depth of a child to store, as `SegmentGraph.child_merge_depth` counts it: that of its deepest parent, and one
+    more if the child has two or more parents.
 
     Ancestors are counted, in a separate statement, only if two or more parents descend from merges, because these may be the same.
     """

@@ -107,14 +107,15 @@ def intend_seek(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Write the intent to move the subscription to the target. Its consumers have `release_seconds` to release their buckets.
+    """Write the intent to move the subscription to the target, and notify the leader. The consumers of the subscription have
+    `release_seconds` to release their buckets.
 
     After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader lock the row of
     the subscription. Raises TopicNotLive, SubscriptionNotFound, Unsupported if a broker keeps the layout, and Conflict unless a
     checkpoint subscription, and no other, seeks to `kept`, or if standard consumers would read a segment before its ancestors.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         if mirrors.get_mirror(tx, topic_id) is not None:
             raise Unsupported(
@@ -126,8 +127,8 @@ def intend_seek(
         if row.is_stock and target.instant_ms is not None:
             since = to_datetime(max(target.instant_ms - CLOCKS_APART_MS, 0))
             reach = min(row.created_epoch, subscriptions.first_epoch(tx, topic_id, since))
-            behind = gates.behind_unread(tx, topic_id, after_epoch=reach, since=since)
-            gates.demand_barriers(topic.name, subscription, behind)
+            successors = gates.behind_unread(tx, topic_id, after_epoch=reach, since=since)
+            gates.demand_barriers(topic.name, subscription, successors)
         if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
                 f"subscription {subscription} of {topic.name} acknowledges messages and has no checkpoints; name another target"
@@ -140,14 +141,17 @@ def intend_seek(
             SEEK_TARGET: target.sought,
             RELEASE_SECONDS: release_seconds,
         }
-        drains.tell(tx, topic_id)
+        drains.notify_leader(tx, topic_id)
         return write_operation(tx, topic, NewOperation(OperationKind.SEEK, parameters=parameters), request)
 
-    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SEEK, subscription))
+    return once(
+        tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.SEEK, subscription)
+    )
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
-    """Request the abort of all seeks of the subscription that have not stopped its readers yet. Their runner performs the abort.
+    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the runners, which perform
+    the abort. Return the operations.
 
     Raises TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
     """
@@ -157,27 +161,31 @@ def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason
     parameters = {**key.parameters, "reason": f"{actor}: {reason}"}
     operation_ids = tx.execute(text(_GIVE_UP), parameters).scalars().all()
     if not operation_ids:
-        moving = under_way(tx, key)
+        seek = under_way(tx, key)
         raise Conflict(
             f"no seek of {subscription} of {topic.name} is in progress; there is nothing to abort"
-            if moving is None
-            else f"seek {moving.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be aborted; "
+            if seek is None
+            else f"seek {seek.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be aborted; "
             "wait until the seek is done, then seek to another position"
         )
     return read_operations(tx, operation_ids)
 
 
 def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
-    """Return the seek that keeps buckets from being assigned; None if there is none. Hold the lock of the subscription to act on it."""
+    """Return the oldest seek that keeps buckets from being assigned; None if there is none.
+
+    Hold the lock of the subscription to act on it.
+    """
     row = tx.execute(text(_UNDER_WAY), key.parameters).one_or_none()
     return None if row is None else SeekUnderWay(row.operation_id, row.is_release_over, row.asked_seconds)
 
 
 def end_owners(tx: Connection, operation: Operation) -> int:
-    """Remove all bucket owners of the subscription, including owners that have not released. Return the number of buckets.
+    """Remove all bucket owners of the subscription, including owners that have not released. Return the number of removed owners.
 
-    A subscription that seeks to a time reads, from then on, all segments that stored messages at that time or later. Does nothing if
-    another runner has committed the seek in the meantime.
+    If the target of the seek is a time, also make the subscription read all segments that may have stored messages at that time or
+    later. Removes no owner if another runner has committed the seek meanwhile, or if the subscription is being deleted. Waits for the
+    locks of the topic and the subscription.
     """
     key = _key(operation)
     topics.get_topic(tx, key.topic_id, lock=True)
@@ -201,10 +209,11 @@ def logs_of(tx: Connection, key: SubscriptionKey) -> list[SeekLog]:
 
 def commit(tx: Connection, operation: Operation, *, read: Collection[int], missing: Collection[int]) -> None:
     """Commit the seek after all cursors were moved. The sealed segments in `read` are drained, the others are to be read again, and
-    those whose log is `missing` keep their mark. Counts of deliveries are deleted, because messages are delivered again. The caller
-    holds the topic's lock.
+    those whose log is `missing` keep their mark.
 
-    Raises HeldUp while a consumer owns a bucket.
+    Raises the generation and the origin of the subscription, deletes its counts of deliveries, because messages are delivered again,
+    and notifies the leader. Does nothing if the subscription is being deleted. The caller holds the topic's lock. Raises HeldUp while a
+    consumer owns a bucket.
     """
     key = _key(operation)
     try:

@@ -176,10 +176,13 @@ def record(
     started_at_ms: int,
     waits_for_disk: bool = True,
 ) -> dict[int, int]:
-    """Record the steps. Return the times of the changes, in milliseconds since the Unix epoch, by id of the changed operations.
+    """Record the steps of these operations. Return the times of the changes, in milliseconds since the Unix epoch, by id of the changed
+    operations.
 
-    A final state releases the claim and the parents. With `waits_for_disk` False, a crash of the server may lose the record (see
-    `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
+    An operation is absent, and not changed, if it fails a check: its claim is lost, its state has changed, an abort was requested
+    in state intended, or, for the step to fencing, its deadline has passed or its topic is being deleted. A final state releases the claim
+    and the parents. With `waits_for_disk` False, a crash of the server may lose the record (see `FORGETTABLE`). `started_at_ms` is the
+    time at which the runner began the first step.
     """
     parameters = statement_parameters(records, runner, started_at_ms) | {
         "operation_ids": [step_record.operation.operation_id for step_record in records],
@@ -191,7 +194,10 @@ def record(
 
 
 def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observed]:
-    """Return, by operation id, the state on which the next steps are chosen. Takes no lock; times are of the database's clock."""
+    """Return, by operation id, the state on which the next steps are chosen.
+
+    An operation without a row is absent. Takes no lock; times are of the database's clock.
+    """
     rows = _OBSERVE.execute(tx, {"operation_ids": [operation.operation_id for operation in operations]})
     return {row.operation_id: observed_of(row) for row in rows}
 

@@ -1,9 +1,10 @@
 """Writes intents about a whole topic: create, delete, create and delete a subscription, and prune.
 
-The row of an operation is written before any effect. Each function checks, under the topic's lock, the states of the topic and of
-the segments, and writes the operation, its parents and its reserved children under the request key. Changes of the topic row
-also compare its row version; without the lock, concurrent requests would fail instead of waiting. Logs are not changed here;
-runners do that. Reshapes are in `reshape_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
+The row of an operation is written before any effect. Each function checks, under the topic's lock, the states of the topic and of the
+segments, and writes the operation, its parents and its reserved children under the request key. A repeated request key returns the
+first operation and writes nothing; a key that was used for another request raises Conflict. Changes of the topic row also compare its
+row version; without the lock, concurrent requests would fail instead of waiting. Logs are not changed here; runners do that. Reshapes
+are in `reshape_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ def intend_create(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Write the intent to create a topic of `segments` equal segments. The topic is in state creating until the runner commits.
+    """Insert the topic in state creating, and write the intent to create its `segments` equal segments. The topic stays in this state
+    until the runner commits.
 
     Segment ids continue those of the last topic of the same name. The caller checks that `policy` fits the levels above. Raises
-    TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime.
+    TopicExists, InvalidInput, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for
+    another request.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         first_id = topics.first_free_segment_id(tx, name)
         first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
         topic = topics.insert_topic(
@@ -67,21 +70,28 @@ def intend_create(
             properties=properties,
         )
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
-        new = NewOperation(OperationKind.CREATE, children=children, parameters={"segments": segments})
-        return write_operation(tx, topic, new, request, backing_topic)
+        new_operation = NewOperation(
+            OperationKind.CREATE, children=children, parameters={"segments": segments}
+        )
+        return write_operation(tx, topic, new_operation, request, backing_topic)
 
     return once(
-        tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.CREATE
+        tx,
+        request,
+        write_intent,
+        lambda first: first.topic_name == name and first.kind is OperationKind.CREATE,
     )
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
-    """Write the intent to delete a topic with all its logs. The topic accepts no more requests; its reshapes abort or finish first.
+    """Set the topic to deleting, and write the intent to delete it with all its logs. The topic accepts no more requests; its reshapes
+    abort or finish first.
 
-    A topic in state creating can be deleted too. Raises TopicNotFound, TopicNotLive.
+    A topic in state creating can be deleted too. Raises TopicNotFound, TopicNotLive, TopicHeld if the topic is held or not verified,
+    and Conflict if the request key was used for another request.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.get_topic(tx, topic_id, lock=True)
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; there is nothing to delete")
@@ -90,7 +100,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         mirrored = {MIRRORED: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
         return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=mirrored), request)
 
-    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DELETE))
+    return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.DELETE))
 
 
 def intend_subscription_create(
@@ -103,19 +113,20 @@ def intend_subscription_create(
     from_latest: bool = False,
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
-    """Write the intent to create a subscription, and record the subscription, so that every log created afterwards has its cursor.
-    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages.
+    """Record the subscription, so that every log created afterwards has its cursor, raise the subscription version, and write the
+    intent to create its cursors on the present logs.
 
-    Raises InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name, or if a segment that
-    standard consumers would wait for has a successor without a barrier.
+    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. Raises
+    InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name, or if a segment that standard
+    consumers would wait for has a successor without a barrier.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
-        taken = {row.name: row for row in subscriptions.list_subscriptions(tx, topic_id)}.get(name)
-        if taken is not None:
+        existing = {row.name: row for row in subscriptions.list_subscriptions(tx, topic_id)}.get(name)
+        if existing is not None:
             raise Conflict(
-                f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use that subscription or another name"
+                f"topic {topic.name} has a {existing.kind} subscription {name} ({existing.state}) already; use that subscription or another name"
             )
         epoch = topic.epoch if from_latest else subscriptions.first_epoch(tx, topic_id)
         if consumers is SubscriptionConsumers.STOCK:
@@ -132,17 +143,22 @@ def intend_subscription_create(
         )
 
     return once(
-        tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name)
+        tx,
+        request,
+        write_intent,
+        lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name),
     )
 
 
 def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
-    """Write the intent to delete a subscription. Logs created afterwards have no cursor of it; the runner deletes its cursors.
+    """Set the subscription to deleting, raise the subscription version, and write the intent to delete its cursors. Logs created
+    afterwards have no cursor of it.
 
-    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already.
+    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already, or if the request key was used
+    for another request.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         if subscriptions.get_subscription(tx, topic_id, name).state is SubscriptionState.DELETING:
             raise Conflict(
@@ -156,18 +172,22 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
         )
 
     return once(
-        tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
+        tx,
+        request,
+        write_intent,
+        lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name),
     )
 
 
 def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Request the deletion of a subscription whose creation was aborted, because some logs and reserved children have its cursor.
+    """Set the subscription of an aborted creation to deleting, raise the subscription version, and write the intent to delete its
+    cursors, because some logs and reserved children have one.
 
     Does nothing if the deletion of the subscription or of the topic was requested already. The caller has locked the topic's row.
     """
-    of_subscription = {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]}
+    names = {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]}
     is_live = topic.state is TopicState.LIVE
-    if not is_live or tx.execute(text(_DELETING_SUBSCRIPTION), of_subscription).rowcount == 0:
+    if not is_live or tx.execute(text(_DELETING_SUBSCRIPTION), names).rowcount == 0:
         return
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
     parameters = {SUBSCRIPTION: operation.parameters[SUBSCRIPTION], UNDOES: operation.operation_id}
@@ -183,12 +203,13 @@ def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> 
 
 
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
-    """Write the intent to prune sealed segments that every subscription has drained, and to delete their logs.
+    """Write the intent to prune sealed segments that every live subscription has drained, and to delete their logs.
 
-    Raises TopicNotLive, SegmentBusy, and Conflict, with the segment, if a segment is active, pruned, unknown or not drained.
+    Raises TopicNotLive, TopicHeld, SegmentBusy, InvalidInput for no segments, and Conflict, with the segment, if a segment is active,
+    pruned, unknown or not drained, or if the request key was used for another request.
     """
 
-    def act() -> Operation:
+    def write_intent() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         holds.demand_topic_may_act(tx, topic_id)
         to_prune = sorted(set(segment_ids))
@@ -196,16 +217,16 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")
         demand_free(topic.name, busy_segments(tx, topic_id), to_prune)
         sealed = tx.execute(text(_SEALED), {"topic_id": topic_id, "segment_ids": to_prune}).scalars().all()
-        others = sorted(set(to_prune) - set(sealed))
-        if others:
+        unprunable_ids = sorted(set(to_prune) - set(sealed))
+        if unprunable_ids:
             raise Conflict(
-                f"segment {others[0]} of topic {topic.name} is active, pruned or unknown; name sealed segments"
+                f"segment {unprunable_ids[0]} of topic {topic.name} is active, pruned or unknown; name sealed segments"
             )
-        waiting = drains.undrained_by_anybody(tx, topic_id, to_prune)
-        for segment_id, readers in waiting.items():
+        undrained = drains.undrained_subscriptions(tx, topic_id, to_prune)
+        for segment_id, subscription_names in undrained.items():
             raise Conflict(
-                f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(readers)}; wait until it is drained"
+                f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(subscription_names)}; wait until it is drained"
             )
         return write_operation(tx, topic, NewOperation(OperationKind.PRUNE, to_prune), request)
 
-    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.PRUNE))
+    return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.PRUNE))

@@ -20,7 +20,7 @@ MOST_APART_MS = 1_000
 counts as set.
 """
 
-_SEEN = text("""
+_RECORD = text("""
     WITH old AS (DELETE FROM cleave.load_reader WHERE seen_at < clock_timestamp() - interval '1 day' AND name <> :name)
     INSERT INTO cleave.load_reader AS r (name, reader, topic_prefix, data_planes, interval_seconds, clock_ahead_ms, reader_ahead_ms)
     VALUES (:name, :reader, :topic_prefix, :data_planes, :interval_seconds, :clock_ahead_ms, :ahead_ms)
@@ -32,7 +32,7 @@ _SEEN = text("""
                                   ELSE r.reader_ahead_ms END
     RETURNING reader, reader_ahead_ms
 """)
-_GONE = text("DELETE FROM cleave.load_reader WHERE name = :name")
+_DELETE = text("DELETE FROM cleave.load_reader WHERE name = :name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Reader:
     ahead_ms: int
 
 
-def seen(
+def record(
     tx: Connection,
     name: str,
     ahead: Ahead,
@@ -53,12 +53,14 @@ def seen(
     data_planes: Sequence[str] = (),
     interval_seconds: float = 60.0,
 ) -> Reader:
-    """Record that the collector or broker `name` has read counters by a clock that is `ahead`. Return the reader of these samples.
+    """Record that the collector or broker `name` has read counters by a clock that is `ahead`, and delete other readers that were not
+    seen for a day. Return the reader of these samples.
 
-    `clock_ahead_ms` is the offset of the wall clock on that machine, which the views show.
+    The reader changes if the offset has changed by more than `MOST_APART_MS` and its uncertainty. `clock_ahead_ms` is the offset of the
+    wall clock on that machine, which the views show.
     """
     row = tx.execute(
-        _SEEN,
+        _RECORD,
         {
             "name": name,
             "reader": f"{name[: MAX_SOURCE_LENGTH // 2]}@{token_hex(4)}",
@@ -73,6 +75,6 @@ def seen(
     return Reader(row.reader, row.reader_ahead_ms)
 
 
-def gone(tx: Connection, name: str) -> None:
+def delete(tx: Connection, name: str) -> None:
     """Delete a reader that has ended."""
-    tx.execute(_GONE, {"name": name})
+    tx.execute(_DELETE, {"name": name})

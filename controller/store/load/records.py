@@ -134,10 +134,12 @@ def stage_and_merge(
     remembered: pa.Table | None = None,
     counted: RunSketches | None = None,
 ) -> MergeResult:
-    """Write the result of a run: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as returned by `ticks`, and the
-    key counts.
+    """Write the result of a run: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as returned by `ticks`, and the key
+    counts.
 
-    A run that was merged before, or whose window does not end after the watermark, changes nothing.
+    The rows are copied into staging tables and merged in this transaction. A record that was written since the baseline is kept and
+    counted as outrun. A run that was merged before, or whose window does not end after the watermark, merges nothing: `applied` is
+    False.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
     append(tx, "staging.source_row", run.run_id, heard, SOURCE_SCHEMA)

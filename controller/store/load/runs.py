@@ -22,11 +22,14 @@ def merged(tx: Connection, runs: Collection[RunOfWindow]) -> set[RunOfWindow]:
     """Return the runs that were merged. The role of a loader suffices."""
     if not runs:
         return set()
-    ends = {run.run_id: [r for r in runs if r.run_id == run.run_id] for run in runs}
+    runs_by_id = {run.run_id: [r for r in runs if r.run_id == run.run_id] for run in runs}
     rows = tx.execute(
         text("SELECT run_id, window_end FROM cleave.load_run WHERE run_id = ANY (:run_ids)"),
-        {"run_ids": list(ends)},
+        {"run_ids": list(runs_by_id)},
     )
     return {
-        run for row in rows for run in ends[row.run_id] if to_datetime(run.window_end_ms) == row.window_end
+        run
+        for row in rows
+        for run in runs_by_id[row.run_id]
+        if to_datetime(run.window_end_ms) == row.window_end
     }

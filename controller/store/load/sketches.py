@@ -101,11 +101,11 @@ def due(
     older_than_seconds: float,
     limit: int,
 ) -> list[LogToSample]:
-    """Return the logs of up to `limit` ACTIVE segments that are due for a sample.
+    """Return the logs of up to `limit` ACTIVE segments on these data planes and shards that are due for a sample.
 
-    A segment is due if its topic has the profile `adaptive`, its load reaches `from_load` (0 to 1) of its capacity in some metric or is
-    not known yet after a reshape, and its key histogram is missing or older than `older_than_seconds`. Hot segments come first, then
-    segments without known load, then those with the oldest key histograms.
+    A segment is due if its range has more than one hash, its topic has the profile `adaptive`, its load reaches `from_load` (0 to 1) of
+    its capacity in some metric or is not known yet after a reshape, and its key histogram is missing or older than
+    `older_than_seconds`. Hot segments come first, then segments without known load, then those with the oldest key histograms.
     """
     rows = tx.execute(
         _DUE,
@@ -131,7 +131,12 @@ def due(
 
 
 def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -> None:
-    """Add the counts to the key histograms of their segments, and skip segments that are not ACTIVE. Delete old key histograms."""
+    """Add the counts to the key histograms of their segments, which decisions then use for `fresh_seconds`. Skip segments that are not
+    ACTIVE.
+
+    Also deletes the key histograms of all segments that were last sampled before `KEPT_SECONDS` or `fresh_seconds`, whichever is
+    longer.
+    """
     for sketch in sorted(sketches, key=lambda sketch: (sketch.topic_id, sketch.segment_id)):
         tx.execute(
             _KEEP,

@@ -1,8 +1,8 @@
 """The SQL engine: computes rates of segments in PostgreSQL, for installations without Java.
 
-Samples are copied into temporary tables of the loader's session; control tables are not used. The rule is
-`domain.counter_rates.judge_counters`; tests compare these statements with it. The engine is meant for small fleets and for tests:
-a million samples take some seconds.
+Samples are copied into temporary tables of the loader's session; Cleave's own tables are not read.
+`domain.counter_rates.judge_counters` decides in the same way which samples count; tests compare these statements with it. The engine is
+meant for small fleets and for tests: a million samples take some seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reade
     {_each("{c} bigint")}"""
 
 _NAMED = f"length({{name}}) <= {MAX_SOURCE_LENGTH} AND strpos({{name}}, U&'\\FFFD') = 0"
-_SOUND = f"""
+_VALID = f"""
     least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
 """Condition for a valid row, equal to SOUND of the Spark job."""
@@ -52,28 +52,28 @@ CREATE TEMPORARY TABLE run_rate ON COMMIT DROP AS
 WITH sample AS (
   SELECT topic_id, segment_id, reader, source, instant_ms, {_each("max({c}) AS {c}")}
     FROM run_sample
-   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_SOUND}
+   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_VALID}
    GROUP BY topic_id, segment_id, reader, source, instant_ms
 ), pair AS (
   SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("{c} - lag({c}) OVER by_time AS {c}_more")}
     FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
-), judged AS (
+), checked AS (
   SELECT *, least({_each("{c}_more")}) >= 0 AND {
     _each(
         f"{{c}}_more / {MIN_DECREASE_RATIO} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
         " AND ",
     )
-} AS counts
+} AS is_usable
     FROM pair WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
 ), part AS (
   SELECT *, CAST(overlap_ms AS float8) / (instant_ms - before_ms) AS share
-    FROM judged CROSS JOIN LATERAL (SELECT instant_ms - greatest(before_ms, :start_ms) AS overlap_ms) o
+    FROM checked CROSS JOIN LATERAL (SELECT instant_ms - greatest(before_ms, :start_ms) AS overlap_ms) o
    WHERE before_ms IS NOT NULL AND overlap_ms > 0
 ), by_reader AS (
-  SELECT topic_id, segment_id, reader, CAST(least(coalesce(sum(overlap_ms) FILTER (WHERE counts), 0), :length_ms) AS bigint) AS covered_ms,
-         {_each("sum({c}_more * share ORDER BY source, instant_ms) FILTER (WHERE counts) AS {c}")},
-         max(instant_ms) FILTER (WHERE counts) AS observed_at_ms,
-         (array_agg(source ORDER BY counts DESC, instant_ms DESC, source DESC))[1] AS source
+  SELECT topic_id, segment_id, reader, CAST(least(coalesce(sum(overlap_ms) FILTER (WHERE is_usable), 0), :length_ms) AS bigint) AS covered_ms,
+         {_each("sum({c}_more * share ORDER BY source, instant_ms) FILTER (WHERE is_usable) AS {c}")},
+         max(instant_ms) FILTER (WHERE is_usable) AS observed_at_ms,
+         (array_agg(source ORDER BY is_usable DESC, instant_ms DESC, source DESC))[1] AS source
     FROM part GROUP BY topic_id, segment_id, reader
 )
 SELECT DISTINCT ON (topic_id, segment_id)
@@ -85,8 +85,8 @@ SELECT DISTINCT ON (topic_id, segment_id)
 
 _HEARD = f"""
 CREATE TEMPORARY TABLE run_heard ON COMMIT DROP AS
-SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(*) FILTER (WHERE NOT ({_SOUND})) AS set_aside,
-       max(topic_id) FILTER (WHERE NOT ({_SOUND})) AS topic_id
+SELECT source, max(instant_ms) FILTER (WHERE {_VALID}) AS observed_at_ms, count(*) FILTER (WHERE NOT ({_VALID})) AS set_aside,
+       max(topic_id) FILTER (WHERE NOT ({_VALID})) AS topic_id
   FROM run_sample
  WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
 """  # noqa: S608  # our own names only
@@ -94,25 +94,25 @@ SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(
 _SKETCHES = f"""
 CREATE TEMPORARY TABLE run_sketch ON COMMIT DROP AS
 WITH reported AS (
-  SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND sound, false) AS is_sound
+  SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND has_valid_bins, false) AS is_valid
     FROM run_key_count c
    CROSS JOIN LATERAL (
-         SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(messages) >= 0 AND sum(CAST(messages AS float8)) <= {SEGMENT_MESSAGES} AS sound
+         SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(messages) >= 0 AND sum(CAST(messages AS float8)) <= {SEGMENT_MESSAGES} AS has_valid_bins
            FROM unnest(bins) AS messages) s
    WHERE instant_ms > :since_ms AND instant_ms <= :until_ms
 ), summed AS (
   SELECT topic_id, segment_id, bin, CAST(sum(messages) AS bigint) AS messages
     FROM reported CROSS JOIN LATERAL unnest(bins) WITH ORDINALITY AS counted (messages, bin)
-   WHERE is_sound
+   WHERE is_valid
    GROUP BY topic_id, segment_id, bin
 ), whole AS (
   SELECT topic_id, segment_id, CAST(sum(messages) AS bigint) AS messages, array_agg(messages ORDER BY bin) AS bins
     FROM summed GROUP BY topic_id, segment_id
 )
 SELECT topic_id, segment_id, producers, coalesce(messages, 0) AS messages, coalesce(bins, '{{}}') AS bins, set_aside
-  FROM (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers, CAST(sum(unsound) AS bigint) AS set_aside
-          FROM (SELECT topic_id, segment_id, coalesce(max(producers) FILTER (WHERE is_sound), 0) AS most,
-                       count(*) FILTER (WHERE NOT is_sound) AS unsound
+  FROM (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers, CAST(sum(invalid) AS bigint) AS set_aside
+          FROM (SELECT topic_id, segment_id, coalesce(max(producers) FILTER (WHERE is_valid), 0) AS most,
+                       count(*) FILTER (WHERE NOT is_valid) AS invalid
                   FROM reported GROUP BY topic_id, segment_id, source) of_source
          GROUP BY topic_id, segment_id) reporters
   LEFT JOIN whole USING (topic_id, segment_id)
@@ -125,7 +125,10 @@ def aggregate(
     window: LoadWindow,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rates of the window in the schema `rates`, and its sources as HEARD_SCHEMA. `samples` have COLUMNS."""
+    """Return the rates of the window in the schema `rates`, and its sources in the schema HEARD_SCHEMA. `samples` have COLUMNS.
+
+    Creates temporary tables in the transaction, and drops them before it returns.
+    """
     instants = {
         "read_from_ms": window.read_from_ms,
         "start_ms": window.start_ms,
@@ -141,8 +144,14 @@ def aggregate(
     return tables
 
 
-def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int) -> pa.Table:
-    """Return the sums of key counts with times in (since, until] for each segment, as SKETCH_SCHEMA. `counts` have KEY_COUNT_COLUMNS."""
+def sum_key_counts(
+    tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int
+) -> pa.Table:
+    """Return the sums of key counts with times in (since, until] for each segment, in the schema SKETCH_SCHEMA. `counts` have
+    KEY_COUNT_COLUMNS.
+
+    Creates temporary tables in the transaction, and drops them before it returns.
+    """
     columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
     _load(tx, "run_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
     tx.execute(text(_SKETCHES), {"since_ms": since_ms, "until_ms": until_ms})

@@ -44,12 +44,16 @@ def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: Segme
 
 
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """Write the reshape, and return its epoch. The mirror, or the commit of another operation, may have written the row already."""
-    of_operation = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
-    epoch = tx.execute(text(_EPOCH_OF), of_operation).scalar_one_or_none()
+    """Write the layout and return the epoch of the reshape.
+
+    The mirror, or the commit of another operation, may have written them already. Raises InvariantViolated if no epoch of the layout
+    has the change of the operation.
+    """
+    parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
+    epoch = tx.execute(text(_EPOCH_OF), parameters).scalar_one_or_none()
     if layout.epoch > topic.epoch or epoch is None:  # otherwise a later layout was written already
         follow_layout(tx, topic, layout)
-        epoch = tx.execute(text(_EPOCH_OF), of_operation).scalar_one_or_none()
+        epoch = tx.execute(text(_EPOCH_OF), parameters).scalar_one_or_none()
     if epoch is None:
         raise InvariantViolated(
             f"operation {operation.operation_id} of {topic.name} is done on the broker, but no epoch up to "

@@ -42,7 +42,7 @@ _PRUNE = """
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
 """
 _KNOWN = "SELECT segment_id FROM cleave.segment WHERE topic_id = :topic_id"
-_OURS = """
+_REQUESTED = """
     SELECT o.operation_id, o.kind, o.origin, o.actor, o.reason, o.state, o.intended_at, array_agg(p.segment_id) AS parent_ids
       FROM cleave.operation o JOIN cleave.operation_parent p USING (operation_id)
      WHERE o.topic_id = :topic_id AND o.epoch IS NULL AND p.segment_id = ANY (:segment_ids)
@@ -58,8 +58,8 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
-    """Write the first layout of the topic: all segments, the running cooldowns of the broker, and one row of history by the operation
-    that attaches the topic.
+    """Write the first layout of the topic: all segments, the cooldowns that the broker's reshapes began, and one row of history by the
+    operation that attaches the topic. The topic becomes live.
     """
     topics.update_topic(
         tx,
@@ -71,54 +71,59 @@ def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operati
     )
     _insert(tx, topic, layout, layout.segments, recorded=())
     change = {"topic_id": topic.topic_id, "epoch": layout.epoch, "kind": "mirrored", "mirrored_from": 0}
-    by = {"operation_id": operation.operation_id, "origin": operation.origin.value}
-    tx.execute(text(_CHANGE), {**change, **by, "actor": operation.actor, "reason": operation.reason})
+    requester = {"operation_id": operation.operation_id, "origin": operation.origin.value}
+    tx.execute(text(_CHANGE), {**change, **requester, "actor": operation.actor, "reason": operation.reason})
 
 
 def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tuple[LayoutStep, ...]:
-    """Update the rows to the layout that was read. Return the steps that could be determined; none if the layout is unchanged.
+    """Write the layout that was read: created, sealed and pruned segments, the topic's epoch, next segment id and cooldowns, and the
+    history. Delete the load of pruned segments. Operations that requested a step get its epoch.
 
-    Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed.
+    Return the steps, each the change of one epoch, that could be determined. If the epoch is unchanged, nothing is written and no step
+    is returned. Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed.
     """
-    before = layouts.load_layout(tx, topic.topic_id)
-    steps = steps_between(before, layout)
-    gone = sorted(before.segments.keys() - layout.segments.keys())
-    if layout.epoch == before.epoch:
+    stored = layouts.load_layout(tx, topic.topic_id)
+    steps = steps_between(stored, layout)
+    pruned_ids = sorted(stored.segments.keys() - layout.segments.keys())
+    if layout.epoch == stored.epoch:
         return ()
-    ours = _matched(tx, topic, steps)
+    operations = _requested_operations(tx, topic, steps)
     topics.update_topic(
         tx,
         topic,
         epoch=layout.epoch,
         next_segment_id=_next_id(topic, layout),
-        **_stamps(topic, layout, before, steps, ours),
+        **_stamps(topic, layout, stored, steps, operations),
     )
     _insert(
-        tx, topic, layout, layout.segments.keys() - before.segments.keys(), recorded=_recorded_ids(tx, topic)
+        tx, topic, layout, layout.segments.keys() - stored.segments.keys(), recorded=_recorded_ids(tx, topic)
     )
     for segment in layout.segments.values():
-        earlier = before.segments.get(segment.segment_id)
-        if segment.sealed_epoch is not None and earlier is not None and earlier.is_active:
-            sealed = {"epoch": segment.sealed_epoch, "at": _when(segment.sealed_at_ms)}
-            of_segment = {"topic_id": topic.topic_id, "segment_id": segment.segment_id}
-            tx.execute(text(_SEAL), {**of_segment, **sealed})
-    if gone:
-        pruned = {"topic_id": topic.topic_id, "segment_ids": gone, "epoch": layout.epoch}
-        tx.execute(text(_PRUNE), pruned)
-        tx.execute(text(FORGET_LOADS), pruned)
-    _write_history(tx, topic, layout, steps, ours)
+        previous = stored.segments.get(segment.segment_id)
+        if segment.sealed_epoch is not None and previous is not None and previous.is_active:
+            seal = {"epoch": segment.sealed_epoch, "at": _when(segment.sealed_at_ms)}
+            segment_key = {"topic_id": topic.topic_id, "segment_id": segment.segment_id}
+            tx.execute(text(_SEAL), {**segment_key, **seal})
+    if pruned_ids:
+        prune = {"topic_id": topic.topic_id, "segment_ids": pruned_ids, "epoch": layout.epoch}
+        tx.execute(text(_PRUNE), prune)
+        tx.execute(text(FORGET_LOADS), prune)
+    _write_history(tx, topic, layout, steps, operations)
     return steps
 
 
-Ours = Mapping[int, Row[Any]]
+OperationByEpoch = Mapping[int, Row[Any]]
 
 
-def _matched(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> Ours:
-    """Return, by epoch, the operations that requested the steps. A segment is sealed once, so the sealed segments identify the operation."""
-    sealed = [segment_id for step in steps for segment_id in step.sealed_ids]
-    if not sealed:
+def _requested_operations(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> OperationByEpoch:
+    """Return, by epoch, the rows of the operations that requested the steps: same kind, and the same sealed segments.
+
+    A segment is sealed once, so the sealed segments identify the operation. Steps without an operation are absent.
+    """
+    sealed_ids = [segment_id for step in steps for segment_id in step.sealed_ids]
+    if not sealed_ids:
         return {}
-    rows = tx.execute(text(_OURS), {"topic_id": topic.topic_id, "segment_ids": sealed}).all()
+    rows = tx.execute(text(_REQUESTED), {"topic_id": topic.topic_id, "segment_ids": sealed_ids}).all()
     operations: dict[int, Row[Any]] = {}
     for step in steps:
         for row in rows:
@@ -132,35 +137,39 @@ def _matched(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> Ou
 
 
 def _write_history(
-    tx: Connection, topic: TopicRow, layout: SegmentLayout, steps: Sequence[LayoutStep], ours: Ours
+    tx: Connection,
+    topic: TopicRow,
+    layout: SegmentLayout,
+    steps: Sequence[LayoutStep],
+    operations: OperationByEpoch,
 ) -> None:
-    at_epoch = topic.epoch
+    written_epoch = topic.epoch
     for step in steps:
-        row = ours.get(step.epoch)
+        row = operations.get(step.epoch)
         if row is None:
-            _mirrored(tx, topic, at_epoch, step.epoch, _reason(step))
+            _write_mirrored(tx, topic, written_epoch, step.epoch, _reason(step))
         else:
-            if step.epoch > at_epoch + 1:
-                _mirrored(tx, topic, at_epoch, step.epoch - 1, "segments pruned by the broker")
-            late = (
+            if step.epoch > written_epoch + 1:
+                _write_mirrored(tx, topic, written_epoch, step.epoch - 1, "segments pruned by the broker")
+            remark = (
                 " (aborted by Cleave, done by the broker later)"
                 if row.state in ("aborting", "aborted")
                 else ""
             )
-            by = {"operation_id": row.operation_id, "origin": row.origin, "actor": row.actor}
+            requester = {"operation_id": row.operation_id, "origin": row.origin, "actor": row.actor}
             change = {
                 "topic_id": topic.topic_id,
                 "epoch": step.epoch,
                 "kind": row.kind,
                 "mirrored_from": None,
             }
-            tx.execute(text(_CHANGE), {**change, **by, "reason": row.reason + late})
-        at_epoch = step.epoch
-    if layout.epoch > at_epoch:
-        _mirrored(tx, topic, at_epoch, layout.epoch, "segments pruned by the broker")
+            tx.execute(text(_CHANGE), {**change, **requester, "reason": row.reason + remark})
+        written_epoch = step.epoch
+    if layout.epoch > written_epoch:
+        _write_mirrored(tx, topic, written_epoch, layout.epoch, "segments pruned by the broker")
 
 
-def _mirrored(tx: Connection, topic: TopicRow, from_epoch: int, epoch: int, reason: str) -> None:
+def _write_mirrored(tx: Connection, topic: TopicRow, from_epoch: int, epoch: int, reason: str) -> None:
     change = {"topic_id": topic.topic_id, "epoch": epoch, "kind": "mirrored", "mirrored_from": from_epoch}
     tx.execute(text(_CHANGE), {**change, **FOREIGN, "reason": reason})
 
@@ -176,20 +185,28 @@ def _stamps(
     layout: SegmentLayout,
     since: SegmentLayout | None = None,
     steps: Sequence[LayoutStep] = (),
-    ours: Ours = MappingProxyType({}),
+    operations: OperationByEpoch = MappingProxyType({}),
 ) -> dict[str, datetime]:
-    """Return the cooldown columns. A cooldown begins at the intent of the operation, or, without one, at the creation of the children."""
-    of_ours = {segment_id for step in steps if step.epoch in ours for segment_id in step.created_ids}
-    begun = [
-        (_STAMPS[kind], _when(born)) for kind, born in last_reshape_times(layout, since, of_ours).items()
+    """Return the values of the cooldown columns that the steps change; a time never falls.
+
+    A cooldown begins at the intent of the operation, or, without one, at the creation of the children.
+    """
+    own_child_ids = {
+        segment_id for step in steps if step.epoch in operations for segment_id in step.created_ids
+    }
+    starts = [
+        (_STAMPS[kind], _when(created_at_ms))
+        for kind, created_at_ms in last_reshape_times(layout, since, own_child_ids).items()
     ]
-    own = [(step, ours[step.epoch]) for step in steps if step.epoch in ours]
-    begun += [(_STAMPS[step.kind], act.intended_at) for step, act in own if step.kind]
-    begun += [
-        ("last_consumer_act_at", act.intended_at) for _, act in own if is_for_consumers(act.kind, act.reason)
+    requested = [(step, operations[step.epoch]) for step in steps if step.epoch in operations]
+    starts += [(_STAMPS[step.kind], operation.intended_at) for step, operation in requested if step.kind]
+    starts += [
+        ("last_consumer_act_at", operation.intended_at)
+        for _, operation in requested
+        if is_for_consumers(operation.kind, operation.reason)
     ]
     stamps: dict[str, datetime] = {}
-    for column, at in begun:
+    for column, at in starts:
         stamps[column] = max(
             instant for instant in (at, stamps.get(column), getattr(topic, column)) if instant is not None
         )
@@ -199,11 +216,11 @@ def _stamps(
 def _insert(
     tx: Connection, topic: TopicRow, layout: SegmentLayout, ids: Iterable[int], recorded: Collection[int]
 ) -> None:
-    new = [layout.segments[i] for i in sorted(ids)]
-    if not new:
+    segments = [layout.segments[i] for i in sorted(ids)]
+    if not segments:
         return
-    tx.execute(insert(SEGMENT), [_row(topic, segment) for segment in new])
-    present = {*recorded, *(segment.segment_id for segment in new)}
+    tx.execute(insert(SEGMENT), [_row(topic, segment) for segment in segments])
+    present = {*recorded, *(segment.segment_id for segment in segments)}
     links = [
         {
             "topic_id": topic.topic_id,
@@ -211,7 +228,7 @@ def _insert(
             "parent_id": parent_id,
             "ordinal": ordinal,
         }
-        for segment in new
+        for segment in segments
         for ordinal, parent_id in enumerate(segment.parent_ids)
         if parent_id in present  # a parent that was pruned before the first read has no row
     ]

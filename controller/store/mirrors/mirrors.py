@@ -78,9 +78,16 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
 
 
 def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> None:
-    """Record that the broker was read, and the reason for which Cleave may not act (None: it may act). Raises LostRace."""
-    seen = {"topic_id": mirror.topic_id, "row_version": mirror.row_version, "paused_reason": paused_reason}
-    if tx.execute(text(_SEEN), seen).rowcount != 1:
+    """Record that the broker was read, and the reason for which Cleave may not act (None: it may act).
+
+    Raises LostRace if the row has changed since `mirror` was read.
+    """
+    parameters = {
+        "topic_id": mirror.topic_id,
+        "row_version": mirror.row_version,
+        "paused_reason": paused_reason,
+    }
+    if tx.execute(text(_SEEN), parameters).rowcount != 1:
         raise LostRace(
             f"mirror of topic {topics.name_of(tx, mirror.topic_id)} has changed since it was read; read it again",
             0.0,
@@ -96,7 +103,9 @@ def due_mirrors(
     limit: int,
     shards: Shards | None = None,
 ) -> list[int]:
-    """Return up to `limit` topics on these planes whose broker was last read `older_than_seconds` ago, oldest read first."""
-    parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
+    """Return the ids of up to `limit` live topics on these planes and shards whose broker was last read at least `older_than_seconds`
+    ago, oldest read first.
+    """
+    shard_parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     bounds = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit}
-    return list(tx.execute(text(_DUE), bounds | parameters).scalars())
+    return list(tx.execute(text(_DUE), bounds | shard_parameters).scalars())

@@ -102,7 +102,11 @@ def _with_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _copy(tx: Connection, statement: str, file: IO[Any]) -> None:
-    """Execute COPY on a cursor of the driver, and raise its errors like those of any other statement."""
+    """Execute COPY on a cursor of the driver.
+
+    Raises DBAPIError for errors of the driver, and invalidates a connection that cannot be used afterwards, as any other statement
+    does.
+    """
     driver = cast("psycopg2.extensions.connection", tx.connection.driver_connection)
     try:
         with driver.cursor() as cursor:

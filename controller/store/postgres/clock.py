@@ -26,7 +26,7 @@ class Ahead:
 
 def ahead_of_database(tx: Connection, clock: Clock) -> Ahead:
     """Return the difference of the clock and the database's clock."""
-    began = clock.now_ms()
-    database = to_ms(database_now(tx))
-    ended = clock.now_ms()
-    return Ahead((began + ended) // 2 - database, (ended - began + 1) // 2)
+    began_ms = clock.now_ms()
+    database_ms = to_ms(database_now(tx))
+    ended_ms = clock.now_ms()
+    return Ahead((began_ms + ended_ms) // 2 - database_ms, (ended_ms - began_ms + 1) // 2)

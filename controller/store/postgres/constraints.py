@@ -59,7 +59,7 @@ _BY_NAME: Mapping[str, type[CleaveError]] = {
 }
 """Errors of constraints by name. All other constraints get the error of their SQLSTATE."""
 
-_LAWS = frozenset(
+_INVARIANTS = frozenset(
     {
         "layout_tiles_ring",
         "layout_epoch_of_topic",
@@ -91,13 +91,13 @@ _COMMENTS = text("""
 """)
 
 
-def load_sentences(tx: Connection) -> dict[str, str]:
+def load_comments(tx: Connection) -> dict[str, str]:
     """Return the comments of constraints and unique indexes, by name."""
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
 def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> CleaveError:
-    """Return the error of Cleave for an error of the driver. Never raises. Calls `sentences` only for a broken constraint."""
+    """Return the error of Cleave for an error of the driver. Never raises itself. Calls `comments` only for a broken constraint."""
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     message = getattr(diagnostics, "message_primary", None) or str(error.orig)
@@ -112,21 +112,21 @@ def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> C
         return Terminal(
             f"the database driver refuses a value or option ({message}); correct the value or option"
         )
-    why = condition(state)
-    if state is None or (error.connection_invalidated and why not in _SPOILT):
-        return _away(error, message)
-    if why is Condition.CONSTRAINT:
+    cause = condition(state)
+    if state is None or (error.connection_invalidated and cause not in _SPOILT):
+        return _unavailable(error, message)
+    if cause is Condition.CONSTRAINT:
         return _broken_constraint(str(state), diagnostics, message, comments())
-    if why is None:
+    if cause is None:
         return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {message}")
-    return _SAYS[why](message)
+    return _ERRORS[cause](message)
 
 
 _SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
 """Conditions that make a working connection unusable."""
 
 
-def _away(error: DBAPIError, message: str) -> StoreUnavailable:
+def _unavailable(error: DBAPIError, message: str) -> StoreUnavailable:
     if isinstance(error.orig, NoAnswer):
         return StoreUnavailable(
             f"{message}; the connection was closed and the transaction may or may not have been committed, so read the "
@@ -135,13 +135,13 @@ def _away(error: DBAPIError, message: str) -> StoreUnavailable:
     return StoreUnavailable(f"PostgreSQL is unreachable: {message}; retry")
 
 
-def _raced(message: str) -> LostRace:
+def _lost_race(message: str) -> LostRace:
     return LostRace(
         f"another transaction was in the way ({message}); read again and repeat", 0.1, what="lock"
     )
 
 
-_SAYS: Mapping[Condition, Callable[[str], CleaveError]] = {
+_ERRORS: Mapping[Condition, Callable[[str], CleaveError]] = {
     Condition.AWAY: lambda message: StoreUnavailable(f"PostgreSQL is unreachable: {message}; retry"),
     Condition.READ_ONLY: lambda message: StoreUnavailable(
         f"the PostgreSQL server is a standby or read-only ({message}); add target_session_attrs=read-write to the "
@@ -158,8 +158,8 @@ _SAYS: Mapping[Condition, Callable[[str], CleaveError]] = {
     Condition.TOO_LATE: lambda message: StoreUnavailable(
         f"PostgreSQL did not answer within the time limit ({message}); request less, or retry when the server is less busy"
     ),
-    Condition.LOCKED: _raced,
-    Condition.RACED: _raced,
+    Condition.LOCKED: _lost_race,
+    Condition.RACED: _lost_race,
     Condition.NOT_INSTALLED: lambda message: Terminal(
         f"the database lacks an object that this program needs ({message}); run `cleave migrate`"
     ),
@@ -188,7 +188,7 @@ def _broken_constraint(
         sentence = f"{sentence} {diagnostics.message_detail}"
     if name in _BY_NAME:
         return _BY_NAME[name](sentence)
-    if name in _LAWS or name.endswith("_is_history") or state == _EXCLUSION_VIOLATION:
+    if name in _INVARIANTS or name.endswith("_is_history") or state == _EXCLUSION_VIOLATION:
         return InvariantViolated(sentence)
     if state == _UNIQUE_VIOLATION:
         return Conflict(sentence)

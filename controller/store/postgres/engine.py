@@ -24,7 +24,7 @@ from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, WatchedConnection, connect
-from controller.store.postgres.constraints import load_sentences, translate
+from controller.store.postgres.constraints import load_comments, translate
 from controller.store.postgres.stored_json import read_json
 
 PING_AFTER_SECONDS = 5.0
@@ -83,7 +83,7 @@ class Store(Renewed):
         a lock earlier still.
         """
         self.address = DatabaseAddress.of(url)
-        self._sentences: dict[str, str] = {}
+        self._comments: dict[str, str] = {}
         self._engine = create_engine(
             "postgresql+psycopg2://",
             creator=partial(
@@ -100,7 +100,7 @@ class Store(Renewed):
             json_deserializer=read_json,
         )
         _replace_dead_connections(self._engine)
-        _leave_servers_that_are_away(self._engine)
+        _drop_unreachable_servers(self._engine)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -134,7 +134,7 @@ class Store(Renewed):
         try:
             yield
         except DBAPIError as error:
-            translated = translate(error, self._sentence_book)
+            translated = translate(error, self._constraint_comments)
             count_race(translated)
             raise translated from error
         except (
@@ -164,15 +164,18 @@ class Store(Renewed):
     def _begin_in_child(self) -> None:
         self._engine.dispose(close=False)
 
-    def _sentence_book(self) -> dict[str, str]:
-        """Return the comments of constraints by name. The first broken constraint loads them; empty if the server is unreachable."""
-        if not self._sentences:
+    def _constraint_comments(self) -> dict[str, str]:
+        """Return the comments of constraints by name.
+
+        The first broken constraint loads them in another transaction; empty if that fails.
+        """
+        if not self._comments:
             try:
                 with self._engine.begin() as tx:
-                    self._sentences = load_sentences(tx)
+                    self._comments = load_comments(tx)
             except DBAPIError:
                 return {}
-        return self._sentences
+        return self._comments
 
 
 def count_race(error: CleaveError) -> None:
@@ -185,23 +188,23 @@ def count_race(error: CleaveError) -> None:
         metrics.LOST_RACES.labels(error.what).inc()
 
 
-def _leave_servers_that_are_away(engine: Engine) -> None:
-    """Drop connections to a server that is unreachable or has become a standby, so that later connections reach the primary."""
+def _drop_unreachable_servers(engine: Engine) -> None:
+    """Invalidate connections to a server that is unreachable or has become a standby, so that later connections reach the primary."""
 
     @event.listens_for(engine, "handle_error")
     def on_error(context: ExceptionContext) -> None:
-        error, held = context.original_exception, context.connection
-        if held is not None and not held.invalidated and isinstance(error, psycopg2.Error):
-            driver = held.connection.dbapi_connection
+        error, connection = context.original_exception, context.connection
+        if connection is not None and not connection.invalidated and isinstance(error, psycopg2.Error):
+            driver = connection.connection.dbapi_connection
             if isinstance(driver, WatchedConnection) and driver.is_spoilt_by(error):
                 context.is_disconnect = True
 
 
 def _replace_dead_connections(engine: Engine) -> None:
-    """Test each connection before use: always its socket, and after a long idle time also by a round trip.
+    """Test each connection before use: its socket and its server, and after `PING_AFTER_SECONDS` idle also by a round trip.
 
-    A server that stops closes its sockets, which is visible without a round trip. If one connection is dead, all idle
-    connections are dropped, because they go to the same server.
+    A server that stops closes its sockets, which is visible without a round trip. If one connection is dead or its server was replaced,
+    all idle connections are dropped (InvalidatePoolError), because they go to the same server, and another one is opened.
     """
 
     @event.listens_for(engine, "checkin")

@@ -48,7 +48,10 @@ class _Script:
 
 
 def sql_directory() -> Path:
-    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation."""
+    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation.
+
+    Raises Terminal if neither exists.
+    """
     checkout = Path(__file__).resolve().parents[3] / "sql"
     installed = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
     for directory in (checkout, installed):
@@ -81,11 +84,13 @@ class Plan:
 def migrate(
     url: str | URL, sql_directory: Path | None = None, *, drop_dependent_views: bool = False
 ) -> list[str]:
-    """Apply all pending scripts and return their names, including `views` if the views were rebuilt.
+    """Apply all pending scripts and return their names, including `views` if the views were rebuilt. Nothing is applied if one script
+    fails.
 
-    The login must be a superuser, a user who may create roles and owns the database, or (after the roles exist) a member of
-    cleave_owner. Raises Conflict if an applied file has changed or is unknown to this program, or if a rebuild of the views
-    would drop objects of other owners and `drop_dependent_views` is False.
+    Also creates missing roles, writes the policy defaults and revokes rights of PUBLIC; rights that only a superuser can change are
+    logged. Retries after a race with another run. The login must be a superuser, a user who may create roles and owns the database, or
+    (after the roles exist) a member of cleave_owner. Raises Conflict if an applied file has changed or is unknown to this program, or
+    if a rebuild of the views would drop objects of other owners and `drop_dependent_views` is False.
     """
     directory = sql_directory or _default_directory()
     store = Store(
@@ -101,7 +106,11 @@ def migrate(
 
 
 def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
-    """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices."""
+    """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices.
+
+    Raises Conflict if an applied file has changed or is unknown to this program, Terminal if this login may not read the list of
+    migrations.
+    """
     directory = sql_directory or _default_directory()
     store = Store(url, application_name="cleave-migrate", pool_size=1)
     try:
@@ -112,7 +121,7 @@ def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
 
 
 def pending(url: str | URL, sql_directory: Path | None = None) -> list[str]:
-    """Return the names of the baseline and the migrations that `migrate` would apply. Checks the applied migrations."""
+    """Return the names of the baseline and the migrations that `migrate` would apply, and raise the errors of `plan`."""
     return [script.name for script in plan(url, sql_directory).scripts]
 
 
@@ -185,9 +194,9 @@ def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[
             _note(tx, plan.views)
         _write_policy_defaults(tx)
         tx.exec_driver_sql("RESET ROLE")
-        left = public_rights.restrict(tx)
-        if left:
-            log.warning("rights left that only a superuser can change", rights="; ".join(left))
+        remaining = public_rights.restrict(tx)
+        if remaining:
+            log.warning("rights left that only a superuser can change", rights="; ".join(remaining))
         return plan.names
 
 
@@ -202,8 +211,8 @@ def _plan(tx: Connection, directory: Path, applied: Mapping[str, str]) -> Plan:
         views=views if rebuild else None,
         grants=tuple(inspect_schema.grants(tx)) if rebuild else (),
         defaults=_changed_defaults(tx),
-        public_rights=tuple(public_rights.held_by_everybody(tx)),
-        roles_of_owner=tuple(public_rights.missing_for_the_owner(tx)),
+        public_rights=tuple(public_rights.held_by_public(tx)),
+        roles_of_owner=tuple(public_rights.missing_owner_roles(tx)),
     )
 
 
@@ -226,7 +235,7 @@ def _run(tx: Connection, script: _Script) -> None:
         tx.exec_driver_sql(script.sql, execution_options={"no_parameters": True})
 
 
-_LEDGERS = text("""
+_LISTS = text("""
     SELECT c.relname, current_user,
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS is_readable
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -244,15 +253,16 @@ _APPLIED_AS_READERS_SEE_IT = text("SELECT name, checksum FROM inspect.migrations
 
 
 def _seen_as_applied(tx: Connection) -> dict[str, str]:
-    """Return the checksums of the applied scripts by name, from the relation that this login may read. Empty if the database was never
-    migrated.
+    """Return the checksums of the applied scripts by name, from the table or, for an inspector, the view.
+
+    Empty if the database was never migrated. Raises Terminal if this login may read neither.
     """
-    ledgers = tx.execute(_LEDGERS).all()
-    for ledger in ledgers:
-        if ledger.is_readable:
-            return _applied(tx, _APPLIED if ledger.relname == "migration" else _APPLIED_AS_READERS_SEE_IT)
-    if ledgers:
-        user = ledgers[0].current_user
+    lists = tx.execute(_LISTS).all()
+    for relation in lists:
+        if relation.is_readable:
+            return _applied(tx, _APPLIED if relation.relname == "migration" else _APPLIED_AS_READERS_SEE_IT)
+    if lists:
+        user = lists[0].current_user
         raise Terminal(
             f"user {user} may not read the list of applied migrations; run GRANT cleave_controller TO {user}, "
             f"or GRANT cleave_inspector TO {user} for commands that only read"
@@ -265,7 +275,11 @@ def _applied(tx: Connection, statement: TextClause = _APPLIED) -> dict[str, str]
 
 
 def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:
-    """Return the scripts to apply. Raises Conflict if the database is of an unreleased version, has drifted or is ahead."""
+    """Return the scripts to apply.
+
+    Raises Conflict if the database is of an unreleased version, if an applied migration is unknown or has changed, or if a pending
+    migration sorts before an applied one.
+    """
     baseline, migrations = scripts[0], scripts[1:]
     recorded = {name: checksum for name, checksum in applied.items() if name != _VIEWS}
     if recorded and recorded.get(BASELINE) != baseline.checksum:
@@ -273,9 +287,9 @@ def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_
             f"this database was not created from the schema of {BASELINE} but by an unreleased version, and cannot be upgraded; "
             "create a new database, or dump the data of this one and reload them into a new one"
         )
-    ahead = sorted(set(recorded) - {script.name for script in scripts})
-    if ahead:
-        raise Conflict(f"migration {ahead[-1]} was applied by a newer version; upgrade this program")
+    unknown_names = sorted(set(recorded) - {script.name for script in scripts})
+    if unknown_names:
+        raise Conflict(f"migration {unknown_names[-1]} was applied by a newer version; upgrade this program")
     changed = [s.name for s in migrations if recorded.get(s.name, s.checksum) != s.checksum]
     if changed:
         raise Conflict(
@@ -283,10 +297,10 @@ def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_
         )
     unapplied = [script for script in scripts if script.name not in recorded]
     latest = max(recorded, default="")
-    late = [script.name for script in unapplied if script.name < latest]
-    if late:
+    misplaced_names = [script.name for script in unapplied if script.name < latest]
+    if misplaced_names:
         raise Conflict(
-            f"migration {late[0]} sorts before {latest}, which is applied; give migration {late[0]} a higher number"
+            f"migration {misplaced_names[0]} sorts before {latest}, which is applied; give migration {misplaced_names[0]} a higher number"
         )
     return unapplied
 

@@ -44,7 +44,10 @@ class Prepared:
         self._execute = f"EXECUTE {self.name} ({', '.join(f'%({parameter})s' for parameter in types)})"
 
     def execute(self, tx: Connection, parameters: Mapping[str, object]) -> CursorResult[tuple[object, ...]]:
-        """Return the result of the statement. Raises KeyError for a parameter without a value."""
+        """Return the result of the statement.
+
+        The first call on a connection prepares the statement. Raises KeyError for a parameter without a value.
+        """
         prepared: set[str] = tx.info.setdefault("prepared", set())
         if self.name not in prepared:
             tx.exec_driver_sql(self._prepare.replace("%", "%%"))

@@ -1,8 +1,9 @@
-"""Revokes rights that PostgreSQL grants to every login: temporary tables, large objects and advisory locks.
+"""Restricts the logins of a database: revokes rights that PostgreSQL grants to every login (temporary tables, large objects and
+advisory locks), and limits idle transactions.
 
-Advisory locks fill the lock table that all databases of a server share; large objects and temporary files fill its disk.
-`cleave migrate` revokes these rights in Cleave's database, and grants temporary tables to the roles of Cleave that need them. On a
-managed server only the provider's superuser may revoke the other rights, so the caller reports the rights that are left.
+Advisory locks fill the lock table that all databases of a server share; large objects and temporary files fill its disk. `cleave
+migrate` revokes these rights in Cleave's database, and grants temporary tables to the roles of Cleave that need them. On a managed
+server only the provider's superuser may revoke the other rights, so the caller reports the rights that are left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _TEMPORARY_TABLES = "cleave_owner, cleave_controller, cleave_spark_loader"
 """Roles that create temporary tables, for load aggregation and `cleave doctor`."""
 IDLE_IN_TRANSACTION = "60s"
 """Idle time in a transaction after which the server ends a session of the database, unless its login has another limit."""
-_HELD = text(r"""
+_RESTRICTABLE = text(r"""
     SELECT 'temporary tables' AS subject, pg_has_role(current_user, d.datdba, 'USAGE') AS is_ours,
            format('GRANT TEMPORARY ON DATABASE %1$I TO %2$s; REVOKE TEMPORARY ON DATABASE %1$I FROM PUBLIC', d.datname, CAST(:roles AS text))
            AS statement
@@ -100,36 +101,40 @@ def write_temporary(tx: Connection) -> bool:
     return may_write
 
 
-def held_by_everybody(tx: Connection) -> list[str]:
-    """Return the names of the rights that PUBLIC has in this database and that Cleave revokes. Empty if none is left."""
-    return [row.subject for row in _held(tx)]
+def held_by_public(tx: Connection) -> list[str]:
+    """Return the names of what `restrict` has to change in this database: rights that PUBLIC has, and a missing time-out for idle
+    transactions. Empty if nothing is left.
+    """
+    return [row.subject for row in _restrictable(tx)]
 
 
-def missing_for_the_owner(tx: Connection) -> list[str]:
+def missing_owner_roles(tx: Connection) -> list[str]:
     """Return the roles that cleave_owner lacks and needs for ending transactions of applications that hold locks of logs."""
     return list(tx.execute(_MISSING).scalars())
 
 
 def restrict(tx: Connection) -> list[str]:
-    """Revoke the rights that this login may revoke. Return descriptions of the changes that only a superuser can make."""
-    for right in _held(tx):
+    """Revoke rights of PUBLIC, set a time-out for idle transactions, and grant cleave_owner the roles that it needs, as far as this
+    login may. Return descriptions of the changes that only a superuser can make.
+    """
+    for right in _restrictable(tx):
         if right.is_ours:
             tx.exec_driver_sql(right.statement, execution_options={"no_parameters": True})
-    for role in missing_for_the_owner(tx):
+    for role in missing_owner_roles(tx):
         try:
             with tx.begin_nested():
                 tx.exec_driver_sql(f"GRANT {role} TO cleave_owner")
         except ProgrammingError:
             continue
-    left = [f"PUBLIC has: {subject}" for subject in held_by_everybody(tx)]
-    return left + [f"cleave_owner is not in role {role}" for role in missing_for_the_owner(tx)]
+    remaining = [f"PUBLIC has: {subject}" for subject in held_by_public(tx)]
+    return remaining + [f"cleave_owner is not in role {role}" for role in missing_owner_roles(tx)]
 
 
-def _held(tx: Connection) -> Sequence[Row[Any]]:
-    return tx.execute(_HELD, {"roles": _TEMPORARY_TABLES, "idle": IDLE_IN_TRANSACTION}).all()
+def _restrictable(tx: Connection) -> Sequence[Row[Any]]:
+    return tx.execute(_RESTRICTABLE, {"roles": _TEMPORARY_TABLES, "idle": IDLE_IN_TRANSACTION}).all()
 
 
-def databases_open_to_everybody(tx: Connection) -> list[str]:
+def databases_open_to_public(tx: Connection) -> list[str]:
     """Return up to 5 databases of the server to which every login may connect."""
     return list(tx.execute(_OPEN_DATABASES).scalars())
 

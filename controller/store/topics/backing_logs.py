@@ -1,7 +1,7 @@
 """Reads the logs that should exist on a data plane: the logs of segments, reserved logs, and logs to be deleted.
 
 The operation runner reads which logs have a subscription; the reconciler compares. The caller lists the logs of the data plane, and
-must do so *before* `read_books`: then each listed log was reserved by that time or is unmanaged.
+must do so *before* `read_expected_logs`: then each listed log was reserved by that time or is unmanaged.
 """
 
 from __future__ import annotations
@@ -183,19 +183,19 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 
 
-def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
+def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
     """Return all metadata about the logs of the topics, by topic id. A topic that does not exist is absent.
 
     Hold the lock of a topic row to act on its metadata.
     """
-    of_topics = {"topic_ids": list(topic_ids)}
-    topics = tx.execute(_TOPICS, of_topics).all()
-    subscriptions = _grouped(tx, _SUBSCRIPTIONS, of_topics)
-    logs = _grouped(tx, _LOGS, of_topics)
-    reserved = _grouped(tx, _RESERVED, of_topics)
-    pending_deletions = _grouped(tx, _PENDING_DELETIONS, of_topics)
+    parameters = {"topic_ids": list(topic_ids)}
+    topics = tx.execute(_TOPICS, parameters).all()
+    subscriptions = _grouped(tx, _SUBSCRIPTIONS, parameters)
+    logs = _grouped(tx, _LOGS, parameters)
+    reserved = _grouped(tx, _RESERVED, parameters)
+    pending_deletions = _grouped(tx, _PENDING_DELETIONS, parameters)
     return {
-        row.topic_id: _books(
+        row.topic_id: _expected_logs(
             row,
             subscriptions[row.topic_id],
             logs[row.topic_id],
@@ -229,7 +229,7 @@ def _grouped(
     return rows
 
 
-def _books(
+def _expected_logs(
     topic: Row[Any],
     subscriptions: Sequence[Row[Any]],
     logs: Sequence[Row[Any]],

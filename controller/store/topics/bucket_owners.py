@@ -37,7 +37,7 @@ _GRANT = """
        SET bucket_end = excluded.bucket_end, consumer = excluded.consumer, generation = excluded.generation, owned_since = clock_timestamp(),
            release_asked_at = NULL, successor = NULL, said = NULL, said_since = NULL
 """
-_SAY = """
+_REPLACE_REPORTS = """
     UPDATE cleave.bucket_owner b SET said = n.reason, said_since = n.since
       FROM (SELECT o.segment_id, o.bucket_start, s.reason, clock_timestamp() - make_interval(secs => s.seconds) AS since
               FROM cleave.bucket_owner o
@@ -121,22 +121,31 @@ class BucketReport:
     seconds: float
 
 
-def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[BucketReport]) -> None:
-    """Replace all reasons of the consumer by these reports about its buckets. Reports about buckets of other owners are ignored."""
+def replace_reports(
+    tx: Connection, key: SubscriptionKey, consumer: str, reports: Sequence[BucketReport]
+) -> None:
+    """Replace all reasons of the consumer by these reports about its buckets.
+
+    A bucket without a report has no reason afterwards. Reports about buckets of other owners or generations are ignored.
+    """
     columns = {
-        "segment_ids": [report.segment_id for report in said],
-        "starts": [report.bucket_start for report in said],
-        "generations": [report.generation for report in said],
-        "reasons": [report.reason for report in said],
-        "seconds": [report.seconds for report in said],
+        "segment_ids": [report.segment_id for report in reports],
+        "starts": [report.bucket_start for report in reports],
+        "generations": [report.generation for report in reports],
+        "reasons": [report.reason for report in reports],
+        "seconds": [report.seconds for report in reports],
     }
-    tx.execute(text(_SAY), {**key.parameters, "consumer": consumer, **columns})
+    tx.execute(text(_REPLACE_REPORTS), {**key.parameters, "consumer": consumer, **columns})
 
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, generation: int) -> int:
-    """Write the changes. Return the generation, which is raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
+    """Write the changes: delete ended owners, withdraw release requests of kept buckets, add granted owners and their number to the
+    tally, and request releases. Return the generation, which is raised by 1 if a bucket got an owner.
+
+    `generation` is that of `lock`.
+    """
     # Ended rows are deleted first, because a granted bucket may begin at the same hash as an ended one.
-    for statement, buckets in ((_END, changes.ended), (_KEEP, changes.kept)):
+    for statement, buckets in ((_END, changes.ended), (_KEEP, changes.withdrawn_requests)):
         if buckets:
             tx.execute(text(statement), [_row(key, bucket) for bucket in sorted(buckets)])
     if changes.granted:
@@ -155,10 +164,13 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, gener
             ],
         )
         tx.execute(text(_TALLY), {**key.parameters, "granted": len(changes.granted)})
-    if changes.asked:
+    if changes.release_requests:
         tx.execute(
             text(_ASK),
-            [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.asked.items())],
+            [
+                {**_row(key, bucket), "consumer": name}
+                for bucket, name in sorted(changes.release_requests.items())
+            ],
         )
     return generation
 

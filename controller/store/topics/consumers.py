@@ -171,8 +171,11 @@ def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, su
 def depart(
     tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, reason: str = LEFT
 ) -> None:
-    """Record that the incarnation, registered or not, has departed, so that its late messages are refused. Delete its row, but not
-    the row of another incarnation.
+    """Record that the incarnation, registered or not, has departed, so that its late messages are refused. Delete its row, but not the
+    row of another incarnation.
+
+    Keeps the newest `MOST_DEPARTED` departed incarnations of the subscription. Does nothing but delete the row if the subscription does
+    not exist.
     """
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
     tx.execute(text(_DEPART), row)

@@ -42,22 +42,23 @@ _FORGET = tuple(
 
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
     """Raise HeldUp while another operation of the topic is live."""
-    of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
-    others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
-    if others:
+    parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
+    live_count = tx.execute(text(_OTHERS_LIVE), parameters).scalar_one()
+    if live_count:
         raise HeldUp(
-            f"{others} older operation(s) of topic {topic.name} are live; wait until they have finished", 0.1
+            f"{live_count} older operation(s) of topic {topic.name} are live; wait until they have finished",
+            0.1,
         )
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
     """Seal and prune the remaining segments of the topic. Return their logs by segment id."""
-    ended = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
-    return {row.segment_id: row.backing_topic for row in ended}
+    rows = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
+    return {row.segment_id: row.backing_topic for row in rows}
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    """Free the name of the topic, and delete its load, subscriptions, evaluation and mirror."""
+    """Set the topic to deleted at the epoch, which frees its name, and delete its load, subscriptions, evaluation and mirror."""
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})

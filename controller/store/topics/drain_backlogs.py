@@ -75,7 +75,10 @@ def slow_drains(
 
 
 def note(tx: Connection, counted: Mapping[SlowDrain, int], shards: Shards) -> None:
-    """Store the backlog of each drain, in messages. Delete the backlogs of drained segments of the shards."""
+    """Store the backlog of each drain, in messages, with the time, and the time of the last change.
+
+    Delete the backlogs of drained or pruned segments of the shards. A drain whose subscription does not exist is ignored.
+    """
     drains: Sequence[SlowDrain] = list(counted)
     if drains:
         tx.execute(

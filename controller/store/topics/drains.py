@@ -22,7 +22,7 @@ _DRAINED = """
             OR EXISTS (SELECT FROM cleave.segment_drain d WHERE d.topic_id = s.topic_id
                           AND d.subscription = u.name AND d.segment_id = s.segment_id))
 """
-_UNDRAINED_BY_ANYBODY = """
+_UNDRAINED_SUBSCRIPTIONS = """
     SELECT s.segment_id, u.name AS subscription
       FROM cleave.segment s JOIN cleave.subscription u USING (topic_id)
      WHERE s.topic_id = :topic_id AND s.segment_id = ANY (:segment_ids) AND u.state = 'live'
@@ -52,7 +52,7 @@ _UNMARK_OTHERS = """
     DELETE FROM cleave.segment_drain
      WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id <> ALL (:kept)
 """
-_TELL = "SELECT pg_notify('cleave_drains', CAST(:topic_id AS text))"
+_NOTIFY = "SELECT pg_notify('cleave_drains', CAST(:topic_id AS text))"
 
 
 def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
@@ -61,17 +61,20 @@ def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
     return set(tx.execute(text(_DRAINED), parameters).scalars())
 
 
-def undrained_by_anybody(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> dict[int, list[str]]:
-    """Return the names of the live subscriptions that have not drained each of these segments. Drained segments are absent."""
-    waiting: dict[int, list[str]] = {}
+def undrained_subscriptions(
+    tx: Connection, topic_id: int, segment_ids: Collection[int]
+) -> dict[int, list[str]]:
+    """Return, by segment id, the names of the live subscriptions that have not drained the segment. Drained segments are absent."""
+    names_by_segment: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
-    for row in tx.execute(text(_UNDRAINED_BY_ANYBODY), parameters):
-        waiting.setdefault(row.segment_id, []).append(row.subscription)
-    return waiting
+    for row in tx.execute(text(_UNDRAINED_SUBSCRIPTIONS), parameters):
+        names_by_segment.setdefault(row.segment_id, []).append(row.subscription)
+    return names_by_segment
 
 
 def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Record that the subscription has drained these SEALED segments. Idempotent; pruned segments are ignored.
+    """Record that the subscription has drained these SEALED segments, and notify the leader. Idempotent; pruned segments are ignored.
+    Waits for the topic's lock.
 
     Raises Conflict for a segment that is not sealed, and SubscriptionNotFound.
     """
@@ -82,29 +85,35 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
             f"segment {not_sealed[0]} of topic {topics.name_of(tx, topic_id)} is not sealed, so it cannot be drained; continue to read it"
         )
     tx.execute(text(_MARK), parameters)
-    tell(tx, topic_id)
+    notify_leader(tx, topic_id)
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Remove the marks of these segments, after a seek into them. Raises SubscriptionNotFound."""
+    """Remove the marks of these segments, after a seek into them, and notify the leader.
+
+    Waits for the topic's lock. Raises SubscriptionNotFound.
+    """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     tx.execute(text(_UNMARK), parameters)
-    tell(tx, topic_id)
+    notify_leader(tx, topic_id)
 
 
 def replace_marks(
     tx: Connection, topic_id: int, subscription: str, *, drained: Collection[int], kept: Collection[int]
 ) -> None:
-    """Mark the segments in `drained`, and remove all other marks except those of `kept`. Raises SubscriptionNotFound."""
+    """Mark the segments in `drained`, remove all other marks except those of `kept`, and notify the leader.
+
+    Waits for the topic's lock. Raises SubscriptionNotFound.
+    """
     parameters = _locked(tx, topic_id, subscription, drained)
     tx.execute(text(_UNMARK_OTHERS), {**parameters, "kept": sorted({*drained, *kept})})
     tx.execute(text(_MARK), parameters)
-    tell(tx, topic_id)
+    notify_leader(tx, topic_id)
 
 
-def tell(tx: Connection, topic_id: int) -> None:
+def notify_leader(tx: Connection, topic_id: int) -> None:
     """Notify the leader of the topic, when the transaction has committed, that readable segments may have changed."""
-    tx.execute(text(_TELL), {"topic_id": topic_id})
+    tx.execute(text(_NOTIFY), {"topic_id": topic_id})
 
 
 def _locked(

@@ -200,7 +200,10 @@ def close(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) ->
 
 
 def close_for_all(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> None:
-    """Record closed gates, for each subscription of standard consumers, of segments that no reshape created."""
+    """Record closed gates of segments that no reshape created, for each live subscription of standard consumers.
+
+    Existing rows are kept.
+    """
     if segment_ids:
         tx.execute(text(_CLOSE_FOR_ALL), {"topic_id": topic_id, "segment_ids": sorted(segment_ids)})
 
@@ -240,12 +243,15 @@ def note_opened(tx: Connection, key: SubscriptionKey, segment_id: int) -> float 
 
 
 def note_failure(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], error: str) -> None:
-    """Record why the gates stay shut."""
+    """Store the error on the gates that are not open."""
     tx.execute(text(_FAILED), {**key.parameters, "segment_ids": sorted(segment_ids), "error": error})
 
 
 def note_breach(tx: Connection, key: SubscriptionKey, segment_id: int, *, is_breached: bool) -> bool:
-    """Record if the barrier of a closed gate is acknowledged. Return True if the row changed."""
+    """Record whether the barrier of a closed gate is acknowledged.
+
+    Return True if the row changed. Gates that are not closed are ignored.
+    """
     parameters = {**key.parameters, "segment_id": segment_id, "is_breached": is_breached}
     return tx.execute(text(_BREACHED), parameters).one_or_none() is not None
 

@@ -83,7 +83,7 @@ def demand_may_act(topic: str, why_not: str | None) -> None:
 
 
 def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
-    """Raise TopicHeld if the topic is held or has to be verified first."""
+    """Raise TopicHeld if the topic is held or has to be verified first. Does nothing for an unknown topic."""
     for row in tx.execute(_WHY_NOT, {"topic_id": topic_id}):
         demand_may_act(row.name, row.why_not)
 
@@ -97,7 +97,7 @@ def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = Non
 
 
 def count_unverified(tx: Connection, topic_ids: Collection[int]) -> int:
-    """Return how many of these topics may not be acted on."""
+    """Return the number of these topics that may not be acted on: held or unverified."""
     return int(tx.execute(_COUNT, {"topic_ids": sorted(topic_ids)}).scalar_one())
 
 
@@ -108,18 +108,26 @@ def held_reason(tx: Connection, topic_id: int) -> str | None:
 
 
 def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
-    """Record that the logs of these topics agree with the journal. Return the ids of those that were unverified."""
+    """Record that the logs of these topics agree with the journal. Return the ids of those that were unverified; held and deleted
+    topics are skipped.
+
+    For each returned topic, the generations of its subscriptions are raised above those of a lost history, operations deferred by more
+    than `LONGEST_DELAY_SECONDS` become due, its evaluation is due, and its leader is notified.
+    """
     parameters = {"topic_ids": sorted(topic_ids), "longest_delay_seconds": LONGEST_DELAY_SECONDS}
     return [row.topic_id for row in tx.execute(_VERIFY, parameters)]
 
 
 def hold(tx: Connection, topic_id: int, reason: str) -> bool:
-    """Hold the topic for this reason. Return True if the topic was not held for the same reason before."""
+    """Hold the topic for this reason, which also makes it unverified and its evaluation due.
+
+    Return True if the topic was not held for the same reason before. Deleted topics are not held.
+    """
     return tx.execute(_HOLD, {"topic_id": topic_id, "reason": reason}).rowcount == 1
 
 
 def release(tx: Connection, topic_id: int) -> None:
-    """Stop holding the topic."""
+    """Stop holding the topic. The topic stays unverified until its logs are compared again."""
     tx.execute(_RELEASE, {"topic_id": topic_id})
 
 

@@ -43,10 +43,10 @@ def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
 
 def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, SegmentLayout]:
     """Return the present layouts of many topics, by id, in one statement. Ids that do not exist are absent."""
-    rows_of: dict[int, list[Row[Any]]] = {}
+    rows_by_topic: dict[int, list[Row[Any]]] = {}
     for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
-        rows_of.setdefault(row.topic_id, []).append(row)
-    return {topic_id: layout_of(rows) for topic_id, rows in rows_of.items()}
+        rows_by_topic.setdefault(row.topic_id, []).append(row)
+    return {topic_id: layout_of(rows) for topic_id, rows in rows_by_topic.items()}
 
 
 def insert_segments(
@@ -57,7 +57,7 @@ def insert_segments(
     at: datetime,
 ) -> None:
     """Write ACTIVE segments and the links to their parents. `at` is the time of the commit."""
-    new = list(segments)
+    segment_list = list(segments)
     tx.execute(
         insert(SEGMENT),
         [
@@ -74,12 +74,12 @@ def insert_segments(
                 "backing_topic": backing_topics[segment.segment_id],
                 "legacy_topic_name": segment.legacy_topic_name,
             }
-            for segment in new
+            for segment in segment_list
         ],
     )
     links = [
         {"topic_id": topic_id, "child_id": segment.segment_id, "parent_id": parent_id, "ordinal": ordinal}
-        for segment in new
+        for segment in segment_list
         for ordinal, parent_id in enumerate(segment.parent_ids)
     ]
     if links:

@@ -1,8 +1,8 @@
 """Consumers that brokers list, as last observed. They are stored separately from registered consumers.
 
-Only changes are written, so that observing a quiet fleet only reads. A trigger raises the topic's input version and notifies if a
-count or type changes, as for a registration. For a subscription with registered consumers, decisions use only those (see
-`situations`).
+Only changes are written, so a pass without changes writes nothing. A trigger raises the topic's input version and notifies the
+autoscaler if a count or type changes, as for a registration. For a subscription with registered consumers, decisions use only the
+registered consumers (see `situations`).
 """
 
 from __future__ import annotations
@@ -28,74 +28,77 @@ class Observation:
     is_whole: bool = True
 
 
-_GIVEN = """
-    WITH given AS (
+_OBSERVED = """
+    WITH observed AS (
         SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
                topic_id bigint, name text, subscription_type text, consumers integer,
                consumer_names text[], is_whole boolean)
-    ), news AS (
-        SELECT g.* FROM given g LEFT JOIN cleave.observed_subscription o USING (topic_id, name)
+    ), changed AS (
+        SELECT g.* FROM observed g LEFT JOIN cleave.observed_subscription o USING (topic_id, name)
          WHERE o.topic_id IS NULL
             OR NOT g.is_whole AND g.consumers > o.consumers
             OR g.is_whole AND (g.consumers, g.subscription_type, g.consumer_names)
                IS DISTINCT FROM (o.consumers, o.subscription_type, o.consumer_names)
-    ), gone AS (
+    ), vanished AS (
         SELECT o.topic_id, o.name FROM cleave.observed_subscription o
          WHERE o.topic_id = ANY (:whole)
-           AND NOT EXISTS (SELECT FROM given g WHERE g.topic_id = o.topic_id AND g.name = o.name)
+           AND NOT EXISTS (SELECT FROM observed g WHERE g.topic_id = o.topic_id AND g.name = o.name)
     )
 """
-_CHANGED = f"{_GIVEN} SELECT topic_id FROM news UNION SELECT topic_id FROM gone ORDER BY 1"  # noqa: S608 - our text
+_CHANGED = f"{_OBSERVED} SELECT topic_id FROM changed UNION SELECT topic_id FROM vanished ORDER BY 1"  # noqa: S608  # our own names only
 # The triggers update the same rows in several statements. The rows are locked beforehand, so that two writers cannot deadlock.
 _LOCK = """
     SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (:changed) ORDER BY topic_id FOR UPDATE
 """
-_DELETE = f"""{_GIVEN}
-    DELETE FROM cleave.observed_subscription o USING gone WHERE (o.topic_id, o.name) = (gone.topic_id, gone.name)
-"""  # noqa: S608  # likewise
-_WRITE = f"""{_GIVEN}
+_DELETE = f"""{_OBSERVED}
+    DELETE FROM cleave.observed_subscription o USING vanished v WHERE (o.topic_id, o.name) = (v.topic_id, v.name)
+"""  # noqa: S608  # our own names only
+_WRITE = f"""{_OBSERVED}
     INSERT INTO cleave.observed_subscription (topic_id, name, subscription_type, consumers, consumer_names)
     SELECT n.topic_id, n.name, n.subscription_type, n.consumers, n.consumer_names
-      FROM news n JOIN cleave.topic t USING (topic_id) WHERE t.state = 'live'
+      FROM changed n JOIN cleave.topic t USING (topic_id) WHERE t.state = 'live'
         ON CONFLICT (topic_id, name) DO UPDATE
        SET subscription_type = excluded.subscription_type, consumers = excluded.consumers,
            consumer_names = excluded.consumer_names, changed_at = clock_timestamp()
-"""  # noqa: S608  # likewise
+"""  # noqa: S608  # our own names only
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Store the observations, one per topic. Return the ids of the changed topics, in ascending order.
+    """Store the observations, one per topic, for live topics. Return the ids of the changed topics, in ascending order. Locks the
+    `evaluation` rows of the changed topics.
 
-    An observation that is not whole adds subscriptions and raises counts, but never lowers a count, because a silent broker may have
-    consumers.
+    A whole observation replaces the subscriptions of its topic. An observation that is not whole adds subscriptions and raises counts,
+    but never lowers a count, because a silent broker may have consumers.
     """
-    seen = {observation.topic_id: observation for observation in observations}
-    changed = list(tx.execute(text(_CHANGED), _parameters(seen.values())).scalars())
+    observation_by_topic = {observation.topic_id: observation for observation in observations}
+    changed = list(tx.execute(text(_CHANGED), _parameters(observation_by_topic.values())).scalars())
     if changed:
         tx.execute(text(_LOCK), {"changed": changed})
-        parameters = _parameters(seen[topic_id] for topic_id in changed)  # only these topics are locked
+        parameters = _parameters(
+            observation_by_topic[topic_id] for topic_id in changed
+        )  # only these topics are locked
         tx.execute(text(_DELETE), parameters)
         tx.execute(text(_WRITE), parameters)
     return changed
 
 
 def _parameters(observations: Iterable[Observation]) -> dict[str, object]:
-    seen = list(observations)
+    observation_list = list(observations)
     return {
-        "given": json.dumps([row for observation in seen for row in _rows(observation)]),
-        "whole": [observation.topic_id for observation in seen if observation.is_whole],
+        "given": json.dumps([row for observation in observation_list for row in _rows(observation)]),
+        "whole": [observation.topic_id for observation in observation_list if observation.is_whole],
     }
 
 
 def _rows(observation: Observation) -> Iterable[dict[str, object]]:
-    uses = {_storable(name): use for name, use in observation.uses.items()}
-    for name, use in uses.items():
+    subscriptions = {_storable(name): subscription for name, subscription in observation.uses.items()}
+    for name, subscription in subscriptions.items():
         yield {
             "topic_id": observation.topic_id,
             "name": name,
-            "subscription_type": _storable(use.subscription_type),
-            "consumers": use.consumers,
-            "consumer_names": [_storable(consumer_name) for consumer_name in use.names[:NAMES_KEPT]],
+            "subscription_type": _storable(subscription.subscription_type),
+            "consumers": subscription.consumers,
+            "consumer_names": [_storable(consumer_name) for consumer_name in subscription.names[:NAMES_KEPT]],
             "is_whole": observation.is_whole,
         }
 

@@ -72,7 +72,11 @@ def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
 def set_cluster(
     tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
 ) -> ClusterPolicy:
-    """Replace the policy of the cluster. Raises InvalidPolicy, or LostRace if the row has another version than `seen_row_version`."""
+    """Replace the policy of the cluster, of which only the parameters that differ from their defaults are stored. The history records
+    the actor. Locks the row.
+
+    Raises InvalidPolicy, or LostRace if the row has another version than `seen_row_version` (None accepts any).
+    """
     validate(policy)
     row = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # the replaced policy need not be readable
     _demand_version("the cluster", seen_row_version, row.row_version)
@@ -93,10 +97,11 @@ def set_namespace(
     actor: str,
     seen_row_version: int | None = None,
 ) -> NamespacePolicy:
-    """Replace the override of the namespace, which must be valid together with the policy of the cluster.
+    """Replace the override of the namespace, which must be valid together with the policy of the cluster. The history records the
+    actor. Locks both rows.
 
-    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set
-    yet. Raises InvalidPolicy or LostRace.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet;
+    None accepts any version. Raises InvalidPolicy or LostRace.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
@@ -143,7 +148,10 @@ def set_topic(
 def stored_document(
     tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
 ) -> dict[str, Any]:
-    """Return the stored document of a topic, a namespace, or (with neither) the cluster, even if it is not a readable policy."""
+    """Return the stored document of a topic, a namespace, or (with neither) the cluster, even if it is not a readable policy.
+
+    Empty if no policy is set. Raises TopicNotFound.
+    """
     if topic_id is not None:
         document = topics.get_topic(tx, topic_id).policy
     elif namespace is not None:
@@ -185,9 +193,10 @@ def in_force_with(
 ) -> dict[int, AutoScalePolicy]:
     """Return the policy that would be in force for each topic if its `level` had that document, as `read_policy` does."""
     levels = tx.execute(_LEVELS, {"topic_ids": list(topic_ids)}).mappings()
-    instead = {level.value: json.dumps(dict(document))}
+    replacement = {level.value: json.dumps(dict(document))}
     return {
-        row["topic_id"]: read_policy(**{name: row[name] for name in PolicyLevel} | instead) for row in levels
+        row["topic_id"]: read_policy(**{name: row[name] for name in PolicyLevel} | replacement)
+        for row in levels
     }
 
 

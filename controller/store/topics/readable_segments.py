@@ -101,7 +101,7 @@ class ReadableSegments:
 
 
 def front(tx: Connection, topic_id: int, subscription: str) -> ReadableSegments:
-    """Return the segments that the subscription may read. Raises SubscriptionNotFound."""
+    """Return the segments that the subscription may read, and those with owned buckets. Raises SubscriptionNotFound."""
     rows = _rows(tx, _FRONT, topic_id, subscription)
     return ReadableSegments(_to_read(rows), frozenset(row.segment_id for row in rows if row.waits))
 

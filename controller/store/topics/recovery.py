@@ -87,8 +87,8 @@ class RecoveredLayout:
 
 def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float) -> str | None:
     """Return a message about an operation for which a runner may still act. None if there is none."""
-    of_topic = {"topic_id": topic.topic_id, "call_timeout_seconds": call_timeout_seconds}
-    claimed = tx.execute(text(_CLAIMED), of_topic).one_or_none()
+    parameters = {"topic_id": topic.topic_id, "call_timeout_seconds": call_timeout_seconds}
+    claimed = tx.execute(text(_CLAIMED), parameters).one_or_none()
     if claimed is None:
         return None
     return (
@@ -98,35 +98,42 @@ def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float
 
 
 def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor: str, reason: str) -> int:
-    """Write the plan and return the recovered epoch. Raises InvariantViolated if a rule of the layout would be broken."""
+    """Write the recovered layout with a row of history, end the operations that it decides, release the hold, and return the recovered
+    epoch.
+
+    Seals and inserts segments with their gates, deletes the load of the sealed segments, closes the deletion entries of recovered logs,
+    inserts the recorded subscriptions and replaces drain marks. An operation with a recovered child is done; one with a sealed parent
+    is aborted. A topic in state creating becomes live. Raises InvariantViolated if a rule of the layout would be broken, LostRace if
+    the topic row has changed.
+    """
     plan, layout = recovered.plan, recovered.plan.layout
-    of_topic = {"topic_id": topic.topic_id, "epoch": layout.epoch}
+    topic_parameters = {"topic_id": topic.topic_id, "epoch": layout.epoch}
     state = TopicState.LIVE if topic.state is TopicState.CREATING else topic.state
     topics.update_topic(
         tx, topic, epoch=layout.epoch, next_segment_id=layout.next_segment_id, state=state.value
     )
-    by = {"origin": "reconciler", "actor": actor, "reason": reason}
-    tx.execute(text(_CHANGE), {**of_topic, **by})
+    requester = {"origin": "reconciler", "actor": actor, "reason": reason}
+    tx.execute(text(_CHANGE), {**topic_parameters, **requester})
     added = sorted(plan.added)
     at = to_datetime(max((s.created_at_ms for s in layout.segments.values()), default=0))
     if plan.sealed:
-        tx.execute(text(_SEAL), {**of_topic, "segment_ids": list(plan.sealed), "at": at})
+        tx.execute(text(_SEAL), {**topic_parameters, "segment_ids": list(plan.sealed), "at": at})
     gates.close_for_all(tx, topic.topic_id, added)
     _insert(tx, topic, plan)
-    tx.execute(text(FORGET_LOADS), {**of_topic, "segment_ids": list(plan.sealed)})
-    tx.execute(text(_END_OPERATIONS), {**of_topic, "added": added, "sealed": list(plan.sealed)})
-    kept = {
+    tx.execute(text(FORGET_LOADS), {**topic_parameters, "segment_ids": list(plan.sealed)})
+    tx.execute(text(_END_OPERATIONS), {**topic_parameters, "added": added, "sealed": list(plan.sealed)})
+    kept_logs = {
         "data_plane": topic.data_plane,
         "backing_topics": [log.backing_topic for log in plan.added.values()],
     }
-    tx.execute(text(_KEEP), kept)
+    tx.execute(text(_KEEP), kept_logs)
     for name, kind in sorted(recovered.subscriptions.items()):
         insert_subscription(tx, topic.topic_id, name, kind, recovered.reads_after_epoch)
     marks = [
         {"subscription": name, "segment_id": i, "is_drained": drained}
         for (name, i), drained in recovered.marks.items()
     ]
-    tx.execute(text(_REPLACE_MARKS), {**of_topic, "marks": json.dumps(marks)})
+    tx.execute(text(_REPLACE_MARKS), {**topic_parameters, "marks": json.dumps(marks)})
     holds.release(tx, topic.topic_id)
     return layout.epoch
 

@@ -126,8 +126,8 @@ def insert_subscription(
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> None:
     """Insert a live subscription, which does not read segments that were sealed by `created_epoch`."""
-    new = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch}
-    tx.execute(text(_NEW), {**new, "consumers": consumers.value})
+    parameters = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch}
+    tx.execute(text(_NEW), {**parameters, "consumers": consumers.value})
 
 
 def first_epoch(tx: Connection, topic_id: int, since: datetime | None = None) -> int:

@@ -56,7 +56,7 @@ class TopicRow:
 _LAST_OF_NAME = """
     SELECT state, next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1
 """
-_SAY_WHO = text("SELECT set_config('cleave.actor', :actor, true)")
+_SET_ACTOR = text("SELECT set_config('cleave.actor', :actor, true)")
 
 
 def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
@@ -149,7 +149,7 @@ def insert_topic(
 
 def set_actor(tx: Connection, actor: str | None) -> None:
     """Set the actor recorded in the policy history for the rest of the transaction; None records the login."""
-    tx.execute(_SAY_WHO, {"actor": actor or ""})
+    tx.execute(_SET_ACTOR, {"actor": actor or ""})
 
 
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:

@@ -58,7 +58,9 @@ class UnmanagedLog:
 def replace(
     tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[UnmanagedLog]
 ) -> None:
-    """Store the unmanaged logs of these topics, and delete the rows of logs that no longer exist."""
+    """Store the unmanaged logs of these topics on the data plane, and delete the rows of these topics for logs that are not among
+    `logs`.
+    """
     documents = json.dumps([log.to_document() for log in logs])
     parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}
     tx.execute(_REPLACE, parameters)

@@ -46,7 +46,7 @@ def create_segment(
     among them. 404 for a segment that is not in the layout: splits and merges create segments.
     """
     names = subscriptions if isinstance(subscriptions, list) else []
-    _log(acting, topic, descriptor).see_to(names)
+    _log(acting, topic, descriptor).ensure_exists(names)
 
 
 @router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
@@ -85,7 +85,7 @@ def create_segment_subscription(
     acting: HttpCaller, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
     """Make sure that a subscription of the topic has its cursor on the segment."""
-    _log(acting, topic, descriptor).see_to([subscription])
+    _log(acting, topic, descriptor).ensure_exists([subscription])
 
 
 @router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
@@ -128,7 +128,7 @@ def skip_all_of_segment_subscription(
 
 def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
     app = acting.app
-    cursors = topic_admin.what_a_seek_moves(app.store, app.planes, segment_log.topic, subscription)
+    cursors = topic_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
     if {cursor.segment_id for cursor in cursors} != {segment_log.segment.segment_id}:
         raise Unsupported(
             f"subscription {subscription} is moved on all {len(cursors)} segments of {segment_log.topic} at once; seek or skip it on the topic"

@@ -148,12 +148,12 @@ def test_an_answer_from_required_actions_counts_once_and_nobody_s_is_the_default
     there = {"dsn": controller_url, "extras": {}}
     question = {"approval_id": asked}
     nobody = {"approve": True, "actor": None, "reason": ""}
-    early = tasks.answer_question(**there, question=question, given=nobody)
+    early = tasks.answer_question(**there, question=question, answer=nobody)
     assert early["state"] == "pending", "its time is not over, whatever Airflow's clock says"
 
     ann = {"approve": False, "actor": "ann", "reason": ""}
-    answered = tasks.answer_question(**there, question=question, given=ann)
+    answered = tasks.answer_question(**there, question=question, answer=ann)
 
     assert (answered["state"], answered["answered_by"]) == ("rejected", "ann")
-    assert tasks.answer_question(**there, question=question, given=ann) == answered
-    assert tasks.answer_question(**there, question=question, given=nobody) == answered
+    assert tasks.answer_question(**there, question=question, answer=ann) == answered
+    assert tasks.answer_question(**there, question=question, answer=nobody) == answered

@@ -80,7 +80,7 @@ def test_a_candidate_that_costs_less_waits_and_is_promoted_once_it_is_approved(
     assert question["subject"] == f"{TOPIC}: promote candidate {weighed['candidate_id']} (min_segments=1)?"
     assert (weighed["evidence"] in question["body"], question["default"]) == (True, "reject")
     bob = {"approve": True, "actor": "bob", "reason": ""}
-    answered = tasks.answer_question(**there, question=question, given=bob)
+    answered = tasks.answer_question(**there, question=question, answer=bob)
 
     assert (answered["state"], answered["answered_by"]) == ("done", "bob")
     assert stored(recorded) == {"profile": "pip483", "min_segments": 1}

@@ -308,7 +308,7 @@ def test_who_closes_when_its_handlers_have_ended_leaves(
     turn_until(lambda: handler.at_work == {"k"}, a)
     a.close(0.0)
     may_end.set()
-    wait_until(lambda: not a._at_work, message="the thread's end")
+    wait_until(lambda: not a._futures, message="the thread's end")
     a._consumer.close()
 
     assert bench.scalar("SELECT array_agg(reason) FROM cleave.departed_consumer") == ["left"]

@@ -364,7 +364,7 @@ def test_a_seek_of_the_subscription_opens_its_drained_segments_again(
     drain(a, count=2 * len(KEYS))
     drained = "SELECT count(*) FROM cleave.segment_drain"
     settle(a, until=lambda: bench.scalar(drained) == 1)
-    before = a._watch.found.as_of
+    before = a._watch.current.as_of
 
     seek = topic_admin.seek_subscription(
         bench.store, TOPIC, "jobs", EARLIEST, bench.request(), release_seconds=1.0
@@ -372,7 +372,7 @@ def test_a_seek_of_the_subscription_opens_its_drained_segments_again(
     bench.finish(seek)
 
     with pytest.raises(LostRace):
-        a._watch.say_drained([0], before)
+        a._watch.report_drained([0], before)
     a._watch.look_again()
     assert sorted(drain(a, count=2 * len(KEYS))["a"]) == everything(0, 1)
     settle(a, until=lambda: bench.scalar(drained) == 1)

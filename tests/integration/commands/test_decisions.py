@@ -28,7 +28,7 @@ def set_policy(bench: Bench, **parameters: Any) -> None:
 def pass_and_run(bench: Bench, rates: dict[int, float], lanes: Collection[Lane] = ALL_LANES) -> None:
     """Load comes in, a pass decides, and what it intends is done."""
     report(bench, rates, cold_for=timedelta(hours=1))
-    for operation_id in run(bench, lanes).intents:
+    for operation_id in run(bench, lanes).operation_ids:
         bench.drive(operation_id)
 
 

@@ -61,7 +61,7 @@ def live(run: Run, profile: str, *, is_late: bool = False) -> int:
             counted[id_] += 6 * more
         if not is_late:
             run.aggregate(minutes=minute)
-        for operation_id in run_pass(run.bench).intents:
+        for operation_id in run_pass(run.bench).operation_ids:
             run.bench.drive(operation_id)
         if is_late:
             run.aggregate(minutes=minute)

@@ -91,7 +91,7 @@ def decide_and_run(cleave: CommandLine, decided_by: str = "a pass") -> None:
         topic = topics.find_topic(tx, "topic://acme/shop/orders")
         report_load(tx, topic.topic_id, {0: 25_000.0, 1: 5_000.0}, cold_for=timedelta(hours=1))
     with embedded(cleave) as planes:
-        assert run_pass(cleave.store, planes, ALL_LANES, decided_by=decided_by, limit=10).intents
+        assert run_pass(cleave.store, planes, ALL_LANES, decided_by=decided_by, limit=10).operation_ids
     run_operations(cleave)
 
 

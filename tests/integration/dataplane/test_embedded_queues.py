@@ -70,8 +70,8 @@ def test_a_reader_that_is_kept_alive_keeps_what_it_holds(database: str) -> None:
     planes.send(log, b"1")
     busy, other = queue(planes, log, "busy"), queue(planes, log, "other")
     (held,) = planes.read(busy, 1)
-    heard = busy._heard_at
-    wait_until(lambda: busy._heard_at > heard + 1.0, message="two lives of a reader that does nothing")
+    heard = busy._contact_at
+    wait_until(lambda: busy._contact_at > heard + 1.0, message="two lives of a reader that does nothing")
 
     assert list(other.read(1)) == []
     assert busy.is_current

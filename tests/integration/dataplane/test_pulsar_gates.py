@@ -7,6 +7,7 @@ that no message was delivered. `tests/chaos/test_gates.py` kills brokers.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -80,6 +81,37 @@ def test_without_a_barrier_the_rate_lets_a_message_pass_after_each_load(scene: G
 
     scene.spends_its_token(log)
     assert wait_until(lambda: received(consumer))[0] == b"0"
+
+
+def test_a_gate_that_changes_of_policies_wear_down_is_spent_and_holds_once_it_is_closed_again(
+    scene: GatedScene,
+) -> None:
+    log = scene.log("stock")
+    consumer = scene.consumer(log)
+    scene.plane.close_gate(log, "stock")
+    scene.send(log, 10)
+    for _ in range(2):
+        wear_down(scene, log)
+        scene.plane.close_gate(log, "stock")
+        assert scene.plane.gate_state(log, "stock") is GateState.CLOSED
+
+    assert received(consumer) == []
+    scene.plane.open_gate(log, "stock")
+    assert receive(consumer, 10) == numbers(10)
+
+
+def wear_down(scene: GatedScene, log: str) -> None:
+    """Change a policy of the topic until the gate is spent. Each change renews the tokens of the rate, and one more entry passes."""
+    rates = itertools.count(100)
+
+    def is_spent() -> bool:
+        sent = scene.dispatched(log)
+        rate = {**RATE, "dispatchThrottlingRateInMsg": next(rates)}
+        scene.admin("POST", f"{path_of(log)}/other/dispatchRate", json=rate)
+        wait_until(lambda: scene.dispatched(log) > sent, message="an entry passes")
+        return scene.plane.gate_state(log, "stock") is GateState.SPENT
+
+    wait_until(is_spent, message="the gate is spent")
 
 
 def test_a_topic_is_loaded_again_for_consumers_that_attached_before_the_rate(scene: GatedScene) -> None:

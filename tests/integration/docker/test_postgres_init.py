@@ -156,8 +156,8 @@ def test_applications_and_readers_have_limits_and_the_owner_can_end_their_transa
             ("cleave_load", 10, None),
             ("cleave_reader", 10, 3),
         ]
-        assert public_rights.held_by_everybody(tx) == []
-        assert public_rights.missing_for_the_owner(tx) == []
+        assert public_rights.held_by_public(tx) == []
+        assert public_rights.missing_owner_roles(tx) == []
         tx.execute(text("CREATE TEMPORARY TABLE ours ()"))
 
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml on an engine: every service becomes healthy, whichever process dies the stack recovers, and health tells of the database.
+"""docker-compose.yml on an engine: every service becomes healthy, the stack recovers whichever process dies, and health includes the database.
 
 `make matrix ONLY=compose` runs these tests; the cell gives them the command that drives the stack.
 """
@@ -11,7 +11,10 @@ import shlex
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import yaml
@@ -28,6 +31,18 @@ AGGREGATIONS = """
     SELECT count(*) FROM dag_run
      WHERE dag_id = 'cleave_load_aggregation' AND state = 'success' AND start_date > to_timestamp(:since)
 """
+AGGREGATING = (
+    "SELECT count(*) FROM task_instance WHERE dag_id = 'cleave_load_aggregation' AND state = 'running'"
+)
+APPLIED = (
+    "SELECT count(*) FROM inspect.load_runs WHERE engine = 'spark' AND applied_at > to_timestamp(:since)"
+)
+PASSWORD = """
+    ALTER ROLE :"role" PASSWORD :'password';
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :'role';
+"""
+PROMETHEUS = "http://127.0.0.1:9090/api/v1"
+METRICS = 'count({job="cleave-workers", __name__=~"cleave_.+"}) > 10'
 
 
 def compose(*words: str, given: str | None = None) -> str:
@@ -56,12 +71,12 @@ def sql(database: str, statement: str, **values: object) -> subprocess.Completed
     return attempt("exec", "-T", "postgres", *command, given=statement)
 
 
-def until(holds: Callable[[], bool], seconds: float) -> float:
+def until(holds: Callable[[], bool], seconds: float, every: float = 1.0) -> float:
     """Seconds until it holds; fails after too many."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < seconds, f"not within {seconds} s: {health()}"
-        time.sleep(1)
+        time.sleep(every)
     return time.monotonic() - began
 
 
@@ -84,7 +99,7 @@ def stack() -> Iterator[None]:
         )
         yield
     finally:
-        attempt("down", "--volumes", "--timeout", "20")
+        attempt("--profile", "*", "down", "--volumes", "--timeout", "20")
 
 
 def container(service: str) -> str:
@@ -116,9 +131,24 @@ def test_code_belongs_to_root() -> None:
     assert "Permission denied" in attempt("exec", "-T", "cleave-worker", "sh", "-c", command).stderr
 
 
+def test_spark_aggregates() -> None:
+    until(lambda: aggregated(0), RECOVERS_WITHIN)
+
+
 @pytest.mark.parametrize("service", LASTING)
 def test_the_stack_recovers_when_a_process_dies(service: str) -> None:
-    """As the kernel's out-of-memory killer does it: `docker kill` would count as stopped by hand."""
+    recover_from_kill(service, service)
+
+
+@pytest.mark.parametrize("service", ["spark-connect", "airflow-scheduler"])
+def test_the_stack_recovers_when_a_process_dies_during_an_aggregation(service: str) -> None:
+    until(lambda: sql("airflow", AGGREGATING).stdout.strip() == "1", RECOVERS_WITHIN, every=0.1)
+
+    recover_from_kill(service, f"{service} (aggregating)")
+
+
+def recover_from_kill(service: str, label: str) -> None:
+    """Kill the process as the kernel's out-of-memory killer does: `docker kill` would count as stopped by hand."""
     started, since = inspected(service, ".State.StartedAt"), time.time()
 
     def recovered() -> bool:
@@ -126,27 +156,65 @@ def test_the_stack_recovers_when_a_process_dies(service: str) -> None:
             LASTING, "healthy"
         )
 
-    def aggregated() -> bool:
-        return sql("airflow", AGGREGATIONS, since=since).stdout.strip() not in ("", "0")
-
     os.kill(int(inspected(service, ".State.Pid")), signal.SIGKILL)
     healthy = until(recovered, RECOVERS_WITHIN)
-    whole = healthy + until(aggregated, RECOVERS_WITHIN - healthy)
+    whole = healthy + until(lambda: aggregated(since), RECOVERS_WITHIN - healthy)
 
     with RECOVERED.open("a") as table:
-        table.write(f"{service} {healthy:.0f} {whole:.0f}\n")
+        table.write(f"{label} {healthy:.0f} {whole:.0f}\n")
 
 
-def test_a_worker_that_the_database_refuses_is_unhealthy() -> None:
-    password = (
-        compose("exec", "-T", "cleave-worker", "printenv", "CLEAVE_DATABASE_URL")
-        .split(":")[2]
-        .partition("@")[0]
-    )
-    change = "ALTER ROLE cleave_app PASSWORD :'password'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cleave_app';"
+def aggregated(since: float) -> bool:
+    """True if Spark has computed loads after this time, in a run that began after it and succeeded."""
+    answers = sql("airflow", AGGREGATIONS, since=since), sql("cleave", APPLIED, since=since)
+    return all(answer.stdout.strip() not in ("", "0") for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("service", "role", "variable"),
+    [
+        ("cleave-worker", "cleave_app", "CLEAVE_DATABASE_URL"),
+        ("airflow-apiserver", "airflow", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"),
+    ],
+)
+def test_a_service_that_the_database_refuses_is_unhealthy(service: str, role: str, variable: str) -> None:
+    url = compose("exec", "-T", service, "printenv", variable)
+    password = url.split(":")[2].partition("@")[0]
     try:
-        assert sql("cleave", change, password="another").returncode == 0
-        until(lambda: health().get("cleave-worker") == "unhealthy", 180)
+        assert sql("cleave", PASSWORD, role=role, password="another").returncode == 0
+        until(lambda: health().get(service) == "unhealthy", 180)
     finally:
-        sql("cleave", change, password=password)
-    until(lambda: health().get("cleave-worker") == "healthy", RECOVERS_WITHIN)
+        sql("cleave", PASSWORD, role=role, password=password)
+    until(lambda: health() == dict.fromkeys(LASTING, "healthy"), RECOVERS_WITHIN)
+
+
+def test_a_spark_server_that_hangs_is_unhealthy() -> None:
+    try:
+        compose("exec", "-T", "spark-connect", "sh", "-c", "kill -STOP $(pidof java)")
+        until(lambda: health().get("spark-connect") == "unhealthy", 180)
+    finally:
+        compose("exec", "-T", "spark-connect", "sh", "-c", "kill -CONT $(pidof java)")
+    until(lambda: health().get("spark-connect") == "healthy", RECOVERS_WITHIN)
+
+
+def test_a_prometheus_in_the_network_has_the_worker_s_metrics_and_the_alerts() -> None:
+    monitoring = ("--profile", "monitoring")
+    compose(*monitoring, "up", "--detach", "--wait", "prometheus")
+    try:
+        until(lambda: bool(prometheus("query", query=METRICS)["result"]), RECOVERS_WITHIN)
+        rules = [rule["name"] for group in prometheus("rules")["groups"] for rule in group["rules"]]
+    finally:
+        compose(*monitoring, "rm", "--stop", "--force", "prometheus")
+
+    alerts = yaml.safe_load((PROJECT / "docs" / "monitoring" / "alerts.yml").read_text())
+    assert sorted(rules) == sorted(
+        rule.get("alert") or rule["record"] for group in alerts["groups"] for rule in group["rules"]
+    )
+
+
+def prometheus(path: str, **parameters: str) -> dict[str, Any]:
+    """What Prometheus answers."""
+    url = f"{PROMETHEUS}/{path}?{urlencode(parameters)}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        data: dict[str, Any] = json.load(answer)["data"]
+    return data

@@ -13,7 +13,7 @@ import pytest
 
 from controller.domain.decision import Lane
 from controller.domain.policy import PolicyOverride
-from controller.pages import journal
+from controller.pages import figures, journal
 from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin
 from controller.store import backtests
 from controller.store.topics import subscriptions
@@ -51,8 +51,9 @@ def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, page
 
     [ring] = figure(page, "ring")["data"]
     assert (ring["base"], ring["customdata"]) == ([0, 0x4000], [1, 2])
-    [history] = figure(page, "history")["data"]
-    assert sorted(history["customdata"]) == [0, 1, 2]
+    cells, frames = figure(page, "history")["data"]
+    assert sorted(frames["customdata"]) == [0, 1, 2]
+    assert set(cells["customdata"]) == {0, 1, 2}
     assert {trace["name"] for trace in figure(page, "load")["data"]} == {
         "segment 0",
         "segment 1",
@@ -60,6 +61,27 @@ def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, page
     }
     assert figure(page, "load")["layout"]["yaxis"]["title"]["text"] == "msg_rate_in (messages/s)"
     assert "4000-ffff" in page
+
+
+def test_over_time_a_segment_has_the_colour_of_its_load_then(bench: Bench, pages: AppClient) -> None:
+    """Idle from before the span on, and hot for one minute of it."""
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    begins = "UPDATE cleave.segment SET created_at = clock_timestamp() - interval '3 hours'"
+    record = (
+        "INSERT INTO cleave.load_history (topic_id, segment_id, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,"
+        " source, modified_at) SELECT :t, 0, clock_timestamp() - minutes * interval '1 minute', rate, 0, 0, 0, 'b', clock_timestamp()"
+        " FROM (VALUES (170, 1), (30, 18), (29, 1)) AS record (minutes, rate)"
+    )
+    bench.execute(begins)
+    bench.execute(record, t=bench.topic_id)
+
+    cells, frames = figure(pages.get("/topic", params={"name": TOPIC, "hours": 1}).text, "history")["data"]
+
+    idle, hot = figures.load_colour(0.1), figures.load_colour(1.8)
+    assert cells["marker"]["color"] == [idle, hot, idle]
+    assert sum(cells["width"]) == pytest.approx(frames["width"][0])
+    assert 60_000 <= cells["width"][1] < 3 * 60_000
 
 
 def test_it_says_why_it_is_left_alone_and_how_far_from_acting(bench: Bench, pages: AppClient) -> None:

@@ -127,7 +127,7 @@ def test_a_topic_lives_as_in_any_other_database(unusual: str) -> None:
             policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483"))
         bench.publish(0)
         report(bench, {0: HOT, 1: WARM})
-        [operation_id] = run(bench).intents
+        [operation_id] = run(bench).operation_ids
         bench.drive(operation_id)
         bench.reshape(splitting(1))
         bench.reshape(merging(4, 5))

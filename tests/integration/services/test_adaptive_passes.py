@@ -45,13 +45,13 @@ def test_all_that_is_hot_is_relieved_in_one_pass_and_each_row_replays(bench: Ben
     report(bench, {0: HOT, 1: WARM, 2: 9 * HOT, 3: WARM})
 
     result = run(bench)
-    operations = [bench.operation(i) for i in result.intents]
+    operations = [bench.operation(i) for i in result.operation_ids]
 
     assert [(one.kind, one.parent_ids, len(one.children)) for one in operations] == [
         (OperationKind.SPLIT, (2,), 25),
         (OperationKind.SPLIT, (0,), 3),
     ]
-    for operation_id in result.intents:
+    for operation_id in result.operation_ids:
         bench.drive(operation_id)
     bench.check_laws()
     assert len(bench.layout.active) == 30
@@ -154,7 +154,7 @@ def test_a_pass_of_one_lane_leaves_the_other_to_its_own(bench: Bench, lane: Lane
         t=bench.topic_id,
     )
 
-    kinds = {bench.operation(i).kind for i in run(bench, {lane}).intents}
+    kinds = {bench.operation(i).kind for i in run(bench, {lane}).operation_ids}
 
     assert kinds == {OperationKind.SPLIT if lane is Lane.LOAD else OperationKind.MERGE}
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
-from controller.domain.approvals import MOVES, ApprovalState, Subject
+from controller.domain.approvals import TRANSITIONS, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import (
     CleaveError,
@@ -59,7 +59,7 @@ def waiting(bench: Bench) -> list[ApprovalRow]:
 
 def proposed(bench: Bench) -> ApprovalRow:
     """What a pass proposes; there is one such act."""
-    assert run(bench).intents == ()
+    assert run(bench).operation_ids == ()
     [row] = waiting(bench)
     return row
 
@@ -112,7 +112,7 @@ def test_what_was_approved_goes_with_the_next_pass_and_says_which_operation(cold
     answered = say(cold, row)
     assert (answered.state, answered.answered_by, answered.outcome) == (ApprovalState.APPROVED, "ada", "seen")
     assert owed(cold)
-    [merge] = run(cold).intents
+    [merge] = run(cold).operation_ids
     assert not owed(cold)
     cold.drive(merge)
 
@@ -131,7 +131,7 @@ def test_what_was_rejected_is_held_and_proposed_again_after_that(cold: Bench) ->
     row = proposed(cold)
     say(cold, row, approve=False)
 
-    assert run(cold).intents == ()
+    assert run(cold).operation_ids == ()
     assert waiting(cold) == []
     [refusal] = decisions(cold)[0].refusals
     assert refusal["reason"] == RefusalReason.APPROVAL_REFUSED
@@ -145,7 +145,7 @@ def test_a_topic_that_waits_is_acted_on_elsewhere_meanwhile(bench: Bench) -> Non
     marked(bench, approval_merges=True)
     report(bench, {0: COLD, 1: COLD, 2: HOT}, cold_for=HOUR)
 
-    [split] = run(bench).intents
+    [split] = run(bench).operation_ids
 
     assert bench.operation(split).parent_ids == (2,)
 
@@ -155,7 +155,7 @@ def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -
     say(cold, row)
     marked(cold, approval_merges=True, min_segments=2)
 
-    assert run(cold).intents == ()
+    assert run(cold).operation_ids == ()
     assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
     wind(cold, row, 3_601)
     assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
@@ -170,7 +170,7 @@ def test_a_large_split_waits_and_an_approval_of_it_is_used_up_by_it(bench: Bench
     report(bench, {0: HOT})
     say(bench, proposed(bench))
 
-    [split] = run(bench, LOAD).intents
+    [split] = run(bench, LOAD).operation_ids
     bench.drive(split)
 
     assert [segment.segment_id for segment in bench.layout.active] == [1, 2]
@@ -224,7 +224,7 @@ def test_an_answer_about_another_subject_is_no_input_of_a_decision(cold: Bench) 
     with cold.store.transaction() as tx:
         approval_rows.propose(tx, [about])
     raised(cold)
-    assert run(cold).left == ()
+    assert run(cold).still_dirty == ()
 
     answer_subject(cold.store, Subject.PROMOTION, 1, approve=False)
 
@@ -236,7 +236,7 @@ def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
     first = say(cold, row)
 
     assert say(cold, row, actor="eve") == first
-    [merge] = run(cold).intents
+    [merge] = run(cold).operation_ids
     again = say(cold, row, actor="eve")
     assert (again.state, again.answered_by, again.operation_id) == (ApprovalState.DONE, "ada", merge)
     with pytest.raises(Conflict, match=r"was approved by ada at .* and is done; make the change by hand"):
@@ -278,7 +278,7 @@ def test_without_an_answer_the_default_holds(cold: Bench, default: str, state: A
     assert (settled, waiting(cold)) == ({row.approval_id: state}, [])
     found = approvals.find(cold.store, row.approval_id)
     assert (found.answered_by, found.outcome) == ("default", "no answer was given in time")
-    assert bool(run(cold).intents) is (default == "approve")
+    assert bool(run(cold).operation_ids) is (default == "approve")
 
 
 def test_no_answer_counts_after_its_time_whoever_looks_at_the_clock_first(cold: Bench) -> None:
@@ -393,7 +393,7 @@ def test_the_database_knows_the_transitions_of_the_domain(cold: Bench) -> None:
         (before, after) for before in ApprovalState for after in ApprovalState if moves(cold, before, after)
     }
 
-    assert allowed == {(before, after) for before, later in MOVES.items() for after in later}
+    assert allowed == {(before, after) for before, later in TRANSITIONS.items() for after in later}
 
 
 def moves(bench: Bench, before: ApprovalState, after: ApprovalState) -> bool:

@@ -28,7 +28,7 @@ def test_a_hot_segment_is_split_and_the_split_knows_its_decision(bench: Bench) -
     result = run(bench)
 
     [outcome] = result.outcomes
-    [operation_id] = result.intents
+    [operation_id] = result.operation_ids
     operation = bench.operation(operation_id)
     assert (operation.kind, operation.parent_ids, operation.state) == (
         OperationKind.SPLIT,
@@ -54,7 +54,7 @@ def test_two_cold_neighbours_are_merged_and_consumers_get_segments(bench: Bench)
     bench.topic_with(2)
     report(bench, {0: COLD, 1: COLD}, cold_for=timedelta(hours=1))
 
-    [merge] = run(bench).intents
+    [merge] = run(bench).operation_ids
     bench.drive(merge)
 
     assert bench.operation(merge).kind is OperationKind.MERGE
@@ -62,7 +62,7 @@ def test_two_cold_neighbours_are_merged_and_consumers_get_segments(bench: Bench)
     for name in "ab":
         register(bench, name)
 
-    [split] = run(bench, {Lane.CONSUMER}).intents
+    [split] = run(bench, {Lane.CONSUMER}).operation_ids
 
     assert (bench.operation(split).kind, bench.operation(split).reason) == (
         OperationKind.SPLIT,
@@ -122,7 +122,7 @@ def test_every_ledger_row_replays_to_what_was_done(bench: Bench) -> None:
 def test_after_an_abort_the_topic_is_left_alone_until_its_pause_ends(bench: Bench) -> None:
     bench.topic_with(1)
     report(bench, {0: HOT})
-    [first] = run(bench).intents
+    [first] = run(bench).operation_ids
     bench.execute(
         "UPDATE cleave.operation SET deadline = clock_timestamp() WHERE operation_id = :id", id=first
     )
@@ -131,7 +131,7 @@ def test_after_an_abort_the_topic_is_left_alone_until_its_pause_ends(bench: Benc
     assert run(bench) == PassResult(0, (), ())
 
     bench.execute("UPDATE cleave.evaluation SET not_before = clock_timestamp()")
-    [second] = run(bench).intents
+    [second] = run(bench).operation_ids
 
     assert second != first
     assert bench.drive(second).state is OperationState.DONE
@@ -164,10 +164,10 @@ def test_a_dry_run_tells_what_would_happen_and_writes_nothing(bench: Bench) -> N
     for result in told:
         [outcome] = result.outcomes
         assert len(outcome.evaluation.decisions) == 1
-        assert (outcome.decision_id, result.intents) == (None, ())
+        assert (outcome.decision_id, result.operation_ids) == (None, ())
     assert decisions(bench) == []
     assert bench.live_operations() == []
-    assert len(run(bench).intents) == 1
+    assert len(run(bench).operation_ids) == 1
     assert run(bench, dry_run=True).evaluated == 0
     assert run(bench, dry_run=True, topic_ids=[bench.topic_id]).evaluated == 1
 
@@ -180,7 +180,7 @@ def test_batches_cover_a_fleet_up_to_the_limit_and_shards_divide_it(bench: Bench
     odd = run(bench, batch_topics=2, shards=Shards.of(2, [1]))
     rest = run(bench, batch_topics=2)
 
-    assert (first.evaluated, len(first.intents)) == (3, 3)
+    assert (first.evaluated, len(first.operation_ids)) == (3, 3)
     assert {outcome.topic_id % 2 for outcome in odd.outcomes} == {1}
     touched = [outcome.topic_id for result in (first, odd, rest) for outcome in result.outcomes]
     assert len(touched) == len(set(touched)) == 10
@@ -194,9 +194,9 @@ def test_a_batch_acts_on_few_topics_and_the_pass_on_all(
         insert_fleet(tx, 5, 1, rate=HOT)
     transactions = []
 
-    result = run(bench, fence=transactions.append)
+    result = run(bench, demand_right_to_act=transactions.append)
 
-    assert (result.evaluated, len(result.intents), result.left) == (5, 5, ())
+    assert (result.evaluated, len(result.operation_ids), result.still_dirty) == (5, 5, ())
     assert len(transactions) == 3  # 2 + 2 + 1 topics, and no more to look for
 
 
@@ -227,9 +227,9 @@ def test_the_controllers_role_is_all_a_pass_needs(bench: Bench) -> None:
     bench.topic_with(1)
     report(bench, {0: HOT})
 
-    result = run(bench, fence=lambda tx: tx.execute(text("SET LOCAL ROLE cleave_controller")))
+    result = run(bench, demand_right_to_act=lambda tx: tx.execute(text("SET LOCAL ROLE cleave_controller")))
 
-    assert len(result.intents) == 1
+    assert len(result.operation_ids) == 1
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_what_a_person_asked_for_meanwhile_is_respected(bench: Bench) -> None:
 
     result = run(bench, LOAD)
 
-    assert result.intents == ()
+    assert result.operation_ids == ()
     [outcome] = result.outcomes
     assert [refusal.reason for refusal in outcome.evaluation.refusals] == [RefusalReason.IN_FLIGHT]
     assert [operation.operation_id for operation in bench.live_operations()] == [
@@ -60,8 +60,8 @@ def test_an_intent_written_between_reading_and_locking_leads_to_another_look(
     result = run(bench, LOAD)
 
     assert looks == [1, 1]
-    assert result.intents == ()
-    assert result.left == ()
+    assert result.operation_ids == ()
+    assert result.still_dirty == ()
     [row] = decisions(bench)
     assert [refusal["reason"] for refusal in row.refusals] == [RefusalReason.IN_FLIGHT]
 
@@ -75,7 +75,7 @@ def test_a_topic_somebody_else_is_working_on_stays_dirty_and_nothing_is_written(
 
     assert result == PassResult(0, (), (bench.topic_id,))
     assert decisions(bench) == []
-    assert len(run(bench).intents) == 1
+    assert len(run(bench).operation_ids) == 1
 
 
 def test_passes_side_by_side_decide_once(bench: Bench) -> None:
@@ -85,7 +85,7 @@ def test_passes_side_by_side_decide_once(bench: Bench) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: run(bench), range(8)))
 
-    assert len([operation for result in results for operation in result.intents]) == 1
+    assert len([operation for result in results for operation in result.operation_ids]) == 1
     assert len([row for row in decisions(bench) if row.decisions]) == 1
 
 
@@ -165,6 +165,6 @@ def test_the_fence_is_asked_in_each_transaction_and_stops_the_pass(bench: Bench)
             raise FencedOut("the lease is gone")
 
     with pytest.raises(FencedOut):
-        run(bench, batch_topics=1, fence=fence)
+        run(bench, batch_topics=1, demand_right_to_act=fence)
 
     assert bench.scalar("SELECT count(*) FROM cleave.operation") == 2

@@ -10,6 +10,7 @@ from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.gates import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import garbage_collector, topic_admin
+from controller.services.gate_keeper import AUDIT_AFTER_OPENING_SECONDS
 from controller.services.reconciler import FindingKind, reconcile
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
@@ -299,6 +300,41 @@ def test_a_closed_gate_that_is_found_open_is_closed_again(bench: GatedBench) -> 
     bench.keep()
 
     assert bench.closed_at_plane() == {bench.log_of(1), bench.log_of(2)}
+
+
+def test_a_gate_that_is_found_spent_is_closed_again(bench: GatedBench) -> None:
+    bench.stock_topic()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    spent = bench.log_of(1)
+    bench.gated.set_gate(spent, "billing", GateState.SPENT)
+    bench.gated.acts.clear()
+
+    bench.keep()
+
+    assert [log for act, log in bench.gated.acts if act == "close"] == [spent]
+    assert set(bench.gated.gates.values()) == {GateState.CLOSED}
+
+
+def test_an_opened_gate_has_the_other_gates_of_its_topic_looked_at_soon(bench: GatedBench) -> None:
+    """The change of a policy that opens a gate wears down the barriers of other subscriptions."""
+    bench.stock_topic()
+    bench.subscribe("audit")
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    clock = ManualClock()
+    keeper = bench.keeper(clock)
+    keeper.round()
+    bench.read(0, "audit")
+    clock.seconds += 1
+    keeper.round()
+    assert bench.gate_rows("audit") == {1: "open", 2: "open"}
+    bench.gated.set_gate(bench.log_of(1), "billing", GateState.SPENT)
+
+    clock.seconds += AUDIT_AFTER_OPENING_SECONDS
+    keeper.round()
+
+    assert bench.gated.gates[bench.log_of(1), "billing"] is GateState.CLOSED
 
 
 def test_a_gate_that_a_call_may_still_be_opening_is_not_closed_again(bench: GatedBench) -> None:

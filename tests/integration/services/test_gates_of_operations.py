@@ -405,7 +405,7 @@ def test_standard_consumers_at_the_broker_count_in_the_consumer_lane(bench: Gate
     )
     watch.round()
     decided = autoscaler.run_pass(bench.store, bench.planes, {Lane.CONSUMER}, decided_by="test", limit=10)
-    [operation_id] = decided.intents
+    [operation_id] = decided.operation_ids
     operation = bench.drive(operation_id)
 
     assert bench.gate_rows() == {child.plan.segment_id: "closed" for child in operation.children}

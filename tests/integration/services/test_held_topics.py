@@ -10,7 +10,7 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import OperationState
 from controller.domain.reshape import plan_split
 from controller.domain.segment import segment_descriptor
-from controller.services.consumer_sessions.connection_state import Presence
+from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import Register
 from controller.services.consumer_sessions.settlement import settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
@@ -102,7 +102,7 @@ def test_no_session_begins_before_the_comparison_and_those_begun_go_on(bench: Be
     def refusal(consumer: str) -> CleaveError | None:
         request = Register(key=key, consumer=consumer, incarnation="1")
         with bench.store.transaction() as tx:
-            return settle(tx, key, [request], ConsumerTiming(10.0), Presence((), {})).refused.get(0)
+            return settle(tx, key, [request], ConsumerTiming(10.0), ConnectionState((), {})).refused.get(0)
 
     assert refusal("old") is None
     doubt(bench)

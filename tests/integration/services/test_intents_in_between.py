@@ -82,7 +82,7 @@ def test_one_intent_that_cannot_be_written_takes_no_other_with_it(bench: Bench) 
 
     result = run(bench, LOAD)
 
-    assert (len(result.intents), len(result.left)) == (2, 1)
+    assert (len(result.operation_ids), len(result.still_dirty)) == (2, 1)
 
 
 def test_several_acts_of_one_decision_stand_or_fall_together(
@@ -104,7 +104,7 @@ def test_several_acts_of_one_decision_stand_or_fall_together(
     result = run(bench, {Lane.CONSUMER})
 
     assert len(named) == 2
-    assert (result.intents, result.left) == ((), (bench.topic_id,))
+    assert (result.operation_ids, result.still_dirty) == ((), (bench.topic_id,))
     assert (bench.live_operations(), decisions(bench)) == ([], [])
 
 
@@ -132,7 +132,7 @@ def test_a_decision_on_a_segment_taken_meanwhile_is_left_for_the_next_pass(
 
     result = run(bench, LOAD)
 
-    assert (result.intents, result.left) == ((), (bench.topic_id,))
+    assert (result.operation_ids, result.still_dirty) == ((), (bench.topic_id,))
     assert owed(bench)
 
 
@@ -162,7 +162,7 @@ def test_one_busy_topic_leaves_the_batch_one_statement(bench: Bench, monkeypatch
 
     result = run(bench, LOAD)
 
-    assert (len(result.intents), len(result.left)) == (2, 1)
+    assert (len(result.operation_ids), len(result.still_dirty)) == (2, 1)
     assert written == [1, 2]  # the one in between, and the batch
 
 
@@ -181,5 +181,5 @@ def test_a_decision_on_a_layout_of_the_past_is_left_for_the_next_pass(
 
     result = run(bench, LOAD)
 
-    assert (result.intents, result.left) == ((), (bench.topic_id,))
+    assert (result.operation_ids, result.still_dirty) == ((), (bench.topic_id,))
     assert owed(bench)

@@ -134,7 +134,7 @@ def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_
     def one_pass() -> tuple[int, ...]:
         outcome = run(bench)
         told.extend(r for one in outcome.outcomes for r in one.evaluation.refusals)
-        return outcome.intents
+        return outcome.operation_ids
 
     for _ in range(5):
         looker.round()

@@ -29,7 +29,7 @@ def test_a_split_is_told_from_its_decision_to_its_end(bench: Bench) -> None:
     report(bench, {0: HOT})
     with capture_logs() as lines:
         result = run(bench, LOAD)
-        [operation_id] = result.intents
+        [operation_id] = result.operation_ids
         bench.run_once(operation_id, runner_id="r1")
 
     [decided] = named(lines, "decided")
@@ -65,7 +65,7 @@ def test_where_nothing_is_to_be_done_nothing_is_said(bench: Bench) -> None:
         run(bench, LOAD, dry_run=True, topic_ids=[bench.topic_id])
     assert lines == []
 
-    [operation_id] = run(bench, LOAD).intents
+    [operation_id] = run(bench, LOAD).operation_ids
     bench.drive(operation_id)
     run(bench, LOAD)
     with capture_logs() as lines:
@@ -83,7 +83,7 @@ def test_what_a_person_is_asked_is_told_once(bench: Bench) -> None:
         run(bench, LOAD)
 
     [line] = lines
-    assert result.intents == ()
+    assert result.operation_ids == ()
     assert {name: line[name] for name in ("event", "topic", "decision_id", "kind", "segment_ids")} == {
         "event": "approval proposed",
         "topic": TOPIC,

@@ -142,7 +142,7 @@ def _leader(bench: Bench, _: Path) -> Broken:
     loop = SessionLeader(
         Store(bench.url, pool_size=1), listener, leases, shard_count=1, timing=timing, clock=SystemClock()
     )
-    return Broken(loop, SessionLeader, "_take_over")
+    return Broken(loop, SessionLeader, "_follow_leases")
 
 
 def _feeds(bench: Bench, _: Path) -> Broken:
@@ -208,8 +208,8 @@ def _keeper(bench: Bench, _: Path) -> Broken:
         call_timeout_seconds=5.0,
         pool_size=1,
         application_name="keeper",
-        away=DataPlaneUnavailable,
-        late=DataPlaneTimeout,
+        unavailable_error=DataPlaneUnavailable,
+        timeout_error=DataPlaneTimeout,
     )
     return Broken(_Keeper(QueueKeeper(calls, 5 * SOON)), QueueKeeper, "_keep")
 
@@ -334,7 +334,7 @@ def test_a_layout_that_cannot_be_read_keeps_no_other_from_its_watchers(
     for topic_id in (good, *range(100, 120)):  # whichever comes first
         layouts.watch(topic_id, told)
     with capture_logs() as lines:
-        layouts.tell()
+        layouts.notify()
 
     assert told.epochs == [0]
     assert [one["log_level"] for one in lines] == ["error"] * 20

@@ -124,7 +124,7 @@ def test_a_pass_decides_on_the_healthy(
 
     acting = {outcome.topic_id for outcome in result.outcomes if outcome.operation_ids}
     assert acting == {bench.topic_id}
-    assert result.left == (poisoned,)
+    assert result.still_dirty == (poisoned,)
     assert set_aside(bench) == [("evaluation", POISONED, 1)]
     assert bench.rows("SELECT topic_id FROM cleave.evaluation WHERE not_before > clock_timestamp()") == [
         (poisoned,)
@@ -143,7 +143,7 @@ def test_an_answer_that_holds_beyond_all_calendars_holds_for_ever(bench: Bench, 
     result = run(bench, LOAD)
 
     assert {outcome.topic_id for outcome in result.outcomes if outcome.operation_ids} == {bench.topic_id}
-    assert result.left == ()
+    assert result.still_dirty == ()
     assert bench.scalar("SELECT load_due FROM cleave.evaluation WHERE topic_id = :t", t=poisoned) is not None
 
 

@@ -274,7 +274,7 @@ def test_what_is_made_after_the_books_were_read_is_not_judged(
 ) -> None:
     """A dry run holds no lock, so only the order of its looks keeps children from being taken for orphans."""
     bench.topic_with()
-    reading = backing_logs.read_books
+    reading = backing_logs.read_expected_logs
     readings = itertools.count(1)
 
     def read_and_be_overtaken(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
@@ -284,7 +284,7 @@ def test_what_is_made_after_the_books_were_read_is_not_judged(
             bench.run_until(operation.operation_id, OperationState.PREPARED)
         return books
 
-    monkeypatch.setattr(backing_logs, "read_books", read_and_be_overtaken)
+    monkeypatch.setattr(backing_logs, "read_expected_logs", read_and_be_overtaken)
 
     assert look(bench, dry_run=True) == []
     assert next(readings) == 3

@@ -15,7 +15,7 @@ def test_a_log_that_is_created_once_more_has_the_record_of_its_first_creation(be
     before = bench.plane.describe_logs([log])[log]
     bench.plane.delete_segment(log)
 
-    segment_logs.find(bench.store, bench.planes, TOPIC, "0000-7fff-1").see_to(["billing"])
+    segment_logs.find(bench.store, bench.planes, TOPIC, "0000-7fff-1").ensure_exists(["billing"])
 
     assert before.origin is not None
     assert bench.plane.describe_logs([log])[log].origin == before.origin

@@ -59,12 +59,12 @@ def busy_day(bench: Bench, name: str, candidate: PolicyOverride | None) -> tuple
         propose(bench, candidate)
     for rates in ({0: WARM, 1: WARM}, {0: HOT, 1: WARM}):
         report(bench, rates)
-        for operation_id in run(bench).intents:
+        for operation_id in run(bench).operation_ids:
             bench.drive(operation_id)
     report(
         bench, dict.fromkeys((s.segment_id for s in bench.layout.active), COLD), cold_for=timedelta(hours=1)
     )
-    for operation_id in run(bench).intents:
+    for operation_id in run(bench).operation_ids:
         bench.drive(operation_id)
     ledger = [
         (
@@ -110,7 +110,7 @@ def test_a_candidate_says_what_it_would_have_done_and_nothing_is_done(bench: Ben
 
     result = run(bench)
 
-    assert result.intents == ()
+    assert result.operation_ids == ()
     assert bench.live_operations() == []
     [(acts, live_acts, decision_id)] = bench.rows(SAID)
     assert (acts, live_acts) == (["split 0 (msgRateIn)"], [])
@@ -186,7 +186,7 @@ def test_a_candidate_that_fails_does_not_disturb_what_is_live(
 
     result = run(bench)
 
-    assert len(result.intents) == 1
+    assert len(result.operation_ids) == 1
     assert [one["kind"] for one in decisions(bench)[0].decisions] == ["split"]
     assert bench.rows(SAID) == []
 
@@ -220,7 +220,7 @@ def test_parameters_that_do_not_fit_any_more_are_said_and_stop_nothing(bench: Be
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483", min_segments=4))
     report(bench, {0: HOT, 1: WARM})
 
-    assert len(run(bench).intents) == 1
+    assert len(run(bench).operation_ids) == 1
     [(acts, reasons)] = bench.rows("SELECT acts, refusals FROM inspect.shadow_decisions")
     assert (acts, [one["reason"] for one in reasons]) == ([], ["invalid-policy"])
 
@@ -304,7 +304,7 @@ def test_a_topic_has_one_candidate_at_a_time(bench: Bench) -> None:
 
     again = propose(bench)
 
-    assert again.was_there
+    assert again.was_proposed_before
     assert again.candidate == first.candidate
     with pytest.raises(Conflict, match=f"candidate {first.candidate.candidate_id} .*in shadow"):
         propose(bench, PolicyOverride(max_segments=9))

@@ -40,7 +40,7 @@ def test_a_closed_log_is_replaced(bench: Bench, reported: Suspects) -> None:
     bench.plane.terminate_segment(bench.log_of(1))
     reported.report(TOPIC, 1)
 
-    assert reported.look()
+    assert reported.check_next()
     [operation] = bench.live_operations()
     assert (operation.kind, operation.parent_ids) == (OperationKind.HEAL, (1,))
 
@@ -49,7 +49,7 @@ def test_a_missing_log_is_made_once_more_with_its_subscriptions(bench: Bench, re
     bench.plane.delete_segment(bench.log_of(1))
     reported.report(TOPIC, 1)
 
-    assert reported.look()
+    assert reported.check_next()
     assert bench.plane.segment_state(bench.log_of(1)) is LogState.OPEN
     assert list(bench.plane.list_subscriptions(bench.log_of(1))) == ["billing"]
 
@@ -59,7 +59,7 @@ def test_a_false_report_costs_one_call_about_that_log(
 ) -> None:
     reported.report(TOPIC, 0)
 
-    assert reported.look()
+    assert reported.check_next()
     assert calls(plane) == ["describe_logs"]
     assert bench.live_operations() == []
 
@@ -71,7 +71,7 @@ def test_a_segment_that_is_not_active_is_not_looked_at(
     bench.reshape(splitting(0))
     reported.report(TOPIC, segment_id)
 
-    assert not reported.look()
+    assert not reported.check_next()
 
 
 def test_what_an_operation_is_about_is_left_to_its_runner(
@@ -81,7 +81,7 @@ def test_what_an_operation_is_about_is_left_to_its_runner(
     bench.plane.terminate_segment(bench.log_of(0))
     reported.report(TOPIC, 0)
 
-    assert reported.look()
+    assert reported.check_next()
     assert calls(plane) == []
 
 
@@ -91,12 +91,12 @@ def test_a_topic_is_looked_at_seldom_however_often_it_is_reported(
     for _ in range(50):
         reported.report(TOPIC, 0)
         reported.report(TOPIC, 1)
-        reported.look()
+        reported.check_next()
 
     assert len(calls(plane)) == 1
     clock.seconds += suspects.TOPIC_SECONDS
-    assert reported.look()
-    assert not reported.look()
+    assert reported.check_next()
+    assert not reported.check_next()
     assert len(calls(plane)) == 2
 
 
@@ -111,7 +111,7 @@ def test_no_more_wait_than_the_bounds(
     monkeypatch.setattr(suspects, bound, 0)
     bench.plane.delete_segment(bench.log_of(1))
     reported.report(TOPIC, 1)
-    reported.look()
+    reported.check_next()
 
     assert calls(plane) == []
 

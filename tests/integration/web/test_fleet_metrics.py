@@ -365,7 +365,7 @@ def test_a_database_that_is_stuck_is_told_as_one_that_is_away(
     bench: Bench, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Prometheus gives up the scrape, and says that nobody serves the figures."""
-    monkeypatch.setattr(fleet_figures, "_PATIENCE", text("SET LOCAL statement_timeout = '200ms'"))
+    monkeypatch.setattr(fleet_figures, "_STATEMENT_TIMEOUT", text("SET LOCAL statement_timeout = '200ms'"))
     with bench.store.transaction() as tx:
         tx.execute(text("LOCK TABLE cleave.lease IN ACCESS EXCLUSIVE MODE"))
         assert value(registry, "cleave_database_up") == 0

@@ -42,15 +42,15 @@ def jobs(servers: Servers) -> Iterator[SegmentWatch]:
 
 
 def test_a_queue_has_every_segment_until_it_is_drained(bench: Bench, jobs: SegmentWatch) -> None:
-    assert set(jobs.found.segments) == {0}
+    assert set(jobs.current.segments) == {0}
     bench.reshape(splitting(0))
     found = wait_until(
-        lambda: jobs.take() and len(jobs.found.segments) == 3 and jobs.found, message="the split"
+        lambda: jobs.take() and len(jobs.current.segments) == 3 and jobs.current, message="the split"
     )
     assert {one.segment_id for one in found.segments.values() if one.is_sealed} == {0}
 
-    jobs.say_drained([0], found.as_of)
-    jobs.say_drained([0], found.as_of)
+    jobs.report_drained([0], found.as_of)
+    jobs.report_drained([0], found.as_of)
 
     assert set(jobs.ask().segments) == {1, 2}
     assert bench.scalar("SELECT subscription FROM cleave.segment_drain") == "jobs"
@@ -63,14 +63,14 @@ def test_what_is_said_after_a_seek_does_not_undo_it(bench: Bench, jobs: SegmentW
         bench.execute(f"UPDATE cleave.subscription SET {column} = {column} + 1 WHERE name = 'jobs'")
 
         with pytest.raises(LostRace, match="moved"):
-            jobs.say_drained([0], as_of)
+            jobs.report_drained([0], as_of)
 
     assert bench.scalar("SELECT count(*) FROM cleave.segment_drain") == 0
 
 
 def test_a_segment_that_is_active_cannot_be_drained(jobs: SegmentWatch) -> None:
     with pytest.raises(Conflict, match="not sealed"):
-        jobs.say_drained([0], jobs.found.as_of)
+        jobs.report_drained([0], jobs.current.as_of)
 
 
 def test_a_subscription_has_one_kind(bench: Bench, servers: Servers, jobs: SegmentWatch) -> None:
@@ -78,7 +78,7 @@ def test_a_subscription_has_one_kind(bench: Bench, servers: Servers, jobs: Segme
         SegmentWatch(servers, TOPIC, queue="billing", on_change=lambda: None)
     bench.execute("UPDATE cleave.subscription SET kind = 'STREAM' WHERE name = 'jobs'")
     with pytest.raises(Conflict, match="recorded as STREAM"):
-        jobs.say_drained([0], jobs.found.as_of)
+        jobs.report_drained([0], jobs.current.as_of)
 
 
 def test_what_is_not_there_is_told(servers: Servers) -> None:

@@ -167,7 +167,7 @@ def test_requests_in_the_leaders_mailbox_together_are_told_apart(
 ) -> None:
     """The session is known to the leader's memory only after the one transaction for all of them."""
     assert registered(client("shop"), "cafe").status_code == 200  # it leads the topic
-    leader = next(one for one in worker.worker.beside if isinstance(one, SessionLeader))
+    leader = next(one for one in worker.worker.background_services if isinstance(one, SessionLeader))
     names: dict[str, Any] = {"key": SubscriptionKey(bench.topic_id, "billing"), "consumer": "b"}
     stream = EndedStream()
     requests = [

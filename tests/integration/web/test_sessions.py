@@ -99,7 +99,7 @@ def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers)
 
     found = holder.assignment
     assert found is not None
-    holder.say_released([one for one in found.buckets if one.release])
+    holder.report_released([one for one in found.buckets if one.release])
     wait_until(lambda: second.owned == EVERYTHING - owned(holder), message="b has its share")
     second.session.close()
     holder.close()
@@ -391,7 +391,7 @@ def test_what_the_leader_writes_itself_is_settled_once(
         return settle(tx, key, requests, *rest)
 
     monkeypatch.setattr(leader, "settle", noted)
-    session.say_drained([one for one in held(session) if one.sealed])
+    session.report_drained([one for one in held(session) if one.sealed])
     wait_until(
         lambda: {2, 3} <= {one.segment_id for one in held(session)}, message="the children are delivered"
     )

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Images with the names that Dockerfile and docker-compose.yml use, made of Debian's packages, for a machine that reaches no image registry.
-# An image that is there already is left as it is. They are for tests: PostgreSQL is Debian's 15, and of the official image's entry point
-# there is what docker-compose.yml uses.
+# An image that is there already is left as it is. They are for tests: PostgreSQL is Debian's 15, Prometheus Debian's 2.42, and of the official
+# images' entry points there is what docker-compose.yml uses.
 set -eu
 here=$(dirname "$(realpath "$0")")
 mirror=${1:-http://deb.debian.org/debian}
 python=python:3.11-slim-bookworm
 postgres=postgres:17-bookworm
+prometheus=prom/prometheus:v3.5.0
 
 have() {
   docker image inspect "$1" > /dev/null 2>&1
@@ -25,3 +26,4 @@ if ! have $python; then
   rm -rf --one-file-system "$root"
 fi
 have $postgres || docker build --tag $postgres "$here/postgres"
+have $prometheus || docker build --tag $prometheus "$here/prometheus"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.backtest.load_series import LoadSeries, of_messages
-from controller.backtest.optimum import bounds, lower_bound, slot_floor
+from controller.backtest.optimum import bounds, hash_floor, lower_bound
 from controller.backtest.rule import of_policy, pip483
 from controller.backtest.score import Prices, score
 from controller.backtest.simulation import simulate
@@ -129,7 +129,7 @@ def test_where_keys_are_spread_evenly_the_bounds_nearly_meet(loads: list[float],
 def test_what_a_single_hash_has_too_much_is_the_floor() -> None:
     series = hot_hashes([4.0, 8.0, 1.0], [5, 2, 1])
 
-    assert slot_floor(series, SPLIT) == pytest.approx([1.5, 4 + 1, 0])
+    assert hash_floor(series, SPLIT) == pytest.approx([1.5, 4 + 1, 0])
     found = bounds(series, SPLIT, Prices(), most_segments=8)
     assert found.floor_hours == pytest.approx(6.5 / 60)
 
@@ -138,7 +138,7 @@ def test_a_bin_of_several_hashes_can_be_divided() -> None:
     half = np.array([[0.5, 0.5]])
     series = of_messages("halves", np.array([8.0]) * CAPACITY, shares=half)
 
-    assert slot_floor(series, SPLIT).tolist() == [0.0]
+    assert hash_floor(series, SPLIT).tolist() == [0.0]
 
 
 def test_a_price_of_sealed_width_is_paid_by_the_upper_bound_only() -> None:

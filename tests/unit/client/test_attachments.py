@@ -108,7 +108,7 @@ def test_what_was_revoked_while_it_was_opened_is_closed_when_it_comes(
     assert not attachments.holds(one)
 
     logs.may_open.set()
-    wait_until(lambda: logs.open == 0 and one.rung.is_set())
+    wait_until(lambda: logs.open == 0 and one.signal.is_set())
     assert one.reader is None
 
 
@@ -154,7 +154,7 @@ def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: 
     [one] = attachments.all
     wait_until(lambda: one.reader is not None)
 
-    attachments.let_go_aside()
+    attachments.close_all_in_background()
 
     wait_until(lambda: logs.open == 0)
     assert one.reader is None
@@ -269,7 +269,7 @@ def test_what_is_begun_after_the_close_of_all_keeps_nobody(
     else:
         attachments.open_due()
 
-    assert one.is_at_rest
+    assert one.is_unused
     attachments.close()
     assert logs.open == 0
 
@@ -290,38 +290,38 @@ def test_whoever_is_being_asked_is_neither_read_nor_let_go_of(stubborn: Attachme
     """Its question may end with moving the cursor to where it is, which would cut off the next owner."""
     [one] = stubborn.all
     goes_on = threading.Event()
-    one.rung.set()
+    one.signal.set()
 
     stubborn.ask(one, lambda: goes_on.wait(20))
     stubborn.adopt(owned(release=True))
     assert stubborn.to_release() == []
     stubborn.adopt(owned())
-    assert [*stubborn.with_something_new()] == []
+    assert [*stubborn.with_new_messages()] == []
 
     goes_on.set()
-    wait_until(lambda: not one.is_being_asked)
-    assert [held for held, _ in stubborn.with_something_new()] == [one]
-    assert one.take_answer() is True
+    wait_until(lambda: not one.is_queried)
+    assert [held for held, _ in stubborn.with_new_messages()] == [one]
+    assert one.take_result() is True
     stubborn.adopt(owned(release=True))
     assert stubborn.to_release() == [one]
 
 
 def test_what_arrives_during_a_question_is_looked_at_after_the_answer(stubborn: Attachments) -> None:
     [one] = stubborn.all
-    one.rung.clear()
+    one.signal.clear()
     goes_on = threading.Event()
     stubborn.ask(one, lambda: goes_on.wait(20))
-    one.ring()
+    one.notify()
     stubborn._wakeup.clear()  # a round in which it is passed over
-    assert [*stubborn.with_something_new()] == []
+    assert [*stubborn.with_new_messages()] == []
 
     goes_on.set()
     wait_until(lambda: one.has_news)
     stubborn._wakeup.clear()
-    one.take_answer()
+    one.take_result()
 
     assert stubborn._wakeup.is_set()
-    assert [held for held, _ in stubborn.with_something_new()] == [one]
+    assert [held for held, _ in stubborn.with_new_messages()] == [one]
 
 
 def test_what_is_to_be_let_go_of_after_a_question_is_told_of(
@@ -340,7 +340,9 @@ def test_what_is_to_be_let_go_of_after_a_question_is_told_of(
     wait_until(lambda: stubborn.to_release() == [one])
 
 
-@pytest.mark.parametrize("let_go", [Attachments.lose_all, Attachments.let_go_aside], ids=["lost", "aside"])
+@pytest.mark.parametrize(
+    "let_go", [Attachments.lose_all, Attachments.close_all_in_background], ids=["lost", "aside"]
+)
 def test_a_place_is_free_when_no_call_of_its_last_reader_is_under_way(
     stubborn: Attachments, free: threading.Event, let_go: Callable[[Attachments], None]
 ) -> None:
@@ -377,7 +379,7 @@ def test_what_is_stopped_while_it_is_opened_is_gone_when_that_has_ended(
 
 def test_an_answer_is_news_and_comes_to_whoever_takes_it_as_it_was_raised(stubborn: Attachments) -> None:
     [one] = stubborn.all
-    one.rung.clear()
+    one.signal.clear()
 
     def question() -> None:
         raise LostRace("moved on", 0.0)
@@ -386,5 +388,5 @@ def test_an_answer_is_news_and_comes_to_whoever_takes_it_as_it_was_raised(stubbo
     wait_until(lambda: one.has_news)
     assert stubborn._wakeup.is_set()
     with pytest.raises(LostRace):
-        one.take_answer()
+        one.take_result()
     assert not one.has_news

@@ -44,7 +44,7 @@ def interrupt_main(called: list[int]) -> None:
 def test_a_fifth_is_the_goodbye_s_and_no_less_than_a_second(
     timeout_seconds: float | None, share: float
 ) -> None:
-    assert CloseTime(timeout_seconds).goodbye_seconds == share
+    assert CloseTime(timeout_seconds).deregistration_seconds == share
 
 
 @pytest.mark.parametrize("timeout_seconds", [-1.0, float("nan"), float("inf")])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
+
 from controller.commands import backtest_page
 from controller.commands.backtest_page import LABEL_LETTERS
 from tests.support.backtest_page import LOADS, LONG, computed
@@ -46,6 +48,18 @@ def test_the_axes_of_the_front_have_names_and_units() -> None:
         "price of excess, segment-hours a capacity-hour",
         "regret, cost ÷ least cost",
     )
+
+
+def test_the_ring_over_time_of_each_policy_has_its_segments_in_the_colours_of_their_load() -> None:
+    figure = backtest_page._rings(_pictures())
+
+    cells, frames = figure.data[::2], figure.data[1::2]
+    assert [title.text.partition(": ")[2] for title in figure.layout.annotations] == list(_pictures())
+    for picture, drawn, framed in zip(_pictures().values(), cells, frames, strict=True):
+        assert list(framed.customdata) == [row[0] for row in picture["ring"]["segments"]]
+        assert sum(drawn.width) == pytest.approx(sum(framed.width))
+        looks = set(zip(drawn.customdata, drawn.marker.color, strict=True))
+        assert len(looks) > len(framed.customdata), "a segment does not have one colour for its whole life"
 
 
 def test_long_names_are_short_beside_the_rows_and_whole_in_the_legend() -> None:

@@ -13,12 +13,12 @@ from controller.domain.approvals import (
     VALID_MS,
     Approval,
     ApprovalState,
-    asks,
     is_marked,
     kind_of,
     parts_of,
+    requires_approvals,
     size_of,
-    waived,
+    without_approvals,
 )
 from controller.domain.decision import (
     Decision,
@@ -226,8 +226,8 @@ def test_a_person_has_no_more_than_a_few_of_a_topic_to_answer() -> None:
 def test_a_backtest_takes_everything_for_approved() -> None:
     policy = replace(MERGES_WAIT, approval_min_segments=1)
 
-    assert not asks(waived(policy))
-    assert decide(cold(policy=waived(policy))).decisions == (Merge(0, 1, "cold"),)
+    assert not requires_approvals(without_approvals(policy))
+    assert decide(cold(policy=without_approvals(policy))).decisions == (Merge(0, 1, "cold"),)
 
 
 @st.composite
@@ -249,7 +249,10 @@ def asking(draw: st.DrawFn) -> EvaluationInput:
         known(
             act, draw(st.sampled_from([PENDING, APPROVED, REJECTED])), NOW - draw(st.integers(0, HOUR_MS + 5))
         )
-        for act in (*decide(asked).proposals, *decide(replace(asked, policy=waived(policy))).decisions)
+        for act in (
+            *decide(asked).proposals,
+            *decide(replace(asked, policy=without_approvals(policy))).decisions,
+        )
         if draw(st.booleans())
     ]
     by_act = {(one.kind, one.segment_ids): one for one in answers}

@@ -31,12 +31,12 @@ def test_what_nobody_owns_is_granted() -> None:
 def test_an_owner_is_asked_first_and_once() -> None:
     owner = BucketOwner(LOW, "a", 3)
     asked = owner_changes(target(b=(LOW,)), (owner,), consumers="ab")
-    assert asked.asked == {LOW: "b"}
+    assert asked.release_requests == {LOW: "b"}
     assert not asked.granted
     again = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
     assert not owner_changes(target(b=(LOW,)), (again,), consumers="ab")
     for_another = owner_changes(target(c=(LOW,)), (again,), consumers="abc")
-    assert for_another.asked == {LOW: "c"}
+    assert for_another.release_requests == {LOW: "c"}
 
 
 def test_what_was_let_go_of_goes_to_the_next_even_if_that_is_the_same_one() -> None:
@@ -76,7 +76,7 @@ def test_nobody_waits_for_the_gone_nor_for_what_is_read_to_its_end() -> None:
 
 def test_what_is_withheld_again_is_asked_back_for_nobody() -> None:
     found = owner_changes(target(a=()), (BucketOwner(LOW, "a", 3),), consumers="a")
-    assert found.asked == {LOW: None}
+    assert found.release_requests == {LOW: None}
 
 
 WHOLE = SegmentBucket(0, HashRange(0, 65535))
@@ -162,7 +162,7 @@ def _step(
             one for one in owned if one.segment_id == unit.segment_id and one.bucket.overlaps(unit.bucket)
         ]
         owned[unit] = BucketOwner(unit, name, generation)
-    for unit, successor in found.asked.items():
+    for unit, successor in found.release_requests.items():
         owned[unit] = replace(owned[unit], is_asked=True, successor=successor)
 
 
@@ -189,7 +189,7 @@ def test_each_bucket_takes_one_step_at_most_and_none_is_taken_from_the_living(
 
     found = owner_changes(assignment, owners, consumers=alive, released=released, finished=finished)
 
-    steps = [*found.granted, *found.asked, *found.kept, *found.ended]
+    steps = [*found.granted, *found.release_requests, *found.withdrawn_requests, *found.ended]
     assert len(steps) == len(set(steps))
     for bucket, (name, _) in owned.items():
         is_free = name not in alive or bucket in released or bucket.segment_id in finished

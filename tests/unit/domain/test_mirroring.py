@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from controller.domain.errors import Conflict
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import LayoutStep, has_taken_over, last_reshape_times, steps_between
+from controller.domain.mirroring import (
+    LayoutStep,
+    have_children_taken_over,
+    last_reshape_times,
+    steps_between,
+)
 from controller.domain.reshape import ReshapeKind
 
 SPLIT, MERGE, REBUCKET = ReshapeKind.SPLIT, ReshapeKind.MERGE, ReshapeKind.REBUCKET
@@ -94,8 +99,8 @@ def test_an_older_layout_means_that_the_topic_was_made_again() -> None:
 def test_a_reshape_is_done_when_the_layout_shows_its_parents_sealed_for_those_ranges() -> None:
     after = two().split(0, 1).split(1, 2)
 
-    assert not has_taken_over(two(), [0], [LOW, HIGH])
-    assert has_taken_over(after, [0], [HIGH, LOW])
+    assert not have_children_taken_over(two(), [0], [LOW, HIGH])
+    assert have_children_taken_over(after, [0], [HIGH, LOW])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ def test_a_reshape_that_can_never_be_done_is_told_from_one_that_is_not_done_yet(
     parent_ids: list[int], ranges: list[HashRange]
 ) -> None:
     with pytest.raises(Conflict, match="another program has reshaped"):
-        has_taken_over(two().split(0, 1), parent_ids, ranges)
+        have_children_taken_over(two().split(0, 1), parent_ids, ranges)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=12))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from controller.pages import figures
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 
 
 def segment(segment_id: int, start: int, end: int, ratio: float | None = None, **more: Any) -> dict[str, Any]:
@@ -30,9 +29,6 @@ def segment(segment_id: int, start: int, end: int, ratio: float | None = None, *
 
 EVERY = [
     figures.ring_now([segment(0, 0, 0xFFFF, 0.5)]),
-    figures.ring_over_time(
-        [segment(0, 0, 0xFFFF, created_at=NOW - HOUR, sealed_at=None, peak_ratio=None)], NOW
-    ),
     figures.load_over_time(
         [{"segment_id": 0, "recorded_at": NOW, "rate": 1.0}], 50.0, "msg_rate_in", "messages/s"
     ),
@@ -58,18 +54,6 @@ def test_the_strip_has_each_range_at_its_place_with_its_id() -> None:
     assert trace["customdata"] == [1, 2]
     assert "2.00 of the split threshold" in trace["hovertext"][0]
     assert "load unknown" in trace["hovertext"][1]
-
-
-def test_over_time_a_segment_is_as_long_as_it_lived_and_an_active_one_lasts_until_now() -> None:
-    rows = [
-        segment(0, 0, 0xFFFF, created_at=NOW - 2 * HOUR, sealed_at=NOW - HOUR, peak_ratio=1.5),
-        segment(1, 0, 0x7FFF, created_at=NOW - HOUR, sealed_at=None, peak_ratio=0.1),
-    ]
-    [trace] = figures.ring_over_time(rows, NOW)["data"]
-
-    assert trace["width"] == [3_600_000, 3_600_000]
-    assert trace["x"] == [(NOW - 1.5 * HOUR).isoformat(), (NOW - 0.5 * HOUR).isoformat()]
-    assert (trace["base"], trace["y"]) == ([0, 0], [0x10000, 0x8000])
 
 
 def test_colours_go_from_idle_over_the_threshold_to_twice_of_it_and_unknown_has_its_own() -> None:

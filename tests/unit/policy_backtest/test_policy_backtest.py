@@ -201,6 +201,10 @@ def test_long_loads_are_thinned_to_their_peaks() -> None:
 
     assert len(found["load"]) == 2_000
     assert (max(found["load"]), found["step_ms"]) == (1.0, 180_000)
+    ring = found["ring"]
+    assert [load for _, _, load in ring["loads"] if load] == [1.0]
+    assert 90 <= len(ring["loads"]) <= 97
+    assert ring["segments"] == [[0, 0, 0xFFFF, START, START + 6_000 * 60_000]]
 
 
 def test_a_candidate_is_refused_by_name_or_by_its_parameters() -> None:

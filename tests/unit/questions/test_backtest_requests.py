@@ -33,7 +33,7 @@ def test_the_policies_in_one_text_are_asked_about_and_none_means_the_usual() -> 
         return [one.name for one in backtest_requests.question(text).candidates]
 
     assert asked("in-force") == ["in-force"]
-    assert asked("") == list(backtest_requests.USUAL)
+    assert asked("") == list(backtest_requests.DEFAULT_POLICIES)
 
 
 @pytest.mark.parametrize("separator", [", ", " ", "\n", ";"])

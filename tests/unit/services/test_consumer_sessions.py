@@ -11,7 +11,7 @@ import pytest
 from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.hash_range import HashRange
-from controller.services.consumer_sessions.connection_state import Presence
+from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import PushedAssignment
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement
@@ -58,9 +58,9 @@ def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
-    known.hang_up_silent(now=5.0)
+    known.disconnect_silent(now=5.0)
     assert stream.ended == []
-    known.hang_up_silent(now=5.1)
+    known.disconnect_silent(now=5.1)
 
     assert stream.ended == ["silent"]
     assert known.expired(now=10.0) == []
@@ -83,7 +83,7 @@ def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", Heard(), now=0.0)
 
-    known.hang_up_silent(now=50.0)
+    known.disconnect_silent(now=50.0)
 
     assert known.expired(now=54.9) == []
 
@@ -93,7 +93,7 @@ def test_a_goodbye_that_could_not_be_written_ends_the_session_all_the_same() -> 
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
-    known.arm("a", "1", now=1.0)
+    known.end_after_grace("a", "1", now=1.0)
 
     assert known.expired(now=11.0) == [("a", "1")]
 
@@ -123,12 +123,12 @@ def test_who_is_back_in_a_moment_was_never_away() -> None:
 
     known.detach("a", stream, now=1.0)
     assert known.note_at == 3.0
-    assert known.presence(2.9) == Presence(set(), {})
-    assert known.presence(3.0) == Presence(set(), {"a": 2.0})
+    assert known.connection_state(2.9) == ConnectionState(set(), {})
+    assert known.connection_state(3.0) == ConnectionState(set(), {"a": 2.0})
 
     known.attach("a", "1", Heard(), now=2.9)
     assert known.note_at == math.inf
-    assert known.presence(9.0) == Presence({"a"}, {})
+    assert known.connection_state(9.0) == ConnectionState({"a"}, {})
 
 
 def test_what_is_noted_is_not_noted_again_and_is_taken_back_at_once() -> None:
@@ -148,7 +148,9 @@ def test_being_away_is_not_the_grace_period() -> None:
     known.detach("a", stream, now=1.0)
     known.begin("a", "1", now=9.0)
 
-    assert known.presence(10.0).away_seconds == {"a": 9.0}, "registered anew, and still without a stream"
+    assert known.connection_state(10.0).away_seconds == {"a": 9.0}, (
+        "registered anew, and still without a stream"
+    )
     assert known.expired(now=18.9) == []
     assert known.expired(now=19.0) == [("a", "1")]
 
@@ -157,9 +159,9 @@ def test_who_hangs_is_away_since_it_was_last_heard() -> None:
     known = SubscriptionSessions(ConsumerTiming(10.0))
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", Heard(), now=1.0)
-    known.hang_up_silent(now=6.5)
+    known.disconnect_silent(now=6.5)
 
-    assert known.presence(6.5).away_seconds == {"a": 5.5}
+    assert known.connection_state(6.5).away_seconds == {"a": 5.5}
     assert known.expired(now=11.4) == []
 
 
@@ -168,10 +170,10 @@ def test_rows_are_changed_only_where_they_say_something_else() -> None:
         one.name: one
         for one in (row("here"), row("gone", 9.0), row("back", 9.0), row("lost"), row("moment", 9.0))
     }
-    presence = Presence({"here", "back"}, {"gone": 11.0, "lost": 2.0, "nobody": 5.0})
+    presence = ConnectionState({"here", "back"}, {"gone": 11.0, "lost": 2.0, "nobody": 5.0})
 
-    assert presence.to_note(rows, ()) == {"back": None, "lost": 2.0}
-    assert presence.to_note(rows, {"gone", "lost"}) == {"back": None, "gone": None}
+    assert presence.row_changes(rows, ()) == {"back": None, "lost": 2.0}
+    assert presence.row_changes(rows, {"gone", "lost"}) == {"back": None, "gone": None}
 
 
 @pytest.mark.parametrize(
@@ -192,5 +194,5 @@ def test_a_bucket_of_who_is_away_becomes_overdue_as_one_that_is_not_let_go_of(
     found = settled(row("a", away), row("b"), owners=(owner("a", 0, asked), owner("b", 10)))
 
     assert [one.consumer for one in found.overdue(ConsumerTiming(60.0))] == ["a"] * is_overdue
-    assert found.look_again_seconds(ConsumerTiming(60.0)) == again
+    assert found.settle_again_seconds(ConsumerTiming(60.0)) == again
     assert found.away == (away is not None)

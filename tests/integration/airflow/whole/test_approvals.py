@@ -114,4 +114,4 @@ def test_a_merge_is_rejected_on_the_page_of_its_topic_by_whoever_looks_at_it(
     expect(row_of(pages, waiting)).to_have_count(0)
 
     assert stored(bench, waiting) == (ApprovalState.REJECTED, "ann", "sale on Friday")
-    assert run(bench).intents == ()
+    assert run(bench).operation_ids == ()

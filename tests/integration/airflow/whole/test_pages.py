@@ -37,7 +37,7 @@ def test_from_the_navigation_to_a_topic_s_segment(
     pages.locator("#ring .plot .point").first.click(force=True)  # what catches the mouse lies above
 
     expect(pages.locator("#segment")).to_contain_text(f"Segment {segment_id} [0000-ffff]")
-    expect(pages.locator("#history .plot .point")).to_have_count(1)
+    expect(pages.locator("#history .plot .trace").last.locator(".point")).to_have_count(1)
 
 
 def test_a_split_is_previewed_asked_for_done_and_seen_without_a_reload(

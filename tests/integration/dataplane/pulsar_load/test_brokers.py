@@ -52,25 +52,25 @@ def test_a_cluster_and_a_pattern_of_addresses_may_be_named(broker: StagedBroker)
 def test_it_is_asked_for_once_and_again_at_once_after_a_doubt(
     broker: StagedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FEWEST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MIN_REFRESH_SECONDS", 0.0)
     found = BrokerList(requests.Session(), [broker.url])
     for _ in range(3):
         brokers_of(found)
     assert len(broker.requests) == 1
 
     broker.cluster.pop()
-    found.doubt()
+    found.refresh_soon()
     assert brokers_of(found) == [Broker(broker.name, broker.url)]
 
 
 def test_the_last_known_brokers_serve_while_nobody_answers(
     broker: StagedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FEWEST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MIN_REFRESH_SECONDS", 0.0)
     found = BrokerList(requests.Session(), [broker.url])
     before = brokers_of(found)
     broker.cluster.clear()
-    found.doubt()
+    found.refresh_soon()
 
     assert brokers_of(found) == before
     assert len(broker.requests) == 2

@@ -77,7 +77,7 @@ def seen(bench: Bench) -> dict[str, int]:
 def decide(bench: Bench) -> list[int]:
     """The consumer lane of whatever is dirty; the operations intended."""
     passed = autoscaler.run_pass(bench.store, bench.planes, {Lane.CONSUMER}, decided_by="test", limit=10)
-    return list(passed.intents)
+    return list(passed.operation_ids)
 
 
 def test_a_third_consumer_of_an_application_that_never_registered_splits(
@@ -146,7 +146,7 @@ def test_only_topics_of_planes_that_see_and_of_the_prefix_are_looked_at(
     assert watching(bench).round().topics == 2
     blind = Bench(bench.url)
     watch = watching(blind)
-    assert (watch.sees_anything, watch.round()) == (False, Round(0, 0, ()))
+    assert (watch.can_observe, watch.round()) == (False, Round(0, 0, ()))
     blind.close()
 
 

@@ -163,7 +163,7 @@ class FailingCollector:
 class Watch:
     """A watch that runs until it is stopped."""
 
-    sees_anything = True
+    can_observe = True
 
     def __init__(self) -> None:
         self._stopping, self.has_ended = threading.Event(), threading.Event()

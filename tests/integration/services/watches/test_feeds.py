@@ -49,7 +49,7 @@ def layouts(bench: Bench) -> LayoutFeed:
 
 def changed(feed: LayoutFeed, topic_id: int) -> None:
     feed.notice([Notification(layout_feed.LAYOUTS, f"{topic_id}:1")], is_sweep=False)
-    feed.tell()
+    feed.notify()
 
 
 def test_a_newcomer_is_told_the_present_layout_and_nobody_else_anything(
@@ -58,9 +58,9 @@ def test_a_newcomer_is_told_the_present_layout_and_nobody_else_anything(
     topic_id = bench.topic_with(segments=1)
     first, second = Told(), Told()
     layouts.watch(topic_id, first)
-    layouts.tell()
+    layouts.notify()
     layouts.watch(topic_id, second)
-    layouts.tell()
+    layouts.notify()
 
     assert (first.epochs, second.epochs) == ([0], [0])
     changed(layouts, topic_id)
@@ -71,7 +71,7 @@ def test_a_burst_of_changes_is_read_once(bench: Bench, layouts: LayoutFeed) -> N
     topic_id = bench.topic_with(segments=1)
     told = Told()
     layouts.watch(topic_id, told)
-    layouts.tell()
+    layouts.notify()
     for _ in range(3):
         bench.reshape(splitting(bench.layout.active[0].segment_id))
 
@@ -85,7 +85,7 @@ def test_whoever_has_gone_is_told_nothing_and_leaves_nothing(bench: Bench, layou
     gone = Told()
     layouts.watch(topic_id, gone)
     layouts.forget(topic_id, gone)
-    layouts.tell()
+    layouts.notify()
     changed(layouts, topic_id)
 
     assert gone.pushed == []
@@ -96,7 +96,7 @@ def test_watchers_of_a_deleted_topic_are_sent_away(bench: Bench, layouts: Layout
     topic_id = bench.topic_with(segments=1)
     told = Told()
     layouts.watch(topic_id, told)
-    layouts.tell()
+    layouts.notify()
     bench.finish(delete_topic(bench.store, TOPIC, bench.request()))
 
     changed(layouts, topic_id)
@@ -246,17 +246,17 @@ def test_changes_that_follow_one_another_are_gathered(bench: Bench) -> None:
     feed = TopicFeed(bench.store, lambda: None, clock=clock)
     told = Told()
     feed.watch(TopicFilter("acme/shop"), told)
-    feed.tell()
+    feed.notify()
     bench.create()
     rung = [Notification(topic_feed.CHANNEL, "acme/shop")]
     feed.notice(rung, is_sweep=False)
     clock.now += 0.8 * topic_feed.GATHER_SECONDS
     feed.notice(rung, is_sweep=False)
-    feed.tell()
+    feed.notify()
     assert told.pushed == [()]
     assert feed.due_in_seconds == pytest.approx(0.2 * topic_feed.GATHER_SECONDS)
 
     clock.now += 0.3 * topic_feed.GATHER_SECONDS  # the first one's time, however many followed
-    feed.tell()
+    feed.notify()
 
     assert told.pushed == [(), (TOPIC,)]

@@ -79,7 +79,7 @@ def worker(
 def fence(bench: Bench, leases: ShardLeases, shards: Shards) -> None:
     """As an acting transaction does."""
     with bench.store.transaction() as tx:
-        leases.fence(tx, shards)
+        leases.demand_held(tx, shards)
 
 
 def changes(change: str) -> float:
@@ -144,7 +144,7 @@ def test_trust_is_counted_from_the_question_and_not_from_the_answer(
 def test_who_stands_still_behind_the_fence_is_ended_by_the_server(bench: Bench, leases: ShardLeases) -> None:
     """It holds the rows of its leases, so that nobody could take them over."""
     with bench.store.transaction() as tx:
-        leases.fence(tx, leases.held)
+        leases.demand_held(tx, leases.held)
         limit = tx.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
 
     assert limit == f"{TTL_SECONDS / 60:g}min"
@@ -176,9 +176,9 @@ def test_the_fence_stops_who_acts_for_a_term_that_has_passed(
 
     fence(bench, leases, leases.held)
     with bench.store.transaction() as tx:
-        leases.fence(tx, leases.held, leases.terms)
+        leases.demand_held(tx, leases.held, leases.terms)
         with pytest.raises(FencedOut):
-            leases.fence(tx, leases.held, before)
+            leases.demand_held(tx, leases.held, before)
 
 
 def test_the_fence_stops_whose_lease_was_taken(bench: Bench, leases: ShardLeases, clock: HandClock) -> None:
@@ -393,5 +393,5 @@ def test_a_forked_child_gives_back_no_lease_of_its_parents(bench: Bench, leases:
     assert in_child(leases.resign) is None
 
     with bench.store.transaction() as tx:
-        leases.fence(tx, Shards.of(COUNT, leases.terms))
+        leases.demand_held(tx, Shards.of(COUNT, leases.terms))
     assert len(leases.terms) == COUNT

@@ -14,7 +14,7 @@ from controller.domain.errors import Terminal
 from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.store.decisions import decision_log
-from controller.store.decisions.decision_log import LedgerRow
+from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.situations import load_situations
 from tests.support.plans import plans_of
 from tests.support.reports import milliseconds, report_load
@@ -27,9 +27,9 @@ VERDICT = Evaluation(
 )
 
 
-def row(decision_id: int, topic_id: int, decided_at: datetime | None = None) -> LedgerRow:
+def row(decision_id: int, topic_id: int, decided_at: datetime | None = None) -> EvaluationRecord:
     """A row that differs from others in what is asked only."""
-    return LedgerRow(
+    return EvaluationRecord(
         decision_id,
         topic_id,
         milliseconds(decided_at or datetime.now(UTC)),
@@ -43,7 +43,7 @@ def row(decision_id: int, topic_id: int, decided_at: datetime | None = None) -> 
     )
 
 
-def record(driver: StoreDriver, *rows: LedgerRow) -> None:
+def record(driver: StoreDriver, *rows: EvaluationRecord) -> None:
     """Writes rows, giving each the next id where it has none."""
     with driver.store.transaction() as tx:
         ids = decision_log.reserve_ids(tx, len(rows))

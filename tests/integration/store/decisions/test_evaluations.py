@@ -26,7 +26,7 @@ def drained(
     driver: StoreDriver, lanes: frozenset[Lane] = ALL, limit: int = 10, **options: object
 ) -> list[int]:
     """Ids of what a drain hands out, in a transaction of its own."""
-    return [p.topic_id for p in driver.do(evaluations.drain, lanes=lanes, limit=limit, **options)]
+    return [p.topic_id for p in driver.do(evaluations.lock_due, lanes=lanes, limit=limit, **options)]
 
 
 def finish(
@@ -95,7 +95,7 @@ def test_whatever_could_change_an_answer_makes_the_topic_dirty(driver: StoreDriv
 
 def test_input_raised_during_an_evaluation_is_not_forgotten_by_its_end(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    [seen] = driver.do(evaluations.drain, lanes=ALL, limit=1)
+    [seen] = driver.do(evaluations.lock_due, lanes=ALL, limit=1)
     driver.split(topic_id, 0)
 
     driver.do(evaluations.finish, ALL, [FinishedEvaluation(topic_id, seen.input_version, None, None)])
@@ -105,7 +105,7 @@ def test_input_raised_during_an_evaluation_is_not_forgotten_by_its_end(driver: S
 
 def test_an_older_evaluation_does_not_undo_a_newer_one(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    [seen] = driver.do(evaluations.drain, lanes=ALL, limit=1)
+    [seen] = driver.do(evaluations.lock_due, lanes=ALL, limit=1)
     driver.split(topic_id, 0)
     finish(driver, topic_id)
 
@@ -164,8 +164,8 @@ def test_drainers_side_by_side_never_get_the_same_topic(driver: StoreDriver, dat
     try:
         with driver.store.transaction() as one, other.transaction() as two:
             two.execute(text("SET LOCAL lock_timeout = '2s'"))
-            mine = evaluations.drain(one, lanes=ALL, limit=1)
-            theirs = evaluations.drain(two, lanes=ALL, limit=5)
+            mine = evaluations.lock_due(one, lanes=ALL, limit=1)
+            theirs = evaluations.lock_due(two, lanes=ALL, limit=5)
 
             assert [p.topic_id for p in mine] == [first]
             assert [p.topic_id for p in theirs] == [second]
@@ -210,7 +210,7 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
 ) -> None:
     with driver.store.transaction() as tx:
         insert_fleet(tx, 5000, 1)
-        everything = evaluations.drain(tx, lanes=ALL, limit=5000)
+        everything = evaluations.lock_due(tx, lanes=ALL, limit=5000)
         evaluations.finish(
             tx, ALL, [FinishedEvaluation(p.topic_id, p.input_version, None, None) for p in everything]
         )
@@ -221,7 +221,9 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
         analyze(tx)
     with driver.store.transaction() as tx:
         dirty = list[PendingEvaluation]()
-        drain_plans = plans_of(tx, lambda: dirty.extend(evaluations.drain(tx, lanes={Lane.LOAD}, limit=100)))
+        drain_plans = plans_of(
+            tx, lambda: dirty.extend(evaluations.lock_due(tx, lanes={Lane.LOAD}, limit=100))
+        )
         finish_plans = plans_of(
             tx,
             lambda: evaluations.finish(

@@ -120,7 +120,7 @@ def test_a_commit_waits_for_no_row_and_leaves_out_whose_it_is(driver: StoreDrive
         holder.execute(text(HOLDING[held]), {"id": waiting.topic_id})
         tx.execute(text("SET LOCAL lock_timeout = '500ms'"))
         done = commits.commit_reshapes(tx, records, RUNNER, started_at_ms=now_ms())
-        why = commits.why_left(tx, records[:1], RUNNER)[waiting.operation_id]
+        why = commits.why_skipped(tx, records[:1], RUNNER)[waiting.operation_id]
 
     assert set(done) == {free.operation_id}
     assert isinstance(why, LostRace)
@@ -306,7 +306,7 @@ def test_why_one_was_left_out_is_told_in_the_order_of_what_the_runner_can_do(dri
     record = StepRecord(fenced, (COMMIT,))
 
     def why(runner: str) -> CleaveError:
-        return driver.do(commits.why_left, [record], runner)[fenced.operation_id]
+        return driver.do(commits.why_skipped, [record], runner)[fenced.operation_id]
 
     assert isinstance(why("another"), FencedOut)
     assert isinstance(why(RUNNER), LostRace)

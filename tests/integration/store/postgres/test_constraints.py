@@ -18,7 +18,7 @@ from controller.domain.errors import (
 )
 from controller.domain.operation import OperationState
 from controller.domain.reshape import plan_split
-from controller.store.postgres.constraints import load_sentences
+from controller.store.postgres.constraints import load_comments
 from tests.support.store_driver import StoreDriver
 
 
@@ -33,7 +33,7 @@ def test_every_named_rule_carries_its_sentence(driver: StoreDriver) -> None:
          WHERE i.relnamespace = 'cleave'::regnamespace AND x.indisunique
            AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.oid)
     """)
-    sentences = driver.do(load_sentences)
+    sentences = driver.do(load_comments)
 
     assert named
     assert [name for (name,) in named if name not in sentences] == []

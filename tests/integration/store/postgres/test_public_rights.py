@@ -20,8 +20,8 @@ def test_a_superuser_leaves_nothing_to_everybody(
 
     store = Store(empty_database)
     with store.transaction() as tx:
-        assert public_rights.held_by_everybody(tx) == []
-        assert public_rights.missing_for_the_owner(tx) == []
+        assert public_rights.held_by_public(tx) == []
+        assert public_rights.missing_owner_roles(tx) == []
         assert tx.execute(
             text("SELECT has_database_privilege('cleave_owner', current_database(), 'TEMP')")
         ).scalar_one()
@@ -75,5 +75,5 @@ def test_an_owner_who_is_no_superuser_migrates_and_is_told_what_is_left(
         assert left in warning
     assert "temporary tables" not in warning
     with admin.transaction() as tx:
-        assert public_rights.held_by_everybody(tx) == ["advisory locks", "large objects"]
+        assert public_rights.held_by_public(tx) == ["advisory locks", "large objects"]
     admin.dispose()

@@ -209,7 +209,11 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         lambda tx: drains.drained(tx, 7, "s"),
         {"subscription_pkey", "segment_present", "segment_drain_pkey"},
     ),
-    ("undrained", lambda tx: drains.undrained_by_anybody(tx, 7, [0]), {"segment_pkey", "subscription_pkey"}),
+    (
+        "undrained",
+        lambda tx: drains.undrained_subscriptions(tx, 7, [0]),
+        {"segment_pkey", "subscription_pkey"},
+    ),
 ]
 
 

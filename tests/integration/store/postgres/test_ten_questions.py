@@ -85,7 +85,7 @@ def night(bench: Bench) -> Night:
     """Two segments; 0 got hot and was split, its lower half and nothing else merged by hand; one split hangs."""
     bench.topic_with(2)
     report(bench, {0: 25_000.0, 1: 5_000.0})
-    [hot_split] = run_pass(bench.store, bench.planes, ALL_LANES, decided_by="night", limit=10).intents
+    [hot_split] = run_pass(bench.store, bench.planes, ALL_LANES, decided_by="night", limit=10).operation_ids
     bench.drive(hot_split)
     bench.reshape(merging(3, 1))
     bench.execute(

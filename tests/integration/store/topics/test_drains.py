@@ -24,7 +24,7 @@ def test_segments_sealed_before_a_subscription_from_latest_count_as_drained(driv
 
     assert driver.do(drains.drained, topic_id, "early") == set()
     assert driver.do(drains.drained, topic_id, "late") == {0}
-    assert driver.do(drains.undrained_by_anybody, topic_id, [0, 1, 2]) == {
+    assert driver.do(drains.undrained_subscriptions, topic_id, [0, 1, 2]) == {
         0: ["early"],
         1: ["early", "late"],
         2: ["early", "late"],
@@ -94,4 +94,4 @@ def test_a_mark_of_one_subscription_says_nothing_of_another(driver: StoreDriver)
 
     assert driver.do(drains.drained, topic_id, "fast") == {0}
     assert driver.do(drains.drained, topic_id, "slow") == set()
-    assert driver.do(drains.undrained_by_anybody, topic_id, [0]) == {0: ["slow"]}
+    assert driver.do(drains.undrained_subscriptions, topic_id, [0]) == {0: ["slow"]}

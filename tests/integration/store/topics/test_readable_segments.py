@@ -86,7 +86,7 @@ class History:
         """A segment that everybody has read."""
         layout = self.driver.layout(self.topic_id)
         sealed = [i for i, one in layout.segments.items() if not one.is_active]
-        waiting = self.driver.do(drains.undrained_by_anybody, self.topic_id, sealed)
+        waiting = self.driver.do(drains.undrained_subscriptions, self.topic_id, sealed)
         ready = [i for i in sealed if i not in waiting]
         if ready:
             intent = self.driver.do(

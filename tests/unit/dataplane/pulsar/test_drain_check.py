@@ -23,8 +23,8 @@ class Broker:
         self.answers = list(left)
         self.asked = 0
 
-    def left(self, *_: object, **__: object) -> int | None:
-        """As `Cursors.left`."""
+    def unread_entries(self, *_: object, **__: object) -> int | None:
+        """As `Cursors.unread_entries`."""
         self.asked += 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -66,7 +66,7 @@ def test_one_whose_hands_are_empty_after_each_message_asks_now_and_then_only(tim
     broker = Broker(1000)
     look = look_of(broker)
     for _ in range(100):
-        look.acknowledged(1)
+        look.note_acknowledged(1)
         assert not asks(look)
         time.now += 0.01
 
@@ -92,7 +92,7 @@ def test_what_may_be_the_last_is_asked_for_at_once(time: Time) -> None:
     look = look_of(broker)
     assert not asks(look)
 
-    look.acknowledged(2)
+    look.note_acknowledged(2)
 
     assert asks(look)
     assert broker.asked == 2
@@ -100,7 +100,7 @@ def test_what_may_be_the_last_is_asked_for_at_once(time: Time) -> None:
 
 def test_own_acknowledgements_on_their_way_are_waited_for(time: Time) -> None:
     look = look_of(Broker(2, 2, 1, 0))
-    look.acknowledged(2)
+    look.note_acknowledged(2)
 
     assert asks(look)
 
@@ -110,7 +110,7 @@ def test_what_cannot_come_of_them_is_not(time: Time, left: int | None, is_idle: 
     """More is left than they are, something is in hand here, or the topic is not terminated."""
     broker = Broker(left)
     look = look_of(broker)
-    look.acknowledged(2)
+    look.note_acknowledged(2)
 
     assert not asks(look, is_idle=is_idle)
     assert broker.asked == 1
@@ -118,7 +118,7 @@ def test_what_cannot_come_of_them_is_not(time: Time, left: int | None, is_idle: 
 
 def test_those_that_never_arrive_are_waited_for_no_longer_than_they_take(time: Time) -> None:
     look = look_of(Broker(1))
-    look.acknowledged(1)
+    look.note_acknowledged(1)
 
     assert not asks(look)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
-from controller.dataplane.pulsar.stored import MOST_COUNTED, messages_left
+from controller.dataplane.pulsar.stored import MOST_COUNTED, count_unread
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 
 INTERNAL = {"lastConfirmedEntry": "7:999", "ledgers": [{"ledgerId": 7, "entries": 0}]}
@@ -43,7 +43,7 @@ class Left:
 
 def count(broker: Broker, left: Left, entries: int = 1000) -> int:
     admin, deadline = cast(AdminCalls, broker), cast(Deadline, left)
-    return messages_left(
+    return count_unread(
         admin, "persistent://a/b/c", CURSOR, entries, cast("dict[str, Any]", INTERNAL), deadline
     )
 

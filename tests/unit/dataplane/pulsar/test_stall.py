@@ -43,7 +43,7 @@ def test_a_stall_counts_when_it_is_seen_twice_in_a_row() -> None:
 def test_whoever_hears_something_in_between_starts_anew() -> None:
     watch = StallWatch(0.0)
     watch.is_stalled(lambda: True)
-    watch.heard()
+    watch.note_activity()
 
     assert not watch.is_stalled(lambda: True)
 

@@ -47,7 +47,7 @@ def test_neighbours_of_like_density_help_out_instead_of_one_more_segment() -> No
     assert planned([Member(1.2, 0.06, [1.2], hot=True), Member(0.5, 0.04, [0.5])]) == [(0, 2, 2)]
     uneven = [Member(1.2, 0.04, [1.2], hot=True), Member(0.5, 0.06, [0.5])]
     assert planned(uneven) == [(0, 1, 2)]
-    known = [member._replace(bends=True) for member in uneven]
+    known = [member._replace(has_histogram=True) for member in uneven]
     assert planned(known) == [(0, 2, 2)]
 
 
@@ -73,7 +73,7 @@ def test_overload_that_fewer_would_have_had_is_taken_off() -> None:
     ticks = [0.2] * 30 + [0.6] * 3 + [0.2] * 60  # 1.2 together, three ticks long: 20 x 0.2 x 60 each
     ring = [Member(0.2, 0.25, ticks), Member(0.2, 0.25, ticks), *members(0, 0.89, 0.89, 0)[1:3]]
 
-    [candidate] = {plan_ring(ring, Prices(), lambda _: True).nearest[0]}
+    [candidate] = {plan_ring(ring, Prices(), lambda _: True).best_scale_ins[0]}
 
     assert candidate.saved == pytest.approx(93 * 60 - 3 * 20 * 0.2 * 60)
 
@@ -82,14 +82,14 @@ def test_looking_back_ends_where_more_than_the_price_was_lost() -> None:
     ticks = [0.2] * 10 + [4.0] + [0.0] * 1000
     ring = [Member(0.2, 0.25, ticks), Member(0.2, 0.25, ticks), *members(0, 0.89, 0.89, 0)[1:3]]
 
-    assert plan_ring(ring, Prices(), lambda _: True).nearest[0].saved == 600
+    assert plan_ring(ring, Prices(), lambda _: True).best_scale_ins[0].saved == 600
 
 
 def test_what_came_nearest_is_told_with_its_price() -> None:
     plan = plan_ring(members(0.4, 0.4, 0.89, 0.89, ticks=10), Prices(), lambda _: True)
 
     assert plan.runs == ()
-    assert plan.nearest[0] == plan.nearest[1] == Candidate(0, 2, 600.0, 2_490.0)
+    assert plan.best_scale_ins[0] == plan.best_scale_ins[1] == Candidate(0, 2, 600.0, 2_490.0)
 
 
 def test_clients_add_to_the_price() -> None:
@@ -109,7 +109,7 @@ def test_a_plane_that_cannot_recut_only_divides_one_or_joins_all() -> None:
 def test_what_is_fixed_or_does_not_meet_is_in_no_run() -> None:
     ring = members(0.2, 0.2, 0.2, ticks=200)
 
-    assert planned([ring[0], ring[1]._replace(fixed=True), ring[2]]) == []
+    assert planned([ring[0], ring[1]._replace(is_excluded=True), ring[2]]) == []
     assert plan_ring(ring, Prices(), lambda i: i == 0).runs[0][:3] == (0, 2, 1)
 
 
@@ -131,7 +131,7 @@ def rings(draw: st.DrawFn) -> list[Member]:
         ticks = draw(st.lists(loads, min_size=1, max_size=6)) * draw(st.sampled_from([1, 10]))
         hot = ticks[0] > 1 and draw(st.booleans())
         fixed = draw(st.integers(0, 9)) == 0
-        ring.append(Member(ticks[0], width / sum(widths), ticks, hot=hot, fixed=fixed))
+        ring.append(Member(ticks[0], width / sum(widths), ticks, hot=hot, is_excluded=fixed))
     return ring
 
 
@@ -155,7 +155,7 @@ def test_runs_are_disjoint_short_and_hold_nothing_fixed(ring: list[Member], pric
         assert run.is_scale_out or (run.parts < run.length and run.saved > run.price)
         seen += range(run.first, run.first + run.length)
     assert seen == sorted(set(seen))
-    assert not any(ring[i].fixed for i in seen)
+    assert not any(ring[i].is_excluded for i in seen)
 
 
 @given(rings())
@@ -165,7 +165,7 @@ def test_a_hot_segment_is_always_relieved(ring: list[Member]) -> None:
         for run in plan_ring(ring, Prices(), lambda _: True).runs
         for i in range(run.first, run.first + run.length)
     }
-    assert {i for i, member in enumerate(ring) if member.hot and not member.fixed} <= relieved
+    assert {i for i, member in enumerate(ring) if member.hot and not member.is_excluded} <= relieved
 
 
 def partitions(ring: list[Member], runs: list[Run]) -> list[tuple[Run, ...]]:
@@ -181,5 +181,5 @@ def partitions(ring: list[Member], runs: list[Run]) -> list[tuple[Run, ...]]:
 
 def cost(ring: list[Member], runs: tuple[Run, ...]) -> float:
     within = {i for run in runs for i in range(run.first, run.first + run.length)}
-    kept = [m for i, m in enumerate(ring) if i not in within and m.hot and not m.fixed]
+    kept = [m for i, m in enumerate(ring) if i not in within and m.hot and not m.is_excluded]
     return sum(run.cost for run in runs) + sum(1e9 * (member.load - 1) for member in kept)

@@ -19,17 +19,17 @@ def bins(*loads: float) -> list[Bin]:
 @pytest.mark.parametrize(
     ("loads", "options", "cuts"),
     [
-        ((1, 1, 1, 1), {"most": 2}, (20,)),
-        ((1, 1, 1, 1), {"most": 4}, ()),
-        ((1, 1, 1, 1), {"most": 4, "at_least": 2}, (20,)),
-        ((1, 9, 1, 1), {"most": 3}, (10, 20)),  # what is above the limit stands alone
-        ((0, 0, 9, 0, 0), {"most": 3}, (20, 30)),  # with whatever beside it
-        ((1, 1, 9, 1, 3), {"most": 4}, (20, 30)),
-        ((1, 1, 1, 3), {"most": 5}, (30,)),  # and two parts are as even as they can be
-        ((9, 1, 1, 1), {"most": 2, "at_most": 2}, (10,)),
-        ((0, 0, 0), {"most": 1, "at_least": 2}, (10,)),
-        ((5,), {"most": 1, "at_least": 2}, ()),
-        ((), {"most": 1}, ()),
+        ((1, 1, 1, 1), {"max_load": 2}, (20,)),
+        ((1, 1, 1, 1), {"max_load": 4}, ()),
+        ((1, 1, 1, 1), {"max_load": 4, "at_least": 2}, (20,)),
+        ((1, 9, 1, 1), {"max_load": 3}, (10, 20)),  # what is above the limit stands alone
+        ((0, 0, 9, 0, 0), {"max_load": 3}, (20, 30)),  # with whatever beside it
+        ((1, 1, 9, 1, 3), {"max_load": 4}, (20, 30)),
+        ((1, 1, 1, 3), {"max_load": 5}, (30,)),  # and two parts are as even as they can be
+        ((9, 1, 1, 1), {"max_load": 2, "at_most": 2}, (10,)),
+        ((0, 0, 0), {"max_load": 1, "at_least": 2}, (10,)),
+        ((5,), {"max_load": 1, "at_least": 2}, ()),
+        ((), {"max_load": 1}, ()),
     ],
 )
 def test_cuts(loads: tuple[float, ...], options: dict[str, Any], cuts: tuple[int, ...]) -> None:

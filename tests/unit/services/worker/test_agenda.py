@@ -119,23 +119,23 @@ def test_whoever_changed_something_has_the_sensors_asked_again(agenda: Agenda) -
 
 def test_work_put_off_waits_for_more_of_its_kind_but_no_longer_than_the_first(agenda: Agenda) -> None:
     agenda.note_firings([], START)
-    assert not agenda.has_work_put_off
-    agenda.put_off(LOAD, START, 0.25)
-    agenda.put_off(MERGE, START + 0.2, 0.25)
-    assert agenda.has_work_put_off
+    assert not agenda.has_deferred_work
+    agenda.defer(LOAD, START, 0.25)
+    agenda.defer(MERGE, START + 0.2, 0.25)
+    assert agenda.has_deferred_work
     assert agenda.wait_seconds(START) == 0.25
-    assert agenda.take_put_off(START + 0.249) == NOTHING
-    assert agenda.take_put_off(START + 0.25) == LOAD | MERGE
-    assert not agenda.has_work_put_off
-    assert agenda.take_put_off(START + 9) == NOTHING
+    assert agenda.take_deferred(START + 0.249) == NOTHING
+    assert agenda.take_deferred(START + 0.25) == LOAD | MERGE
+    assert not agenda.has_deferred_work
+    assert agenda.take_deferred(START + 9) == NOTHING
     assert agenda.wait_seconds(START) == SWEEP_SECONDS
 
 
 def test_a_sweep_does_what_was_put_off(agenda: Agenda) -> None:
-    agenda.put_off(LOAD, START, 0.25)
+    agenda.defer(LOAD, START, 0.25)
     agenda.start_sweep(START + 0.1)
-    assert not agenda.has_work_put_off
-    assert agenda.take_put_off(math.inf) == NOTHING
+    assert not agenda.has_deferred_work
+    assert agenda.take_deferred(math.inf) == NOTHING
 
 
 def test_a_thread_at_work_is_helped_in_a_moment(agenda: Agenda) -> None:

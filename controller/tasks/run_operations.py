@@ -16,17 +16,20 @@ from controller.store.journal import claims
 from controller.store.postgres.clock import database_now
 
 BUDGET_SECONDS = 40.0
+"""Default of the seconds after which no operation begins."""
 SOON_SECONDS = 6.0
 """Operations that are due again within this time are waited for. It is longer than a runner's longest delay
 between attempts.
 """
 
 
-def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
-    """Verify topics, and run due operations of any requester until none is due soon or the time is over.
-    Return the number of runs.
+def run_without_worker(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
+    """Verify unverified topics, then run due operations of any requester until none is due within
+    `SOON_SECONDS` or `budget_seconds` are over. Sleeps until operations that are due soon. Return the number
+    of runs.
 
-    Runs nothing while a worker is running. The remaining operations wait for the next pass.
+    Does nothing and returns 0 while a worker is running. The remaining operations wait for the next pass. An
+    operation that has begun runs to its end or deferral.
     """
     if worker_is_up(app):
         return 0
@@ -34,13 +37,13 @@ def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECO
     while time.monotonic() < give_up_at and verify_topics(app.store, app.planes)[1]:
         pass
     while time.monotonic() < give_up_at:
-        ran = run_due(context, limit=OPERATIONS_TOGETHER)
-        if ran:
-            runs += ran
+        run_count = run_due(context, limit=OPERATIONS_TOGETHER)
+        if run_count:
+            runs += run_count
             continue
         with app.store.transaction() as tx:
-            due = claims.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)
-            wait_seconds = None if due is None else (due - database_now(tx)).total_seconds()
+            due_at = claims.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)
+            wait_seconds = None if due_at is None else (due_at - database_now(tx)).total_seconds()
         if wait_seconds is None or wait_seconds > SOON_SECONDS:
             break
         time.sleep(min(max(wait_seconds, 0.05), max(give_up_at - time.monotonic(), 0.0)))

@@ -15,8 +15,8 @@ from controller.tasks.access import Extras, cleave_at
 
 
 def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
-    """Return True if the load lane has due work. Without a running worker, return True also for due work of
-    the consumer lane and for due operations.
+    """Return True if the load lane has work that is due by the database's clock. Without a running worker,
+    return True also for due work of the consumer lane and for due operations. Changes nothing.
     """
     with cleave_at(dsn, extras) as app:
         has_worker = worker_is_up(app)

@@ -1,0 +1,90 @@
+"""Data for a report's picture of the ring over time in one simulation, as JSON values: reduced to cells of time.
+
+Times are milliseconds since the Unix epoch, loads are in segments' capacities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from controller.backtest.arrays import Floats
+from controller.backtest.simulation import Simulation, Stretch
+from controller.domain.hash_range import HashRange
+
+COLUMNS = 96
+"""Maximum number of cells of a segment that lives from the first step to the last one."""
+CELLS = 1_000
+"""Maximum number of cells of all segments, as long as that is possible with cells that are shorter than the series."""
+SEGMENTS = 1_000
+"""Maximum number of segments; the first ones are kept."""
+
+
+def ring(run: Simulation, load: Floats) -> dict[str, Any]:
+    """Return the segments with their lifetimes, and the highest load of each segment in each cell of time.
+
+    `load[step]` is the topic's load. Cells are counted from the Unix epoch.
+    """
+    lives = dict(list(_lives(run).items())[:SEGMENTS])
+    cell_ms = _cell_ms(run, lives)
+    highest: dict[tuple[int, int], float] = {}
+    for stretch, end in _stretches(run):
+        for segment_id, cell, ratio in _highest(run, load, stretch, end, cell_ms):
+            if segment_id in lives:
+                key = segment_id, cell
+                highest[key] = max(highest.get(key, 0.0), ratio)
+    return {
+        "cell_ms": cell_ms,
+        "segments": [
+            [segment_id, hashes.start, hashes.end, _at(run, begins), _at(run, ends)]
+            for segment_id, (hashes, begins, ends) in lives.items()
+        ],
+        "loads": [[*key, round(ratio, 3)] for key, ratio in sorted(highest.items())],
+    }
+
+
+def _at(run: Simulation, step: int) -> int:
+    return run.series.start_ms + step * run.series.step_seconds * 1000
+
+
+def _stretches(run: Simulation) -> Iterator[tuple[Stretch, int]]:
+    """Yield each stretch that has a step, with the step at which it ends."""
+    ends = [*(stretch.begins for stretch in run.stretches[1:]), run.series.steps]
+    return ((stretch, end) for stretch, end in zip(run.stretches, ends, strict=True) if end > stretch.begins)
+
+
+def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
+    """Return the range of each segment, and the steps at which its life begins and ends."""
+    lives: dict[int, tuple[HashRange, int, int]] = {}
+    for stretch, end in _stretches(run):
+        for segment_id, hashes in zip(stretch.ids, stretch.ranges, strict=True):
+            begins = lives[segment_id][1] if segment_id in lives else stretch.begins
+            lives[segment_id] = hashes, begins, end
+    return lives
+
+
+def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> int:
+    """Return the length of a cell: a multiple of a step, of which the segments have at most `CELLS`."""
+    every = -(-run.series.steps // COLUMNS)
+    while every < run.series.steps and sum((e - b) // every + 1 for _, b, e in lives.values()) > CELLS:
+        every *= 2
+    return every * run.series.step_seconds * 1000
+
+
+def _highest(
+    run: Simulation, load: Floats, stretch: Stretch, end: int, cell_ms: int
+) -> Iterator[tuple[int, int, float]]:
+    """Yield the highest load of each segment of a stretch in each cell."""
+    span = slice(stretch.begins, end)
+    loads = load[span, None] * run.spread.shares(stretch.ranges, span)
+    first, last = _at(run, stretch.begins) // cell_ms, _at(run, end - 1) // cell_ms
+    step_ms = run.series.step_seconds * 1000
+    edges = [
+        max(0, -(-(cell * cell_ms - _at(run, stretch.begins)) // step_ms)) for cell in range(first, last + 1)
+    ]
+    for cell, (begins, ends) in zip(range(first, last + 1), pairwise([*edges, len(loads)]), strict=True):
+        peaks = loads[begins:ends].max(axis=0, initial=0.0)
+        yield from (
+            (segment_id, cell, float(peak)) for segment_id, peak in zip(stretch.ids, peaks, strict=True)
+        )
