@@ -20,6 +20,8 @@ Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
 HERE = Path(__file__).parent
 DEMO_TOPIC = "topic://demo/shop/orders"
+TOPIC_HEIGHT = 1_060
+"""Height of a picture of a topic in pixels; it shows the whole ring over time."""
 SETTLED_MILLISECONDS = 2_500
 """Time until fonts are loaded and plots are drawn."""
 
@@ -30,7 +32,9 @@ def take(airflow: str, topic: str) -> None:
         for theme in THEMES:
             page = _opened(started, airflow, f"topic?{urlencode({'name': topic, 'hours': 1})}", theme)
             frame = page.frame_locator("iframe")
+            page.set_viewport_size({"width": 1280, "height": TOPIC_HEIGHT})
             frame.locator("#history .plot .point").first.click(force=True)
+            frame.locator("header").first.scroll_into_view_if_needed()
             _settle(page)
             page.screenshot(path=HERE / f"topic-{theme}.png")
             if theme == "light":
@@ -55,6 +59,7 @@ def _opened(started: Browser, airflow: str, place: str, theme: Theme = "light") 
         color_scheme=theme,
         viewport={"width": 1280, "height": 860},
         device_scale_factor=1.5,
+        bypass_csp=True,  # for the style of `_settle`
     )
     page.goto(airflow)  # the login, where anybody may
     page.goto(f"{airflow}/plugin/cleave/cleave/{place}")
