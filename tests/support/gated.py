@@ -69,14 +69,16 @@ class GatedScene:
         subscription: str = "stock",
         kind: pulsar.ConsumerType = FAILOVER,
         action: pulsar.ConsumerCryptoFailureAction = pulsar.ConsumerCryptoFailureAction.FAIL,
+        queue: int = 1000,
     ) -> pulsar.Consumer:
-        """Return a consumer, created as an application creates it."""
+        """Return a consumer, created as an application creates it. `queue`: maximum number of messages that wait in the consumer."""
         consumer = self.client.subscribe(
             log,
             subscription,
             consumer_type=kind,
             initial_position=pulsar.InitialPosition.Earliest,
             crypto_failure_action=action,
+            receiver_queue_size=queue,
         )
         self.consumers.append(consumer)
         return consumer
@@ -114,14 +116,15 @@ class GatedScene:
         self.plane.close()
 
 
-def received(consumer: pulsar.Consumer) -> list[bytes]:
-    """Return the payloads that the consumer has buffered, without waiting for more. Nothing is acknowledged."""
+def received(consumer: pulsar.Consumer, most: int = 1000) -> list[bytes]:
+    """Return the payloads of up to `most` messages that the consumer has buffered, without waiting. Nothing is acknowledged."""
     payloads: list[bytes] = []
     try:
-        while True:
+        while len(payloads) < most:
             payloads.append(consumer.receive(timeout_millis=1).data())
     except pulsar.Timeout:
-        return payloads
+        pass
+    return payloads
 
 
 def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:

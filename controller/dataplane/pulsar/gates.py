@@ -10,6 +10,12 @@ A broker (seen with 4.2.4) lets one more entry pass at each change of a policy o
 change renews the rate's tokens. A consumer that stays connected would be sent the entire barrier after some changes, and then
 messages. A gate whose barrier is nearly used up is SPENT. Closing the gate again reloads the topic, and the next consumer
 begins with the first entry of the barrier.
+
+While consumers are connected to a closed gate, the broker looks at the rate once a second. The look that finds the rate removed
+starts a read wherever the last read ended. It may come within the second for which a Failover subscription waits after a
+consumer has connected, before the broker moves the cursor back for this consumer (seen with 4.2.4). What was sent to the
+previous consumer then comes behind later messages, or not at all until the next message is appended. The consumers of an opened
+gate are therefore disconnected: the look then comes before a message is sent to the next consumer.
 """
 
 from __future__ import annotations
@@ -82,18 +88,25 @@ class Gates:
             self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act), deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, then remove the rate. A missing topic or subscription is not an error."""
+        """Acknowledge the barrier for the subscription, then remove the rate, then disconnect the subscription's consumers.
+
+        A missing topic or subscription is not an error.
+        """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
+            is_shut = self._has_rate(backing_topic, subscription, deadline)
         except SegmentNotFound:
             return
-        if cursor_name(subscription) in internal["cursors"]:
+        has_cursor = cursor_name(subscription) in internal["cursors"]
+        if has_cursor:
             barrier = barrier_of(self._admin, backing_topic, internal, deadline)
             if barrier is not None:
                 self._skip(backing_topic, subscription, barrier.last, deadline)
         path = _rate_path(backing_topic, subscription)
         act = f"remove the dispatch rate of {subscription!r} on {backing_topic}"
         self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE | _NO_POLICIES), deadline)
+        if has_cursor and is_shut and self._is_attached(backing_topic, subscription, deadline):
+            self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
         """Return the state of the gate. None if the topic or the subscription does not exist.

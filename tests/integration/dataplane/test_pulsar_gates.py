@@ -114,6 +114,24 @@ def wear_down(scene: GatedScene, log: str) -> None:
     wait_until(is_spent, message="the gate is spent")
 
 
+@pytest.mark.parametrize("queue", [5, 100])
+def test_a_consumer_that_connects_right_after_an_opening_is_sent_all_messages_in_order(
+    scene: GatedScene, queue: int
+) -> None:
+    """The consumer before it was sent all messages, or the first ones, and has acknowledged none."""
+    for _ in range(5):
+        log = scene.gated()
+        scene.consumer(log)
+        scene.spends_its_token(log)
+        scene.consumers.pop().close()
+        before = scene.consumer(log, queue=queue)
+        scene.plane.open_gate(log, "stock")
+        wait_until(lambda before=before: received(before, 1), message="messages arrive")
+        before.close()
+
+        assert receive(scene.consumer(log), 10) == numbers(10)
+
+
 def test_a_topic_is_loaded_again_for_consumers_that_attached_before_the_rate(scene: GatedScene) -> None:
     """The dispatcher of such consumers may wait in a read that the rate does not limit.
 

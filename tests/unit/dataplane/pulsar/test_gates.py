@@ -31,6 +31,8 @@ class Broker:
         self.has_policies = True
         self.applies_rates = True
         self.is_there = True
+        self.subscriptions: dict[str, Any] = {}
+        """Statistics of the topic's subscriptions, by name. All of them stand at the beginning."""
         self.changes: list[str] = []
         """Last words of the paths of requests that change something."""
 
@@ -39,11 +41,13 @@ class Broker:
         if ask.method != "GET":
             self.changes.append(ask.path.rpartition("/")[2])
         if "dispatchRate" not in ask.path:
-            return answer({"subscriptions": {}})
+            return answer({"subscriptions": self.subscriptions})
         if not self.has_policies:
             return answer(None, status=405)
         if ask.method == "POST" and self.applies_rates:
             self.rate = ask.body
+        if ask.method == "DELETE":
+            self.rate = None
         return answer(self.rate)
 
     def demand_all(self, asks: Sequence[Ask], _deadline: Deadline) -> list[Answer]:
@@ -58,8 +62,12 @@ class Broker:
             "ledgers": [{"ledgerId": 7, "entries": 0}],
             "lastConfirmedEntry": f"7:{self.messages - 1}",
             "numberOfEntries": self.messages,
-            "cursors": {},
+            "cursors": {name: {"markDeletePosition": "7:-1"} for name in self.subscriptions},
         }
+
+    def cut_off(self, _backing_topic: str, subscription: str, _deadline: Deadline) -> None:
+        """As `Cursors.cut_off`."""
+        self.changes.append(f"cut off {subscription}")
 
 
 def answer(document: object, *, status: int = 200) -> Answer:
@@ -166,3 +174,22 @@ def test_a_broker_without_policies_has_every_gate_open(
 
     gates.open_gate(LOG, "stock", Deadline(30.0))
     assert gates.state(LOG, "stock", Deadline(30.0)) is GateState.OPEN
+
+
+def test_the_consumers_of_a_gate_are_disconnected_once_its_rate_is_removed(
+    broker: Broker, gates: Gates
+) -> None:
+    broker.rate, broker.subscriptions = gates_module._RATE, {"billing": {"consumers": [{}]}}
+
+    gates.open_gate(LOG, "billing", Deadline(1.0))
+    gates.open_gate(LOG, "billing", Deadline(1.0))
+
+    assert broker.changes == ["dispatchRate", "cut off billing", "dispatchRate"]
+
+
+def test_a_gate_without_consumers_is_opened_without_a_disconnection(broker: Broker, gates: Gates) -> None:
+    broker.rate, broker.subscriptions = gates_module._RATE, {"billing": {"consumers": []}}
+
+    gates.open_gate(LOG, "billing", Deadline(1.0))
+
+    assert broker.changes == ["dispatchRate"]
