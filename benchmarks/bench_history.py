@@ -36,7 +36,7 @@ from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, segment_admin, topic_admin
 from controller.services.operation_runner import RunnerContext, run_operation
 from controller.services.segment_admin import Planner
-from controller.store.decisions import situations
+from controller.store.decisions import evaluation_inputs
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -94,7 +94,7 @@ class Life:
         """Evaluate the topic once, as a pass of the auto-scaler does for a topic without an action."""
         planes = {name: plane.capabilities for name, plane in self.app.planes.items()}
         with self.app.store.transaction() as tx:
-            inputs = situations.load_situations(tx, [self.topic_id], planes)
+            inputs = evaluation_inputs.load_situations(tx, [self.topic_id], planes)
         decide(inputs[self.topic_id], ALL_LANES)
 
     def look_for_consumers(self) -> None:

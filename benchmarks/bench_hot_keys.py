@@ -22,8 +22,8 @@ from controller.domain.hash_range import RING_SIZE
 from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
-from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape_of_action import plan
 from controller.domain.segment import Segment
 
 POLICY = AutoScalePolicy(profile="adaptive")

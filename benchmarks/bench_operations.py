@@ -37,7 +37,7 @@ from controller.services import segment_admin, topic_admin
 from controller.services.autoscaler.batch import ACTING_TOPICS
 from controller.services.segment_admin import Planner
 from controller.settings import Settings
-from controller.store.decisions import decision_log, situations
+from controller.store.decisions import decision_log, evaluation_inputs
 from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
@@ -119,7 +119,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
     max_buckets = AutoScalePolicy().entry_bucket_max_per_segment
     with app.store.transaction() as tx:
         capabilities = {"embedded": app.planes["embedded"].capabilities}
-        inputs = situations.load_situations(tx, topic_ids, capabilities)
+        inputs = evaluation_inputs.load_situations(tx, topic_ids, capabilities)
     rows = {
         topic_id: EvaluationRecord(
             decision_id=0,

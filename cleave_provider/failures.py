@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from cleave_provider.versions import (
+from cleave_provider.airflow_compatibility import (
     HAS_RETRY_POLICIES,
     AirflowException,
     AirflowFailException,

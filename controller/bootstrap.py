@@ -594,7 +594,7 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
 def build_backtest(app: Application, computation: Computation | None = None) -> PolicyBacktest:
     """Build backtests on the history of rates in the settings. Without Spark, `computation` or this process computes."""
     from controller.landing.history import RateHistory
-    from controller.services import recorded_costs
+    from controller.services import backtest_computation
     from controller.services.policy_backtest import PolicyBacktest
 
     settings = app.settings
@@ -602,7 +602,7 @@ def build_backtest(app: Application, computation: Computation | None = None) -> 
     return PolicyBacktest(
         app.store,
         RateHistory(settings.history_location),
-        recorded_costs.compute if computation is None else _costs_by(computation),
+        backtest_computation.compute if computation is None else _costs_by(computation),
         spark_master=settings.spark_master,
         spark_conf=settings.spark_conf,
         parallel=settings.backtest_parallel_tasks,
@@ -610,11 +610,11 @@ def build_backtest(app: Application, computation: Computation | None = None) -> 
 
 
 def _costs_by(computation: Computation) -> Compute:
-    from controller.services import recorded_costs
+    from controller.services import backtest_computation
 
     def compute(*work: Any) -> Any:
         *arguments, _done = work  # another process reports no progress
-        return computation.run(recorded_costs.compute, *arguments)
+        return computation.run(backtest_computation.compute, *arguments)
 
     return compute
 

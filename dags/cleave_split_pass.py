@@ -28,7 +28,7 @@ from cleave_dags import (
     shares_left,
 )
 
-from cleave_provider.versions import AssetOrTimeSchedule
+from cleave_provider.airflow_compatibility import AssetOrTimeSchedule
 from controller import tasks
 
 WAITING_ACTS_ALIAS = AssetAlias("cleave_acts_to_ask_about")

@@ -19,7 +19,7 @@ from typing import Any
 from airflow.sdk import Param, dag
 from cleave_dags import access, cleave_task, request, scheduled
 
-from cleave_provider.versions import CronTriggerTimetable
+from cleave_provider.airflow_compatibility import CronTriggerTimetable
 from controller import tasks
 
 DAY_SECONDS = 86_400

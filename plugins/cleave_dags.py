@@ -14,15 +14,15 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, dag, get_current_context, task
 
-from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, with_airflow_errors
-from cleave_provider.hooks.cleave import CleaveHook
-from cleave_provider.request import request_of
-from cleave_provider.versions import (
+from cleave_provider.airflow_compatibility import (
     HAS_RETRY_POLICIES,
     AirflowFailException,
     CronTriggerTimetable,
     DeltaTriggerTimetable,
 )
+from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, with_airflow_errors
+from cleave_provider.hooks.cleave import CleaveHook
+from cleave_provider.request import request_of
 from controller import tasks
 from controller.domain.whole_numbers import from_digits
 
@@ -202,7 +202,7 @@ def reachable() -> dict[str, Any]:
     """Return the result of `access` for an API server. Raises StoreUnavailable if the connection is missing
     or invalid.
     """
-    from cleave_provider.versions import AirflowException
+    from cleave_provider.airflow_compatibility import AirflowException
     from controller.domain.errors import InvalidInput, StoreUnavailable
 
     try:

@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
+from cleave_provider.airflow_compatibility import AIRFLOW
 from cleave_provider.assets.cleave import LAYOUT, changes_in, watched_layout
-from cleave_provider.versions import AIRFLOW
 
 WATCHED = watched_layout("cleave_layout_watched")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook
 
-from cleave_provider.versions import AirflowFailException, AirflowNotFoundException
+from cleave_provider.airflow_compatibility import AirflowFailException, AirflowNotFoundException
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

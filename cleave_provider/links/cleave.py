@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperatorLink
 
-from cleave_provider.versions import AIRFLOW
+from cleave_provider.airflow_compatibility import AIRFLOW
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

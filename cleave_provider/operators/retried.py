@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from cleave_provider.airflow_compatibility import HAS_RETRY_POLICIES
 from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly
-from cleave_provider.versions import HAS_RETRY_POLICIES
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial

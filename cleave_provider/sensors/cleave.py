@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from cleave_provider.airflow_compatibility import AirflowFailException
 from cleave_provider.failures import with_airflow_errors
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.links.cleave import OPERATION_KEY, OperationLink
 from cleave_provider.operators.retried import RetriedOperator
-from cleave_provider.versions import AirflowFailException
 from controller.domain.errors import Retryable, Terminal
 
 if TYPE_CHECKING:

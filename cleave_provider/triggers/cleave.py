@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from cleave_provider.airflow_compatibility import AirflowFailException
 from cleave_provider.hooks.cleave import CleaveHook
-from cleave_provider.versions import AirflowFailException
 from controller.domain.errors import Retryable, Terminal
 from controller.domain.operation import OperationKind
 

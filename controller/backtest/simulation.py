@@ -27,8 +27,8 @@ from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.planning import plan
 from controller.domain.reshape import Reshape, ReshapeKind
+from controller.domain.reshape_of_action import plan
 
 EVERYTHING = Capabilities(max_children=RING_SIZE, recut=True, shared_buckets=True)
 """A data plane that can perform every action of a rule."""

@@ -17,6 +17,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.poll_loop import WAITS_FOR_RECEIVE
 from controller.client.reader_slot import (
     FIRST_RETRY_SECONDS,
@@ -27,7 +28,6 @@ from controller.client.reader_slot import (
 from controller.client.reader_threads import ReaderThreads
 from controller.client.retry import Backoff
 from controller.client.session import Assignment, OwnedBucket
-from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogReader, Ownership, Position
 from controller.domain.errors import (

@@ -19,6 +19,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from controller.client.arguments import checks_arguments
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.checkpoint import Checkpoint
 from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.poll_loop import PollLoop
@@ -27,7 +28,6 @@ from controller.client.retry import retry_for
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
-from controller.client.suspects import SuspectReports
 from controller.clock import to_ms
 from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import (

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller.client.arguments import checks_arguments
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import (
     CheckpointBatch,
@@ -34,7 +35,6 @@ from controller.client.position_reading import open_at, read_on
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
-from controller.client.suspects import SuspectReports
 from controller.dataplane.base import LogClient, Position, PositionReader
 from controller.domain.errors import (
     Conflict,

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # this import loads the HTTP client
-    from controller.client.suspects import SuspectReports
+    from controller.client.broken_log_reports import SuspectReports
 
 
 class FencedSegments:

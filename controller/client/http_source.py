@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.client.arguments import checks_arguments
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.event_watch import EventWatch
 from controller.client.layout_source import TopicSnapshot
 from controller.client.servers import Servers, topic_path
-from controller.client.suspects import SuspectReports
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState

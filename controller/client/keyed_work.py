@@ -41,9 +41,9 @@ from controller.client.attachments import Attachment
 from controller.client.background_calls import BackgroundCalls
 from controller.client.closing import ClosesOnExit
 from controller.client.dead_letters import DeadLetterLog
-from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
-from controller.client.keyed_handling import End, Handling, Outcome
+from controller.client.delivery_reports import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
+from controller.client.message_delivery import End, Handling, Outcome
 from controller.client.poll_loop import LOOK_SECONDS
 from controller.client.retry import Backoff
 from controller.client.session import OwnedBucket

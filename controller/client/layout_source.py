@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from controller.domain.layout import SegmentLayout
 
 if TYPE_CHECKING:  # this import loads the HTTP client
-    from controller.client.suspects import SuspectReports
+    from controller.client.broken_log_reports import SuspectReports
 
 
 @dataclass(frozen=True, slots=True)

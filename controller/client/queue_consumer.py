@@ -22,6 +22,7 @@ from functools import partial
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.background_calls import BackgroundCalls
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import ClosesOnExit, CloseTime, close_and_deregister
 from controller.client.lag import BucketLag, lag_of, lag_path
 from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE, PollLoop
@@ -29,7 +30,6 @@ from controller.client.retry import retry_for
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
-from controller.client.suspects import SuspectReports
 from controller.dataplane.base import LogClient, LogMessage, Position, QueueReader
 from controller.domain.errors import (
     CleaveError,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.poll_loop import LOOK_SECONDS, WAITS_FOR_RECEIVE
 from controller.client.reader_slot import (
     FIRST_RETRY_SECONDS,
@@ -21,7 +22,6 @@ from controller.client.reader_slot import (
 )
 from controller.client.reader_threads import ReaderThreads
 from controller.client.retry import Backoff
-from controller.client.suspects import SuspectReports
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
 

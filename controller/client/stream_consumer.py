@@ -25,6 +25,7 @@ from typing import Any
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
+from controller.client.broken_log_reports import SuspectReports
 from controller.client.closing import ClosesOnExit, close_and_deregister
 from controller.client.lag import BucketLag, lag_of
 from controller.client.maintenance import MaintenanceThread
@@ -33,7 +34,6 @@ from controller.client.position_table import Claim, PositionTable
 from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.session import BucketReason, Session
-from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
 from controller.domain.entry_buckets import MOST_UNITS

@@ -15,11 +15,11 @@ from controller.actions.context import COMMAND_REASON, Options
 from controller.actions.fields import fill_in
 from controller.actions.responses import Answer
 from controller.actions.signatures import keyword
+from controller.command_output import answer_table, emit
 from controller.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
 from controller.commands.parameters import generated, parameter_of
 from controller.commands.questions import add_questions
 from controller.commands.server_choice import perform
-from controller.terminal import answer_table, emit
 
 SHORTEST_WAIT_SECONDS = 0.001
 """A wait of 0 reads the operation once; `--no-wait` sends the command without a wait."""

@@ -17,6 +17,7 @@ from controller.actions import backtest_rows
 from controller.actions.context import command_caller
 from controller.actions.fields import fill_in
 from controller.bootstrap import application, build_backtest
+from controller.command_output import cell, emit, rows_table, say
 from controller.commands import completion
 from controller.commands.options import AsJson, From, To
 from controller.commands.questions import add_questions
@@ -37,7 +38,6 @@ from controller.questions.backtests import (
 )
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.backtests import BacktestResult
-from controller.terminal import cell, emit, rows_table, say
 
 
 def backtest(

@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from controller import telemetry
 from controller.actions.fields import fill_in
 from controller.bootstrap import application, process_name
-from controller.bundles import tables
+from controller.bundles import printed_tables
 from controller.bundles.actions.reports import LIST_ACTIVE_BROKERS, SHOW_CYCLE, ListActiveBrokers, ShowCycle
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.metrics import BundleMetrics
@@ -23,6 +23,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.cycles import StoredCycle
 from controller.bundles.store.proposals import ProposalState
+from controller.command_output import emit, rows_table
 from controller.commands.actions import add_actions
 from controller.commands.bundle_picture import draw_namespace
 from controller.commands.options import AsJson, DryRun
@@ -37,7 +38,6 @@ from controller.commands.processes import (
 from controller.commands.questions import add_questions
 from controller.commands.server_choice import ask, perform
 from controller.commands.stop_signals import on_stop_signals
-from controller.terminal import emit, rows_table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -58,7 +58,7 @@ def brokers(as_json: AsJson = False) -> None:
     answer = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
     rows = list(ask(LIST_BROKERS, ListBrokers(cluster=answer.cluster), limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
-    document, table = tables.broker_table(fullest, answer.brokers)
+    document, table = printed_tables.broker_table(fullest, answer.brokers)
     emit(as_json, document, table)
 
 
@@ -95,7 +95,7 @@ def collect(
     with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
         collector = bundles.collector(interval_seconds)
         if once:
-            tick = tables.tick_row(collector.tick_once())
+            tick = printed_tables.tick_row(collector.tick_once())
             emit(as_json, tick, rows_table([tick]))
         else:
             on_stop_signals(collector.stop)
@@ -119,7 +119,7 @@ def propose(as_json: AsJson = False) -> None:
         with bundles.store.transaction() as tx:
             rows, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
     document = {**asdict(cycle), "proposals": rows, "why_not": why_not}
-    emit(as_json, document, tables.cycle_tables(cycle.cycle_id, rows, why_not))
+    emit(as_json, document, printed_tables.cycle_tables(cycle.cycle_id, rows, why_not))
 
 
 @app.command()
@@ -137,10 +137,10 @@ def apply(
         if cycle is not None:
             balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
         if dry_run:
-            rows = [tables.waiting_row(row) for row in bundles.waiting(cycle)]
+            rows = [printed_tables.waiting_row(row) for row in bundles.waiting(cycle)]
         else:
             reports = bundles.apply(cycle, process_name())
-            rows = [tables.act_row(report) for report in (*reports, *bundles.verify(process_name()))]
+            rows = [printed_tables.act_row(report) for report in (*reports, *bundles.verify(process_name()))]
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 

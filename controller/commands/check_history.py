@@ -10,8 +10,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from controller.command_output import emit, rows_table
 from controller.domain.errors import InvalidInput
-from controller.terminal import emit, rows_table
 
 if TYPE_CHECKING:
     from controller.client.history_check import Verdict

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from controller.command_output import emit, rows_table, say
 from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson
 from controller.commands.server_choice import perform
@@ -18,7 +19,6 @@ from controller.domain.evaluator import decide as ask
 from controller.domain.names import topic_name
 from controller.questions import evaluations
 from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
-from controller.terminal import emit, rows_table, say
 
 
 def decide(

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from controller.clock import to_ms
+from controller.command_output import cell, emit, rows_table
 from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson, From, To
 from controller.commands.questions import add_questions
@@ -31,7 +32,6 @@ from controller.questions.evaluations import stored_answer
 from controller.questions.spans import span
 from controller.services.history_replay import Retraced
 from controller.settings import load_settings
-from controller.terminal import cell, emit, rows_table
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 
 from controller.bootstrap import Application, application
+from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson
 from controller.doctor import pulsar
 from controller.doctor.checks import CHECKS
 from controller.doctor.deadline import CHECK_SECONDS, REPORT_SECONDS, STATEMENT_SECONDS, findings_by
 from controller.doctor.findings import Finding, run_check
-from controller.terminal import emit, rows_table
 
 NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
 

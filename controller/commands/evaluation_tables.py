@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from controller.command_output import cell
 from controller.domain.formatting import counted
 from controller.domain.refusal_text import how_far
 from controller.questions.evaluations import Document, at, matched
-from controller.terminal import cell
 
 COLUMNS = ("result", "segment", "reason", "figures", "not_before")
 

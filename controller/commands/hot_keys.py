@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import ask
 from controller.domain.names import topic_name
 from controller.questions.history import LIST_HOT_KEYS
 from controller.questions.question import TopicQuestion
-from controller.terminal import emit, rows_table
 
 _COLUMNS = (
     "segment_id",

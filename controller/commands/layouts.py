@@ -9,6 +9,12 @@ from rich.tree import Tree
 
 from controller.actions.fields import fill_in
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
+from controller.command_output import (
+    console,
+    created,
+    emit,
+    rows_table,
+)
 from controller.commands import completion
 from controller.commands.options import AsJson, Topic, about
 from controller.commands.server_choice import perform
@@ -16,12 +22,6 @@ from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
 from controller.domain.names import topic_name
 from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
-from controller.terminal import (
-    console,
-    created,
-    emit,
-    rows_table,
-)
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
 TopicFilter = Annotated[

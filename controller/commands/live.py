@@ -18,13 +18,13 @@ from rich.text import Text
 
 from controller.actions.action import AnyAction
 from controller.actions.fields import fill_in
+from controller.command_output import console, created, emit, rows_table
 from controller.commands.options import AsJson, Topic
 from controller.commands.server_choice import Perform, performing
 from controller.commands.stop_signals import on_stop_signals
 from controller.domain.errors import Retryable
 from controller.domain.names import topic_name
 from controller.questions.overviews import SHOW_FLEET, SHOW_OVERVIEW, ShowFleet, ShowOverview
-from controller.terminal import console, created, emit, rows_table
 
 Every = Annotated[float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds between two pictures.")]
 Once = Annotated[bool, typer.Option("--once", help="Print one picture and exit.")]

@@ -21,6 +21,7 @@ from controller.bootstrap import (
     build_server,
     build_worker,
 )
+from controller.command_output import emit, rows_table
 from controller.commands.metrics_server import serve_metrics
 from controller.commands.options import AsJson, DryRun
 from controller.commands.read_only_store import reading_store
@@ -28,7 +29,6 @@ from controller.commands.stop_signals import on_stop_signals
 from controller.domain.errors import InvalidInput
 from controller.settings import load_settings
 from controller.store.postgres import migrations
-from controller.terminal import emit, rows_table
 
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write each log line as a JSON object.")]
 

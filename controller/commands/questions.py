@@ -11,11 +11,11 @@ from rich.text import Text
 
 from controller.actions.fields import fill_in
 from controller.actions.signatures import keyword
+from controller.command_output import emit, rows_table
 from controller.commands.options import AsJson, Limit
 from controller.commands.parameters import generated, parameter_of
 from controller.commands.server_choice import ask
 from controller.questions.question import Question, questions_of
-from controller.terminal import emit, rows_table
 
 
 def add_questions(app: typer.Typer, subject: str) -> None:

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from controller.bootstrap import application
+from controller.command_output import emit
 from controller.commands.actions import add_actions
 from controller.commands.options import (
     AsJson,
@@ -17,7 +18,6 @@ from controller.commands.options import (
 from controller.commands.questions import add_questions
 from controller.domain.names import topic_name
 from controller.store.topics import consumers, topics
-from controller.terminal import emit
 
 app = typer.Typer(no_args_is_help=True)
 consumers_app = typer.Typer(no_args_is_help=True)

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from controller.client.servers import topic_path
+from controller.command_output import emit, say
 from controller.commands.options import AsJson
 from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
 from controller.settings import load_settings
-from controller.terminal import emit, say
 from controller.web import access
 from controller.web.access import Role
 

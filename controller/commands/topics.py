@@ -7,6 +7,10 @@ from typing import Any
 import typer
 
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
+from controller.command_output import (
+    emit,
+    rows_table,
+)
 from controller.commands.actions import add_actions
 from controller.commands.options import (
     AsJson,
@@ -18,10 +22,6 @@ from controller.domain.names import topic_name
 from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS, ListSubscriptions
 from controller.questions.topics import SHOW_TOPIC, ShowTopic
-from controller.terminal import (
-    emit,
-    rows_table,
-)
 
 app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from controller import telemetry
+from controller.command_output import say
 from controller.commands.options import From
 from controller.commands.processes import JsonLogs
 from controller.commands.read_only_store import reading_store
@@ -21,7 +22,6 @@ from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.postgres.snapshots import snapshot
 from controller.store.traced_operations import TracedOperation, ended_operations, installed_at
-from controller.terminal import say
 
 log = telemetry.get_logger(__name__)
 

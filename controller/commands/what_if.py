@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.actions.fields import fill_in, parse_parameters
+from controller.command_output import emit, rows_table
 from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson, From, To, Topic
 from controller.commands.server_choice import perform
@@ -22,7 +23,6 @@ from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
 from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
 from controller.services.what_if import WhatIf
-from controller.terminal import emit, rows_table
 
 _EVERY_LANE = ",".join(Lane)
 Lanes = Annotated[

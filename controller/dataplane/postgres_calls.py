@@ -18,7 +18,6 @@ from sqlalchemy import URL
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
-from controller.descriptors import readable
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -27,6 +26,7 @@ from controller.domain.errors import (
     Retryable,
     Terminal,
 )
+from controller.file_descriptors import readable
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import NoAnswer, WatchedConnection, connect

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.live import Live
 from rich.text import Text
 
+from controller.command_output import console
 from controller.demo.comparison import compare, costs_table
 from controller.demo.load_profile import LoadProfile, from_trace, synthetic_day
 from controller.demo.planes import plane_named
@@ -28,7 +29,6 @@ from controller.demo.story import Moment, Story
 from controller.devstack.accounts import server_account
 from controller.devstack.failure import DevstackFailed
 from controller.domain.errors import CleaveError, InvalidInput
-from controller.terminal import console
 
 DIRECTORY = Path(".cleave") / "demo"
 DAY_SECONDS = 210.0

@@ -14,8 +14,8 @@ from plotly.subplots import make_subplots
 from rich.console import RenderableType
 
 from controller.client.history_check import OF_ORDER, Kind, Verdict
+from controller.command_output import rows_table
 from controller.demo.story import TOPIC, DayRecord
-from controller.terminal import rows_table
 
 LONGEST_WAIT_SECONDS = 10.0
 """Longest time that a consumer may wait for its first message; a longer wait fails the demo."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.bootstrap import Application
-from controller.doctor import airflow, control_plane, database, gates, load, pulsar, rights
+from controller.doctor import airflow, control_plane, database, gate_states, load, pulsar, rights
 
 CHECKS: dict[str, Callable[[Application], str]] = {
     "database": database.database,
@@ -25,7 +25,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "topics held": control_plane.held_topics,
     "unmanaged logs": control_plane.unmanaged_logs,
     "entry buckets": control_plane.buckets,
-    "gates": gates.gates,
+    "gates": gate_states.gates,
     "java": load.java,
     "spark": load.spark,
     "landing area": load.landing,

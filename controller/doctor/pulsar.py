@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
+from controller.dataplane.pulsar.requirements import Namespaces, Severity, Unmet
 from controller.doctor.findings import Finding, Note
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.questions.question import read_answers

@@ -34,7 +34,7 @@ from controller.domain.drain_barrier import candidates
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment
 from controller.domain.segment_graph import SegmentGraph
-from controller.domain.transport import heaviest
+from controller.domain.transportation_problem import heaviest
 
 
 class SegmentBucket(NamedTuple):

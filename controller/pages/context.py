@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from controller.bootstrap import Application
 from controller.domain.formatting import duration, printable
 from controller.store.postgres.snapshots import snapshot
-from controller.tasks.access import cleave_at
+from controller.tasks.application_of_connection import cleave_at
 
 HERE = Path(__file__).parent
 MAX_ROWS = 200

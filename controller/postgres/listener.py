@@ -41,8 +41,8 @@ from psycopg2 import sql
 from sqlalchemy import URL
 
 from controller import client_metrics, telemetry
-from controller.descriptors import readable
 from controller.domain.errors import StoreUnavailable
+from controller.file_descriptors import readable
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect

@@ -17,7 +17,7 @@ from functools import partial
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
-from controller.dataplane.deletion_proof import FOREIGN, reason_to_keep
+from controller.dataplane.log_deletion_rule import FOREIGN, reason_to_keep
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound, StoreUnavailable
 from controller.domain.log_origin import Ownership
 from controller.store.journal import deletion_entries

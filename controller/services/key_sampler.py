@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
-from controller.dataplane.observation import KeySample, SamplesKeys
+from controller.dataplane.optional_abilities import KeySample, SamplesKeys
 from controller.domain.errors import CleaveError, SegmentNotFound, SegmentTerminated, Unsupported
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import bin_count, count_hashes

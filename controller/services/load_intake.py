@@ -17,7 +17,7 @@ from controller.dataplane.base import Counters
 from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.landing.area import LandingArea
 from controller.landing.samples import Sample, sample_table
-from controller.store.load import readers
+from controller.store.load import counter_readers
 from controller.store.postgres.clock import Ahead, database_now
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs
@@ -57,7 +57,9 @@ class LoadIntake:
                 _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now_ms)
             sent_ms = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
             _check("the request", sent_ms, now_ms)
-            reader = readers.record(tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms)
+            reader = counter_readers.record(
+                tx, source, Ahead(sent_ms - now_ms, 0), clock_ahead_ms=sent_ms - now_ms
+            )
             watched_by_name = {
                 log.backing_topic: log
                 for log in watched_logs.watched_logs(

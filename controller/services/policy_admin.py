@@ -18,7 +18,7 @@ from controller.domain.decision import Decision
 from controller.domain.errors import InvalidPolicy
 from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride, resolve, validate
-from controller.store.decisions import situations
+from controller.store.decisions import evaluation_inputs
 from controller.store.postgres.engine import Store
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import policies, topics
@@ -161,8 +161,8 @@ def preview(
         document_after = _demand_valid(tx, level, dict(merge(dict(document_before))))
         names, topic_count = _topics(tx, level)
         policies_in_force = policies.in_force_with(tx, names, kind_of(level), document_after)
-        inputs_now = situations.load_situations(tx, names, capabilities)
-        inputs_then = situations.load_situations(tx, names, capabilities, instead=policies_in_force)
+        inputs_now = evaluation_inputs.load_situations(tx, names, capabilities)
+        inputs_then = evaluation_inputs.load_situations(tx, names, capabilities, instead=policies_in_force)
     changed_topics = []
     for topic_id in sorted(inputs_now.keys() & inputs_then.keys()):
         present_decisions = decide(inputs_now[topic_id]).decisions

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.gates import GatedDataPlane
-from controller.dataplane.observation import ObservesConsumers
+from controller.dataplane.optional_abilities import ObservesConsumers
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict, Unsupported
 from controller.domain.gates import GateState

@@ -14,7 +14,7 @@ from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy, validate
-from controller.store.decisions import situations
+from controller.store.decisions import evaluation_inputs
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicRow
@@ -91,7 +91,7 @@ def present_situation(
     """Return the topic's present inputs, with the policy in force or with the policy `instead`. Raises
     NotFound if the topic cannot be evaluated.
     """
-    inputs = situations.load_situations(
+    inputs = evaluation_inputs.load_situations(
         tx,
         [topic.topic_id],
         {name: plane.capabilities for name, plane in planes.items()},

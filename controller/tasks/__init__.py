@@ -6,8 +6,8 @@ connection. It returns a document of plain values. Errors are Cleave's own. A re
 `request_key` gets the operation of the first call. This package does not import Airflow.
 """
 
-from controller.tasks.access import database_url, url_with_options
 from controller.tasks.actions import form_fields, perform
+from controller.tasks.application_of_connection import database_url, url_with_options
 from controller.tasks.approvals import answer_question, approval_questions
 from controller.tasks.backtest import policy_backtest
 from controller.tasks.bundles import (
@@ -19,7 +19,7 @@ from controller.tasks.bundles import (
     verify_bundles,
 )
 from controller.tasks.connections import ask_pulsar, check_database, check_pulsar
-from controller.tasks.ended import ended_operation
+from controller.tasks.ended_operation import ended_operation
 from controller.tasks.layout_changes import LayoutChanges
 from controller.tasks.load import aggregate_load, keep_landing
 from controller.tasks.maintenance import (

@@ -18,13 +18,13 @@ from controller.actions.context import AIRFLOW_REASON, Caller, Options, open_con
 from controller.actions.fields import fill_in
 from controller.actions.responses import Answer
 from controller.bootstrap import Application
+from controller.command_output import answer_table, emit
 from controller.domain.errors import Conflict, InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.names import topic_name
 from controller.domain.operation import Origin
 from controller.tasks import dag_runs
-from controller.tasks.access import Extras, cleave_at
-from controller.terminal import answer_table, emit
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 class Form(BaseModel):

@@ -12,7 +12,7 @@ from controller.domain.approvals import Subject
 from controller.domain.formatting import in_markdown
 from controller.services import approvals
 from controller.store.approvals import ApprovalRow
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, Any]]:

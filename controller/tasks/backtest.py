@@ -11,13 +11,13 @@ from typing import Any
 from controller.actions import backtest_rows
 from controller.actions.fields import fill_in
 from controller.bootstrap import build_backtest
+from controller.command_output import emit, rows_table
 from controller.domain.errors import InvalidInput
 from controller.questions import backtest_requests
 from controller.services.policy_backtest import Loads
 from controller.tasks import dag_runs
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.forms import BacktestForm
-from controller.terminal import emit, rows_table
 
 
 def policy_backtest(

@@ -14,14 +14,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bundles import tables
+from controller.bundles import printed_tables
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
 from controller.services import approvals
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 COLLECT_INTERVAL_SECONDS = 30.0
 """Seconds in which the collector may read all brokers."""
@@ -38,7 +38,7 @@ def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     Raises DataPlaneUnavailable if no broker answered.
     """
     with _cluster(dsn, extras) as bundles:
-        return tables.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
+        return printed_tables.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
@@ -75,14 +75,14 @@ def apply_bundles(
     """
     with _cluster(dsn, extras) as bundles:
         if dry_run:
-            return {"would_apply": [tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
-        return {"applied": [tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
+            return {"would_apply": [printed_tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
+        return {"applied": [printed_tables.act_row(report) for report in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
     """Check at the brokers whether applied proposals are still in effect, and store the results. Return them."""
     with _cluster(dsn, extras) as bundles:
-        return {"verified": [tables.act_row(report) for report in bundles.verify(claimant)]}
+        return {"verified": [printed_tables.act_row(report) for report in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:

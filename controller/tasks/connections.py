@@ -15,7 +15,7 @@ from controller.doctor import database, pulsar
 from controller.doctor.findings import Note
 from controller.domain.errors import InvalidInput
 from controller.settings import load_settings
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 def check_database(*, dsn: str, extras: Extras) -> str:

@@ -12,7 +12,7 @@ from controller.domain.names import topic_name
 from controller.postgres.listener import Listener
 from controller.services import asset_events
 from controller.services.asset_events import LayoutFollower
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 class LayoutChanges:

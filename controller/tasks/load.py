@@ -13,7 +13,7 @@ from controller.landing.compaction import compact
 from controller.landing.history import RateHistory
 from controller.services.load_aggregation import publish_left_over, upcoming
 from controller.store.postgres.clock import database_now
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 RUN_IS_OVER_MS = 3_600_000
 """Milliseconds after which files of an aggregation run are not needed: no run lasts an hour."""

@@ -15,19 +15,19 @@ from math import ceil
 from typing import Any
 
 from controller import telemetry
+from controller.command_output import emit, rows_table
 from controller.questions.question import read_view
 from controller.questions.topics import LIST_TOPICS
 from controller.services import deletion_sweeper, garbage_collector, log_trimmer, reconciler
 from controller.store import approvals, audit, backtests
 from controller.store.decisions import decision_log, shadow_decisions
 from controller.store.journal import deletion_entries
-from controller.store.load import history
+from controller.store.load import history_expiry
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
 from controller.store.shards import Shards
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.run_operations import run_without_worker
-from controller.terminal import emit, rows_table
 
 log = telemetry.get_logger(__name__)
 
@@ -179,7 +179,7 @@ def keep_partitions(
             created = decision_log.ensure_partitions(tx, DAYS_AHEAD)
             oldest = now - timedelta(days=keep_days)
             dropped = decision_log.drop_partitions(tx, oldest)
-            load_record_count = history.forget_before(tx, oldest)
+            load_record_count = history_expiry.forget_before(tx, oldest)
             shadow_count = shadow_decisions.forget_before(tx, oldest)
             approval_count = approvals.forget_before(tx, oldest)
         with app.store.transaction() as tx:

@@ -15,6 +15,7 @@ from typing import Any
 from controller import telemetry
 from controller.actions.waiting import worker_is_up
 from controller.bootstrap import Application
+from controller.command_output import emit, rows_table
 from controller.domain.decision import Lane
 from controller.questions.question import read_view
 from controller.services import approvals, autoscaler
@@ -22,9 +23,8 @@ from controller.services.autoscaler import PassResult
 from controller.store.shards import Shards
 from controller.store.topics import topics
 from controller.tasks import dag_runs
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.run_operations import run_without_worker
-from controller.terminal import emit, rows_table
 
 log = telemetry.get_logger(__name__)
 

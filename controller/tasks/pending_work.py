@@ -11,7 +11,7 @@ from controller.domain.decision import Lane
 from controller.store.decisions import evaluations
 from controller.store.journal import claims
 from controller.store.postgres.clock import database_now
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:

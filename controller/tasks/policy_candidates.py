@@ -8,11 +8,11 @@ from typing import Any
 
 from controller.actions.fields import fill_in
 from controller.bootstrap import build_trials
+from controller.command_output import emit, rows_table
 from controller.services import policy_candidates
 from controller.services.policy_candidates import TuningRequest
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 from controller.tasks.forms import TuningForm
-from controller.terminal import emit, rows_table
 
 SHOWN_AT_MOST = 100
 """Maximum number of topics in the logged table and in the result."""

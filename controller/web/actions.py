@@ -16,12 +16,12 @@ from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.actions.signatures import REQUIRED, describe, keyword
 from controller.services.computing.computers import Computation
-from controller.web.acting import Acting, HttpCaller
-from controller.web.changes import Change, Changing, Wait
 from controller.web.computing import COMPUTE, Computing
-from controller.web.demands import DemandingRoute, demand_of
+from controller.web.http_caller import Acting, HttpCaller
+from controller.web.idempotent_changes import Change, Changing, Wait
 from controller.web.parameters import LEVELS, Cluster, path_parameters, route_path
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import DemandingRoute, demand_of
 
 
 def router() -> APIRouter:

@@ -15,24 +15,24 @@ from controller.store import audit
 from controller.store.audit import AuditRow
 from controller.web import (
     actions,
+    broken_log_reports,
     deliveries,
     key_counts,
     layouts,
     load,
     questions,
     sessions,
-    suspects,
 )
-from controller.web.acting import Turns
 from controller.web.audit import Audited
+from controller.web.body_size import SmallRequests
 from controller.web.computing import ComputingTurns
-from controller.web.demands import Who, demand_rights, token_holder
 from controller.web.description import describe
-from controller.web.limits import SmallRequests
+from controller.web.http_caller import Turns
 from controller.web.pulsar import namespaces, scalable, segments
 from controller.web.refusals import answer_errors
+from controller.web.request_limits import GivesBack, Slots
+from controller.web.route_rights import Who, demand_rights, token_holder
 from controller.web.shared_parameters import PeopleServices
-from controller.web.slots import GivesBack, Slots
 
 ROUTERS_FOR_PEOPLE = (
     layouts.router_for_people,
@@ -47,7 +47,7 @@ ROUTERS = (
     sessions.router,
     deliveries.router,
     key_counts.router,
-    suspects.router,
+    broken_log_reports.router,
     *ROUTERS_FOR_PEOPLE,
     load.router,
 )

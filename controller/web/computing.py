@@ -15,7 +15,7 @@ from fastapi import Request as HttpRequest
 
 from controller.domain.errors import LimitReached
 from controller.services.computing.computers import Computation, Computers
-from controller.web.demands import Holder
+from controller.web.route_rights import Holder
 
 AT_ONCE = 2
 """Maximum number of computations; each uses a processor."""

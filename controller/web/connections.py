@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from controller.web.limits import body_problem
+from controller.web.body_size import body_problem
 
 LONGEST_LINE_BYTES = 8 * 1024
 """Limit of the request line and of each header, as in nginx."""

@@ -17,9 +17,9 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
-from controller.web.demands import CONSUME, DemandingRoute, Holder
 from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS
+from controller.web.route_rights import CONSUME, DemandingRoute, Holder
 from controller.web.sessions import AtLeader, Life
 from controller.web.shared_parameters import Topic
 

@@ -20,8 +20,8 @@ from starlette.staticfiles import StaticFiles
 
 from controller.domain.errors import Retryable
 from controller.questions.columns import row_schemas
-from controller.web.demands import rights_of
 from controller.web.questions import describe_rows
+from controller.web.route_rights import rights_of
 
 PATH = "/openapi.json"
 PAGE_PATH = "/docs"

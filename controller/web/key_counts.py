@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.hash_range import RING_SIZE
-from controller.web.demands import CONSUME, DemandingRoute
 from controller.web.paths import PRINTABLE, TOPIC_PATH
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import CONSUME, DemandingRoute
 from controller.web.shared_parameters import Topic
 
 router = APIRouter(

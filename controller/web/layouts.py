@@ -26,7 +26,6 @@ from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics import inspected
 from controller.store.topics.published import PublishedLayout
-from controller.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.web.paths import (
     NAMESPACE_PATH,
     PRINTABLE,
@@ -36,6 +35,7 @@ from controller.web.paths import (
     Tenant,
 )
 from controller.web.refusals import REFUSALS, json_answer
+from controller.web.route_rights import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.web.shared_parameters import Topic, WithProperties, served_by
 from controller.web.streams import EventStream, event_of, response
 

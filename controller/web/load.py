@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from controller.bootstrap import build_load_intake
 from controller.dataplane.base import Counters
-from controller.web.acting import HttpCaller
-from controller.web.demands import WRITE_LOAD, DemandingRoute
+from controller.web.http_caller import HttpCaller
 from controller.web.paths import PREFIX
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import WRITE_LOAD, DemandingRoute
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["load"])
 Count = Annotated[int, Field(ge=0, lt=2**63)]

@@ -17,10 +17,10 @@ from controller.questions.question import (
     all_questions,
     read_page,
 )
-from controller.web.acting import Acting, HttpCaller
-from controller.web.demands import DemandingRoute, demand_of
+from controller.web.http_caller import Acting, HttpCaller
 from controller.web.parameters import path_parameters, route_path
 from controller.web.refusals import REFUSALS, json_answer
+from controller.web.route_rights import DemandingRoute, demand_of
 
 
 class Rows(BaseModel):

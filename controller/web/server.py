@@ -17,7 +17,7 @@ from controller.telemetry import get_logger
 from controller.web.access import demand_secret
 from controller.web.app import create_app
 from controller.web.connections import GuardedProtocol, Lobby
-from controller.web.slots import Slots
+from controller.web.request_limits import Slots
 
 log = get_logger(__name__)
 

@@ -1,7 +1,7 @@
 -- Topics, their segments, and the history of their layouts. Roles and schemas are created by bootstrap.sql.
 --
 -- The database enforces the rules of a layout. Each rule is a named constraint or trigger, and the COMMENT of a constraint is the
--- error message that a user reads if the rule is broken (controller/store/postgres/constraints.py looks up the comment by name).
+-- error message that a user reads if the rule is broken (controller/store/postgres/errors.py looks up the comment by name).
 -- Schema "cleave" holds the control tables, "inspect" the views for people, and "staging" the input rows of the loaders.
 
 CREATE FUNCTION cleave.refuse_rewriting_history() RETURNS trigger LANGUAGE plpgsql AS $$

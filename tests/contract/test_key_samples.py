@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample, SamplesKeys
+from controller.dataplane.optional_abilities import LONGEST_KEY_BYTES, KeySample, SamplesKeys
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
 from controller.domain.key_hash import key_hash
 from tests.support.planes import Planes

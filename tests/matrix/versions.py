@@ -9,7 +9,7 @@ SMALLEST = {"apache-airflow": "3.1.0", "pyspark": "4.0.0", "sqlalchemy": "2.0.50
 """The lower bounds in pyproject.toml."""
 BETWEEN = {"apache-airflow": ("3.2.0",)}
 """Others that are tried where they differ from both: each minor version of Airflow draws its pages with another frontend, and has
-names, serialised DAGs and triggers of its own, for which `cleave_provider.versions` has branches."""
+names, serialised DAGs and triggers of its own, for which `cleave_provider.airflow_compatibility` has branches."""
 LARGEST = {name: version(name) for name in SMALLEST}
 """What the development environment has."""
 

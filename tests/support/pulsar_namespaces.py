@@ -8,7 +8,7 @@ from typing import Any
 import requests
 
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar.namespaces import Namespaces
+from controller.dataplane.pulsar.requirements import Namespaces
 from tests.support.waiting import wait_until
 
 TENANT = "cleave-tests"

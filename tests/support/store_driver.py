@@ -19,7 +19,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Observed, Operation, OperationState, Origin, Step, next_step
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
-from controller.store.decisions.situations import load_situations
+from controller.store.decisions.evaluation_inputs import load_situations
 from controller.store.journal import claims, commits, reshape_intents, steps, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent

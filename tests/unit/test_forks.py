@@ -26,7 +26,7 @@ from controller.dataplane.postgres_listener import PostgresListener
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
-from controller.descriptors import readable
+from controller.file_descriptors import readable
 from controller.forks import PAGE, OneProcess, Renewed
 from controller.postgres import connection
 from tests.support.forking import in_child

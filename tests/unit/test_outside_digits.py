@@ -11,8 +11,8 @@ from controller.dataplane.pulsar_load.page import Page, TopicCounters, watched_l
 from controller.domain.errors import InvalidInput
 from controller.postgres.address import DatabaseAddress
 from controller.questions import spans
-from controller.tasks.ended import ended_operation
-from controller.web.limits import SmallRequests
+from controller.tasks.ended_operation import ended_operation
+from controller.web.body_size import SmallRequests
 
 HOSTILE = ("²", "١٢", "１７", "9" * 5_000, "9" * 19, "-1", "1_0", "")
 

@@ -14,7 +14,7 @@ from controller.bootstrap import plane_settings, pulsar_access
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.domain.errors import InvalidInput
 from controller.settings import Settings, load_settings
-from controller.tasks.access import settings_at
+from controller.tasks.application_of_connection import settings_at
 
 DSN = "postgresql://airflow@db/cleave"
 ADMIN = {"pulsar_admin_url": "https://one:8443,two:8443"}

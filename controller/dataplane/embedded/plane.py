@@ -20,7 +20,7 @@ from controller.clock import STEADY_CLOCK
 from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
-from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
+from controller.dataplane.optional_abilities import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, SegmentTerminated
 from controller.domain.evaluation_input import Capabilities

@@ -21,7 +21,7 @@ from itertools import chain, islice, repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Deadline
-from controller.dataplane.pulsar.stored import entry_ask, place_told, places_forwards
+from controller.dataplane.pulsar.stored_entries import entry_ask, place_told, places_forwards
 from controller.domain.pulsar_names import full_name
 
 if TYPE_CHECKING:

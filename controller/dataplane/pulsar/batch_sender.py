@@ -25,7 +25,7 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
 from controller.dataplane.pulsar.buckets import marks
 from controller.dataplane.pulsar.messages import EntryMarks, outgoing
-from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
+from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch
 from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, SegmentTerminated
 from controller.domain.hash_range import HashRange

@@ -24,9 +24,9 @@ from controller import client_metrics, telemetry
 from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_filter import BucketFilter
+from controller.dataplane.pulsar.message_runs import Entry, Run
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.dataplane.pulsar.reader import PulsarReader
-from controller.dataplane.pulsar.runs import Entry, Run
 from controller.domain.errors import CleaveError, NotFound
 from controller.domain.hash_range import HashRange
 

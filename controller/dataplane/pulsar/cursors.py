@@ -16,7 +16,7 @@ from typing import Any
 from controller.dataplane.base import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
-from controller.dataplane.pulsar.stored import (
+from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
     count_unread,
     messages_in,

@@ -16,19 +16,19 @@ from controller import telemetry
 from controller.dataplane.adoptable import TopicDescription
 from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState, Successor
 from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.observation import KeySample
+from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import set_wise, topic_requests
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.existing import describe_topic
+from controller.dataplane.pulsar.existing_topics import describe_topic
 from controller.dataplane.pulsar.gates import Gates
 from controller.dataplane.pulsar.names import (
     segment_topic,
     subscription_path,
     topic_path,
 )
-from controller.dataplane.pulsar.namespaces import demand_gates
+from controller.dataplane.pulsar.requirements import demand_gates
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import (
     CleaveError,

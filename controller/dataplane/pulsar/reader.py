@@ -29,7 +29,7 @@ from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.intake import Intake
-from controller.dataplane.pulsar.runs import Messages, Run, RunQueue, runs
+from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
 from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import (
     CleaveError,

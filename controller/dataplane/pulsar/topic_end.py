@@ -17,7 +17,13 @@ from typing import Any
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.errors import late
-from controller.dataplane.pulsar.stored import SentBatch, StoredPart, is_final, place_told, places_backwards
+from controller.dataplane.pulsar.stored_entries import (
+    SentBatch,
+    StoredPart,
+    is_final,
+    place_told,
+    places_backwards,
+)
 
 _WAVES = (1, 4, 16)
 """Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry,

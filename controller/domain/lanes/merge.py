@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from controller.domain.decision import Decision, Lane, Merge, Refusal, RefusalReason
 from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.lanes.merge_gates import MergeGates
+from controller.domain.lanes.merge_conditions import MergeConditions
 from controller.domain.load import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
@@ -31,7 +31,7 @@ def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) ->
     pairs = [i for i, is_touching in enumerate(touching) if is_touching and cold[i] and cold[i + 1]]
     if len(cold) > 1 and context.segments_low > context.policy.min_segments:
         _refuse_lone(context, cold, touching)
-    mergeable = MergeGates(context).passing(pairs) if pairs else []
+    mergeable = MergeConditions(context).passing(pairs) if pairs else []
     ids = [segment.segment_id for segment in context.active]
     if earlier_actions:
         for i in mergeable:

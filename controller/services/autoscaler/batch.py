@@ -17,12 +17,12 @@ from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNo
 from controller.domain.evaluation_input import Capabilities
 from controller.domain.evaluator import decide
 from controller.domain.operation import Operation
-from controller.domain.planning import plan
+from controller.domain.reshape_of_action import plan
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.batch_topic import BatchTopic, Treatment
 from controller.services.autoscaler.shadows import Shadow
 from controller.store import approvals, set_aside
-from controller.store.decisions import decision_log, evaluations, reconnections, situations
+from controller.store.decisions import decision_log, evaluation_inputs, evaluations, reconnections
 from controller.store.decisions.decision_log import EvaluationRecord
 from controller.store.decisions.evaluations import PendingEvaluation
 from controller.store.journal import reshape_intents
@@ -77,7 +77,7 @@ class Batch:
         """
         if not topic_ids:
             return
-        readable, unreadable = situations.load_readable(self._tx, topic_ids, self._capabilities)
+        readable, unreadable = evaluation_inputs.load_readable(self._tx, topic_ids, self._capabilities)
         for topic_id, error in unreadable.items():
             self.topics[topic_id].pause("its rows cannot be read", error)
         for topic_id, situation in readable.items():
@@ -91,7 +91,7 @@ class Batch:
                 topic.decided(situation, evaluation)
         missing = set(topic_ids) - readable.keys() - unreadable.keys()
         for topic_id, plane in (
-            situations.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
+            evaluation_inputs.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
         ):
             log.warning("data plane of a topic not configured here", topic_id=topic_id, plane=plane)
             self.topics[topic_id].drop(Treatment.PAUSED)
@@ -139,7 +139,7 @@ class Batch:
         for topic in acting[ACTING_TOPICS:]:
             topic.drop(Treatment.POSTPONED)
         del acting[ACTING_TOPICS:]
-        locked = situations.lock_free_topics(self._tx, [t.topic_id for t in acting]) if acting else {}
+        locked = evaluation_inputs.lock_free_topics(self._tx, [t.topic_id for t in acting]) if acting else {}
         changed = []
         for topic in acting:
             topic.locked = locked.get(topic.topic_id)

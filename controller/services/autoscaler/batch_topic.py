@@ -12,12 +12,12 @@ from controller.domain.errors import InvariantViolated
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
-from controller.services.autoscaler.verdicts import digest
+from controller.services.autoscaler.evaluation_digests import digest
 from controller.store.approvals import NewApproval, StartedAction
 from controller.store.decisions.decision_log import EvaluationRecord
+from controller.store.decisions.evaluation_inputs import LockedTopic
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.reconnections import Spending
-from controller.store.decisions.situations import LockedTopic
 from controller.store.journal.operations import Request
 from controller.store.set_aside import SetAside
 

@@ -19,8 +19,8 @@ from controller.domain.errors import InvalidInput
 from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import code_version, decide
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
-from controller.services.autoscaler.verdicts import shadow_digest
-from controller.store.decisions import candidates, shadow_decisions, situations
+from controller.services.autoscaler.evaluation_digests import shadow_digest
+from controller.store.decisions import candidates, evaluation_inputs, shadow_decisions
 from controller.store.decisions.candidates import ShadowCandidate
 from controller.store.decisions.shadow_decisions import ShadowRow
 
@@ -137,7 +137,9 @@ def _evaluate(
         topic_id: _policy(live_inputs[topic_id].policy, candidate)
         for topic_id, candidate in in_shadow.items()
     }
-    readable, unreadable = situations.load_readable(tx, in_shadow.keys(), capabilities, instead=policies)
+    readable, unreadable = evaluation_inputs.load_readable(
+        tx, in_shadow.keys(), capabilities, instead=policies
+    )
     for topic_id, error in unreadable.items():
         log.error("cannot evaluate a candidate", topic_id=topic_id, exc_info=error)
     shadows = []

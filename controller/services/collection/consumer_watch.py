@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
-from controller.dataplane.observation import ObservesConsumers
+from controller.dataplane.optional_abilities import ObservesConsumers
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
 from controller.repeating import Repeating

@@ -4,7 +4,7 @@ file.
 The collector computes nothing. The aggregation computes rates from the samples, so a missed tick reduces
 resolution, not correctness. The number of producers of a segment is not a counter, so changes are written to
 the store at once. A slow or broken data plane does not delay the others. Ticks that come too late are skipped
-and counted, not repeated. Samples name their reader (`store/load/readers.py`). Instants are landed in the
+and counted, not repeated. Samples name their reader (`store/load/counter_readers.py`). Instants are landed in the
 time of the database.
 """
 
@@ -22,13 +22,13 @@ import pyarrow as pa
 from controller import client_metrics, metrics, telemetry
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import Counters, DataPlane
-from controller.dataplane.observation import SamplesByPage
+from controller.dataplane.optional_abilities import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, StoreUnavailable
 from controller.landing.area import LandingArea
 from controller.landing.samples import Sample, sample_table
 from controller.repeating import Repeating
-from controller.store.load import producers, readers
-from controller.store.load.readers import Reader
+from controller.store.load import counter_readers, producer_counts
+from controller.store.load.counter_readers import Reader
 from controller.store.postgres.clock import ahead_of_database
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs as watch_list
@@ -102,7 +102,7 @@ class LoadCollector:
         self._stopping = threading.Event()
         self._turns: dict[str, int] = {}
         """Index at which the next tick begins, by data plane that was too slow for the last tick."""
-        self._producers: dict[producers.SegmentKey, int] = {}
+        self._producers: dict[producer_counts.SegmentKey, int] = {}
         """Producer counts as stored last."""
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class LoadCollector:
         """Record in the database that no tick of this collector follows. An unavailable database is ignored."""
         self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
-            readers.delete(tx, self.name)
+            counter_readers.delete(tx, self.name)
 
     def _timed_tick(self) -> float:
         """Run a tick if it is this process's turn. Otherwise leave, so that the counters are not compared
@@ -194,7 +194,7 @@ class LoadCollector:
         the samples were read before or after.
         """
         with self._store.transaction() as tx:
-            reader = readers.record(
+            reader = counter_readers.record(
                 tx,
                 self.name,
                 ahead_of_database(tx, self._clock),
@@ -265,7 +265,7 @@ class LoadCollector:
         changed_counts = {key: count for key, count in counts.items() if self._producers.get(key) != count}
         if changed_counts:
             with self._store.transaction() as tx:
-                producers.record(tx, changed_counts)
+                producer_counts.record(tx, changed_counts)
         self._producers = counts
 
     def _until_next_tick(self) -> float:

@@ -8,9 +8,9 @@ to the rates.
 """
 
 from controller.services.load_aggregation.aggregation import LoadAggregation
-from controller.services.load_aggregation.counted import KeyCountIntake
-from controller.services.load_aggregation.landed import Landed
-from controller.services.load_aggregation.recovery import publish_left_over
+from controller.services.load_aggregation.engine_input import Landed
+from controller.services.load_aggregation.key_counts_of_run import KeyCountIntake
+from controller.services.load_aggregation.left_over_history import publish_left_over
 from controller.services.load_aggregation.run import AggregationResult, Engine, aggregate, upcoming
 from controller.services.load_aggregation.spark_engine import SparkEngine
 from controller.services.load_aggregation.sql_engine import SqlEngine

@@ -9,8 +9,8 @@ from controller.clock import Clock
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
-from controller.services.load_aggregation.counted import KeyCountIntake
 from controller.services.load_aggregation.engine_choice import choose_engine
+from controller.services.load_aggregation.key_counts_of_run import KeyCountIntake
 from controller.services.load_aggregation.run import AggregationResult, aggregate
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
 

@@ -24,10 +24,14 @@ from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch, with_rates
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, set_aside_files
-from controller.services.load_aggregation.landed import Landed
+from controller.services.load_aggregation.engine_input import Landed
+from controller.services.load_aggregation.key_counts_of_run import (
+    CountedKeys,
+    KeyCountIntake,
+    set_aside_files,
+)
+from controller.services.load_aggregation.left_over_history import publish_left_over
 from controller.services.load_aggregation.record_changes import record_changes
-from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store import set_aside
 from controller.store.load import records as loads
 from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, LoadRun

@@ -26,8 +26,8 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Observed, Operation, Step
-from controller.services.operation_runner.calls import CallAll
-from controller.services.operation_runner.gate_acts import GateActs
+from controller.services.operation_runner.call_all import CallAll
+from controller.services.operation_runner.gate_steps import GateSteps
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SeekLog
 from controller.store.postgres.engine import Store
@@ -109,7 +109,7 @@ class LogSteps:
         self._store = store
         self._plane = plane
         self._call_all = call_all
-        self._gates = GateActs(store, plane, call_all)
+        self._gates = GateSteps(store, plane, call_all)
 
     def perform(self, step: Step, subjects: Sequence[ObservedOperation]) -> StepResults:
         """Perform the step for all operations, and return the results. A step that needs no action on logs

@@ -50,7 +50,7 @@ from controller.domain.operation import (
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation, StepResults
-from controller.services.operation_runner.mirror_acts import MirrorActs
+from controller.services.operation_runner.mirror_steps import MirrorSteps
 from controller.store.journal import claims, commits, steps
 from controller.store.journal.claims import Claim
 from controller.store.journal.commits import Committed
@@ -271,7 +271,7 @@ class OperationSet:
             )
         if any(member.operation.is_mirrored and not member.left_undone for member in members):
             [mirrored] = members
-            mirror_acts = MirrorActs(
+            mirror_acts = MirrorSteps(
                 self._context.store, self._plane_of(mirrored), mirrored.operation, self._call_all
             )
             return StepResults({mirrored.operation_id: mirror_acts.perform(step)})

@@ -10,10 +10,10 @@ rebuilt from the logs, or the topic is held until a person decides.
 
 from __future__ import annotations
 
-from controller.services.reconciler.findings import Finding, FindingKind
+from controller.services.reconciler.broken_log_reports import Suspects
+from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile, reconcile_topics, verify_topics
 from controller.services.reconciler.recover import Recovery, recover
-from controller.services.reconciler.suspects import Suspects
 from controller.services.reconciler.verifier import Verifier
 
 __all__ = [

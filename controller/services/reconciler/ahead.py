@@ -15,7 +15,7 @@ from controller.domain.log_origin import Ownership
 from controller.domain.operation import ABORTABLE
 from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
 from controller.domain.segment import SegmentState, segment_of_log
-from controller.services.reconciler.findings import PlaneView
+from controller.services.reconciler.log_differences import PlaneView
 from controller.store.topics.backing_logs import BackingLog, ExpectedLogs
 from controller.store.topics.recovery import RecoveredLayout
 from controller.store.topics.subscriptions import SubscriptionKind

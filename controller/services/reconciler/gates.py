@@ -19,7 +19,7 @@ from controller.dataplane.gates import GatedDataPlane
 from controller.domain import drain_barrier
 from controller.domain.errors import CleaveError, StoreUnavailable, SubscriptionNotFound
 from controller.domain.gates import GateState
-from controller.services.reconciler.findings import Finding, FindingKind
+from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store
 from controller.store.topics import bucket_owners, gates, readable_segments, topics

@@ -20,8 +20,8 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.services.reconciler import ahead
-from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
 from controller.services.reconciler.gates import reconcile_gates
+from controller.services.reconciler.log_differences import Finding, FindingKind, PlaneView, compare
 from controller.store import set_aside
 from controller.store.journal import deletion_entries, reshape_intents
 from controller.store.journal.operations import Request

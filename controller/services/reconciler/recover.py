@@ -14,7 +14,7 @@ from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.dataplane.registry import configured
 from controller.domain.errors import TopicNotFound, Unsupported
 from controller.domain.segment import segment_of_log
-from controller.services.reconciler.findings import Finding, FindingKind
+from controller.services.reconciler.log_differences import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.topics import holds, topics

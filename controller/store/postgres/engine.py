@@ -19,12 +19,12 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import metrics
-from controller.descriptors import readable
 from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
+from controller.file_descriptors import readable
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, WatchedConnection, connect
-from controller.store.postgres.constraints import load_comments, translate
+from controller.store.postgres.errors import load_comments, translate
 from controller.store.postgres.stored_json import read_json
 
 PING_AFTER_SECONDS = 5.0

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from controller.web.acting import HttpCaller
-from controller.web.demands import OPERATE, READ, DemandingRoute
+from controller.web.http_caller import HttpCaller
 from controller.web.pulsar import overrides
 from controller.web.pulsar.documents import AutoScalePolicy
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import OPERATE, READ, DemandingRoute
 from controller.web.shared_parameters import Namespace
 
 _PATH = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"

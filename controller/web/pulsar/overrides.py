@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.responses import Response
 
 from controller.services import policy_admin
-from controller.web.acting import Acting
+from controller.web.http_caller import Acting
 from controller.web.pulsar.documents import AutoScalePolicy, parameters_of, policy_of
 
 ANSWERED: dict[str, Any] = {

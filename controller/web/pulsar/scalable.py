@@ -24,8 +24,7 @@ from controller.services.watches.topic_feed import TopicFilter
 from controller.store.topics import inspected, subscriptions, topics
 from controller.store.topics.published import published_segments
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.web.acting import Acting, HttpCaller
-from controller.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
+from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import Name
 from controller.web.pulsar import documents, overrides
 from controller.web.pulsar.documents import (
@@ -36,6 +35,7 @@ from controller.web.pulsar.documents import (
 )
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import ADMINISTER, OPERATE, READ, DemandingRoute
 from controller.web.shared_parameters import Namespace, Timestamp, Topic, WithProperties, served_by
 
 _NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"

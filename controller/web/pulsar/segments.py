@@ -15,11 +15,11 @@ from controller.domain.errors import Unsupported
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.services import garbage_collector, segment_admin, segment_logs, topic_admin
 from controller.services.segment_logs import SegmentLog
-from controller.web.acting import Acting, HttpCaller
-from controller.web.demands import ADMINISTER, READ, DemandingRoute
+from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import Name
 from controller.web.pulsar.switch import SWITCHED_ON
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import ADMINISTER, READ, DemandingRoute
 from controller.web.shared_parameters import Timestamp, Topic
 
 _PATH = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"

@@ -119,7 +119,7 @@ def test_a_form_runs_when_asked_even_where_dags_begin_paused(dag_bag: Any, dag_i
 def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: Any) -> None:
     from cleave_dags import POOL, RetryableOnly
 
-    from cleave_provider.versions import HAS_RETRY_POLICIES
+    from cleave_provider.airflow_compatibility import HAS_RETRY_POLICIES
 
     for dag in dag_bag.dags.values():
         assert "cleave" in dag.tags
@@ -135,7 +135,7 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
     sdk = pytest.importorskip("airflow.sdk", "1.3", reason="before Airflow 3.3 there is no retry policy")
     from cleave_dags import RetryableOnly
 
-    from cleave_provider.versions import AirflowException
+    from cleave_provider.airflow_compatibility import AirflowException
 
     def verdict(error: BaseException) -> tuple[Any, timedelta | None]:
         decision = RetryableOnly().evaluate(error, 1, 3)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from controller.client import keyed_work
-from controller.client.delivery_counts import TROUBLED_OPENINGS
+from controller.client.delivery_reports import TROUBLED_OPENINGS
 from controller.client.keyed_work import KeyedWork
 from controller.client.producer import Producer
 from controller.client.servers import Servers

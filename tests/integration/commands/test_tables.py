@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller import terminal
+from controller import command_output
 from tests.integration.commands.test_reader import READING
 from tests.support.command_line import CommandLine
 
@@ -54,7 +54,7 @@ def past(cleave: CommandLine, orders: str) -> str:
 @pytest.fixture
 def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of the usual width."""
-    monkeypatch.setattr(terminal.console, "_width", 80)
+    monkeypatch.setattr(command_output.console, "_width", 80)
 
 
 def whole_words(document: Any) -> set[str]:

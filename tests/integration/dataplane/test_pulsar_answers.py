@@ -10,8 +10,8 @@ import pytest
 
 from controller.dataplane.base import LogState, Successor
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar.namespaces import Namespaces, Severity
 from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.dataplane.pulsar.requirements import Namespaces, Severity
 from controller.domain.errors import (
     DataPlaneTimeout,
     DataPlaneUnavailable,

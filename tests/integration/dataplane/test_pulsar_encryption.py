@@ -23,7 +23,7 @@ from controller.dataplane.base import LogMessage, OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting
 from controller.dataplane.pulsar.log_client import PulsarLogClient
-from controller.dataplane.pulsar.namespaces import Namespaces
+from controller.dataplane.pulsar.requirements import Namespaces
 from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.key_hash import key_hash

@@ -9,7 +9,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from controller.dataplane.observation import KeySample
+from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import key_samples
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from controller.dataplane.base import LogMessage, OutgoingMessage
-from controller.dataplane.pulsar import stored
+from controller.dataplane.pulsar import stored_entries
 from controller.dataplane.pulsar.admin import Ask
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -102,7 +102,7 @@ def test_what_is_acknowledged_in_any_order_is_not_in_it(
     told: int,
 ) -> None:
     """Batches of several sizes; where not all are counted, the mean of the first ones stands for the others."""
-    monkeypatch.setattr(stored, "MOST_COUNTED", most_counted)
+    monkeypatch.setattr(stored_entries, "MOST_COUNTED", most_counted)
     log = plane.backing_topic(here.topic, "0000-ffff-0")
     plane.create_segment(log, ["billing"])
     for batch, size in enumerate(SIZES):
@@ -167,7 +167,7 @@ def test_entries_that_cannot_be_looked_at_count_as_one_each(
     def away(*_: object) -> Ask:
         return Ask("GET", "nowhere/to/be/found", "look at an entry")
 
-    monkeypatch.setattr(stored, "entry_ask", away)
+    monkeypatch.setattr(stored_entries, "entry_ask", away)
     assert plane.backlog(log, "billing") == BATCHES
 
 

@@ -18,7 +18,7 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
-from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
+from controller.dataplane.pulsar.stored_entries import NOWHERE, SentBatch
 from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.pulsar.jars import PULSAR_4
@@ -27,7 +27,7 @@ from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.domain.errors import DataPlaneUnavailable, Terminal, Unsupported
 from controller.domain.gates import GateState
-from controller.tasks.access import settings_at
+from controller.tasks.application_of_connection import settings_at
 from tests.support.brokers import demand_jars
 from tests.support.certificates import Authority
 from tests.support.command_line import CommandLine

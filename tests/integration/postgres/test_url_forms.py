@@ -18,7 +18,7 @@ from controller.postgres_source import PostgresSource
 from controller.settings import load_settings
 from controller.store.postgres import migrations
 from controller.store.postgres.engine import Store
-from controller.tasks.access import cleave_at, settings_at
+from controller.tasks.application_of_connection import cleave_at, settings_at
 
 LOG = "segment://t/n/x/0000-ffff-0"
 WRITABLE = "target_session_attrs=read-write"

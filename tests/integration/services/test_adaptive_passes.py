@@ -16,7 +16,7 @@ from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import plan_merge
 from controller.services import autoscaler
 from controller.store.decisions import evaluations
-from controller.store.load import producers
+from controller.store.load import producer_counts
 from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.passes import HOT, LOAD, WARM, decisions, register, report, run
@@ -116,7 +116,7 @@ def test_connected_producers_are_disturbed_like_consumers_and_stand_in_the_ledge
     for name in "ab":  # one on each segment
         register(bench, name)
     with bench.store.transaction() as tx:
-        producers.record(tx, {(bench.topic_id, 0): 3, (bench.topic_id, 1): 2, (bench.topic_id, 99): 50})
+        producer_counts.record(tx, {(bench.topic_id, 0): 3, (bench.topic_id, 1): 2, (bench.topic_id, 99): 50})
     report(bench, {0: HOT, 1: 3 * HOT})
 
     [outcome] = run(bench, LOAD).outcomes

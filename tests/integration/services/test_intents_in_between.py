@@ -16,7 +16,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape
 from controller.services import autoscaler, segment_admin, topic_admin
 from controller.services.segment_admin import UNLOCKED_ATTEMPTS, splitting
-from controller.store.decisions.situations import LockedTopic
+from controller.store.decisions.evaluation_inputs import LockedTopic
 from controller.store.journal import reshape_intents
 from controller.store.journal.reshape_intents import ReshapeDraft
 from tests.support.bench import TOPIC, Bench

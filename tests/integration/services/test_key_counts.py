@@ -14,8 +14,8 @@ from controller.domain.key_counts import PRODUCER_MESSAGES, PRODUCERS, REQUEST_H
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.services.key_count_landing import KeyCountLanding
-from controller.services.load_aggregation.counted import MIN_COUNTED_SHARE
-from controller.store.decisions.situations import load_situations
+from controller.services.load_aggregation.key_counts_of_run import MIN_COUNTED_SHARE
+from controller.store.decisions.evaluation_inputs import load_situations
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, Run, loading
 from tests.support.bench import TOPIC, Bench

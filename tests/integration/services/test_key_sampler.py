@@ -12,7 +12,7 @@ import pytest
 from controller.client.producer import Producer
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
-from controller.dataplane.observation import KeySample
+from controller.dataplane.optional_abilities import KeySample
 from controller.domain.decision import Refusal, RefusalReason
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
@@ -31,7 +31,7 @@ from controller.services.key_sampler import (
     KeySampling,
     SampleRound,
 )
-from controller.store.decisions.situations import load_situations
+from controller.store.decisions.evaluation_inputs import load_situations
 from controller.store.load import sketches
 from controller.store.load.sketches import Sketch
 from controller.store.shards import Shards

@@ -17,7 +17,7 @@ from controller.domain.load import METRICS, LoadStats
 from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
-from controller.store.decisions.situations import load_situations
+from controller.store.decisions.evaluation_inputs import load_situations
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, MINUTE_MS, Run, loading
 from tests.support.bench import Bench

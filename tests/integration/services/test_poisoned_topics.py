@@ -24,10 +24,10 @@ from controller.domain.policy import PolicyOverride
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.services import (
+    backtest_computation,
     deletion_sweeper,
     garbage_collector,
     reconciler,
-    recorded_costs,
     segment_admin,
     topic_admin,
 )
@@ -226,7 +226,7 @@ def test_a_backtest_answers_for_the_healthy(bench: Bench, poisoned: int, tmp_pat
         keep_rates(history, milliseconds(since) + minute * 60_000, rates)
     question = Question((Candidate("in-force", IN_FORCE),), seeds=(1,))
 
-    answer = PolicyBacktest(bench.store, history, recorded_costs.compute, "none", {}).run(
+    answer = PolicyBacktest(bench.store, history, backtest_computation.compute, "none", {}).run(
         question, Loads(since, since + timedelta(hours=1)), asked_by="ada", request_key="key"
     )
 

@@ -11,7 +11,7 @@ import pytest
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound
 from controller.domain.policy import PolicyOverride
 from controller.landing.history import RateHistory
-from controller.services import recorded_costs
+from controller.services import backtest_computation
 from controller.services.policy_backtest import (
     BacktestAnswer,
     Loads,
@@ -38,7 +38,7 @@ def history(tmp_path: Path) -> RateHistory:
 
 @pytest.fixture
 def backtest(bench: Bench, history: RateHistory) -> PolicyBacktest:
-    return PolicyBacktest(bench.store, history, recorded_costs.compute, "none", {})
+    return PolicyBacktest(bench.store, history, backtest_computation.compute, "none", {})
 
 
 def record(bench: Bench, history: RateHistory, rate: float = 15_000.0) -> None:

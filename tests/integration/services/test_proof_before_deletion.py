@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from controller.dataplane.base import LogReport, LogState
-from controller.dataplane.deletion_proof import FOREIGN
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.dataplane.log_deletion_rule import FOREIGN
 from controller.domain.log_origin import LogOrigin
 from controller.services import topic_admin
 from controller.services.deletion_sweeper import USED_SIBLING, sweep

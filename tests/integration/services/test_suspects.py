@@ -7,7 +7,7 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.domain.errors import TopicNotFound
 from controller.domain.operation import OperationKind
-from controller.services.reconciler import Suspects, suspects
+from controller.services.reconciler import Suspects, broken_log_reports
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
@@ -94,7 +94,7 @@ def test_a_topic_is_looked_at_seldom_however_often_it_is_reported(
         reported.check_next()
 
     assert len(calls(plane)) == 1
-    clock.seconds += suspects.TOPIC_SECONDS
+    clock.seconds += broken_log_reports.TOPIC_SECONDS
     assert reported.check_next()
     assert not reported.check_next()
     assert len(calls(plane)) == 2
@@ -108,7 +108,7 @@ def test_no_more_wait_than_the_bounds(
     monkeypatch: pytest.MonkeyPatch,
     bound: str,
 ) -> None:
-    monkeypatch.setattr(suspects, bound, 0)
+    monkeypatch.setattr(broken_log_reports, bound, 0)
     bench.plane.delete_segment(bench.log_of(1))
     reported.report(TOPIC, 1)
     reported.check_next()

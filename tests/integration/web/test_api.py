@@ -19,9 +19,9 @@ from controller.landing.area import LandingArea
 from controller.questions.page_keys import write_keys
 from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
-from controller.store.load import readers
+from controller.store.load import counter_readers
 from controller.web.access import Role
-from controller.web.acting import AT_ONCE
+from controller.web.http_caller import AT_ONCE
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
 from tests.support.every_row import every_row
@@ -424,7 +424,7 @@ class TestLoadOfBrokers:
     def test_after_its_clock_was_set_a_broker_is_another_reader_on_the_databases_time(
         self, bench: Bench, http: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(readers, "MOST_APART_MS", 10_000)  # a busy machine is slow to send
+        monkeypatch.setattr(counter_readers, "MOST_APART_MS", 10_000)  # a busy machine is slow to send
         broker = bearer(token_of(Role.BROKER, subject="broker-1"))
         for number, ahead_ms in enumerate((0, 0, -20_000, -20_000, 30_000)):
             now = int(time.time() * 1000)

@@ -13,7 +13,7 @@ from controller.devstack.serving import SECRET, serving_leader, token_for, token
 from controller.domain.errors import InvalidInput
 from controller.settings import Settings
 from controller.web.access import Role
-from controller.web.limits import LARGEST_BODY_BYTES
+from controller.web.body_size import LARGEST_BODY_BYTES
 from controller.web.server import WebServer
 from tests.support.bench import Bench
 

@@ -17,7 +17,7 @@ from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import serving_leader, token_for, token_of
 from controller.web.access import Role
 from controller.web.app import routed_app
-from controller.web.demands import rights_of
+from controller.web.route_rights import rights_of
 
 MAY: dict[Right, set[str]] = {
     Right.LOOK_UP: {"client", "reader", "operator", "stranger", "admin"},

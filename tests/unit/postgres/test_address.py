@@ -10,7 +10,7 @@ from controller.domain.errors import InvalidInput
 from controller.postgres.address import DatabaseAddress
 from controller.settings import load_settings
 from controller.tasks import database_url
-from controller.tasks.access import settings_at
+from controller.tasks.application_of_connection import settings_at
 
 SEVERAL = "postgresql://u:p%40ss@a:1,b:2/d?target_session_attrs=read-write"
 READ = {

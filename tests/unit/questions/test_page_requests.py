@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from controller.command_output import MOST_LISTED, cell
 from controller.domain.errors import InvalidInput
 from controller.questions.page_keys import write_keys
 from controller.questions.question import MOST_OF_A_PAGE, PageRequest
-from controller.terminal import MOST_LISTED, cell
 
 
 def test_a_page_has_no_more_rows_than_a_page_may() -> None:

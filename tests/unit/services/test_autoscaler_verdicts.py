@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.decision import Decision, Lane, Merge, Rebucket, Refusal, RefusalReason, Split
-from controller.services.autoscaler.verdicts import digest, lane_of
+from controller.services.autoscaler.evaluation_digests import digest, lane_of
 
 ALL = frozenset(Lane)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.dataplane.observation import KeySample
+from controller.dataplane.optional_abilities import KeySample
 from controller.domain.hash_range import HashRange
 from controller.services.key_sampler import LEAST_MESSAGES, sketch_of
 

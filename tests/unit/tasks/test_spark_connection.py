@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.domain.errors import InvalidInput
-from controller.tasks.access import settings_at
+from controller.tasks.application_of_connection import settings_at
 from controller.tasks.spark_connection import SparkConnection
 
 DSN = "postgresql://airflow:p%40ss@db/cleave"

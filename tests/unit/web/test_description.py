@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from controller.questions.question import PageRequest
 from controller.web.app import app_for_people, routed_app
-from controller.web.demands import Who
+from controller.web.route_rights import Who
 from controller.web.shared_parameters import PeopleServices
 
 Schema = Mapping[str, Any]

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from controller.pages.context import PageContext
 from controller.pages.mounted import ContextServices
 from controller.web.app import app_for_people
-from controller.web.demands import Who
+from controller.web.route_rights import Who
 from tests.support.app_client import AppClient
 
 PREFIX = "/cleave-rest"

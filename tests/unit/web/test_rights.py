@@ -8,7 +8,7 @@ from fastapi.params import Depends
 
 from controller.domain.errors import InvariantViolated
 from controller.web import app
-from controller.web.demands import OPERATE, READ, DemandingRoute
+from controller.web.route_rights import OPERATE, READ, DemandingRoute
 
 
 def add_route(

@@ -40,8 +40,8 @@ def mapped(name: str, *, dag: dict[str, Any] | None = None, **options: Any) -> t
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_has_its_attempts_when_it_is_mapped(airflow_home: None, name: str) -> None:
+    from cleave_provider.airflow_compatibility import HAS_RETRY_POLICIES
     from cleave_provider.failures import RETRY_DELAY, RetryableOnly
-    from cleave_provider.versions import HAS_RETRY_POLICIES
 
     made, stored = mapped(name)
 

@@ -182,8 +182,8 @@ def test_a_policy_is_shown_before_it_is_set_and_linked(
 
 def test_what_cannot_succeed_is_final_whatever_decides_about_attempts(airflow_home: None) -> None:
     """An exit is so by our policy alone; an operator may have been given another one."""
+    from cleave_provider.airflow_compatibility import HAS_RETRY_POLICIES, AirflowFailException
     from cleave_provider.failures import RetryableOnly, with_airflow_errors
-    from cleave_provider.versions import HAS_RETRY_POLICIES, AirflowFailException
 
     class Operator:
         def __init__(self, policy: object) -> None:

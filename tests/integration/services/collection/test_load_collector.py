@@ -24,7 +24,7 @@ from controller.services import segment_admin, topic_admin
 from controller.services.collection import load_collector
 from controller.services.collection.load_collector import LoadCollector, Tick
 from controller.settings import Settings
-from controller.store.load import readers
+from controller.store.load import counter_readers
 from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
@@ -286,7 +286,7 @@ def test_samples_land_on_the_databases_time(bench: Bench, tmp_path: Path, ahead_
     after = bench.scalar("SELECT clock_timestamp()")
 
     [row] = landed(tmp_path, tick)
-    slack = timedelta(milliseconds=readers.MOST_APART_MS)
+    slack = timedelta(milliseconds=counter_readers.MOST_APART_MS)
     assert before - slack <= row["instant"] <= after + slack
     assert row["reader"].startswith("c1@")
     [(name, ahead)] = bench.rows("SELECT name, clock_ahead_seconds FROM inspect.load_readers WHERE is_live")

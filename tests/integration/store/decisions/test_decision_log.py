@@ -15,7 +15,7 @@ from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.store.decisions import decision_log
 from controller.store.decisions.decision_log import EvaluationRecord
-from controller.store.decisions.situations import load_situations
+from controller.store.decisions.evaluation_inputs import load_situations
 from tests.support.passes import decisions_of
 from tests.support.plans import plans_of
 from tests.support.reports import milliseconds, report_load

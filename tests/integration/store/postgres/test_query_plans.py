@@ -15,7 +15,7 @@ from controller.questions.history import LIST_SEGMENTS
 from controller.questions.operations import LIST_OPERATIONS, ListOperations
 from controller.questions.question import read_answers, read_page
 from controller.questions.topics import LIST_TOPICS, ListTopics
-from controller.store.decisions import situations
+from controller.store.decisions import evaluation_inputs
 from controller.store.journal import claims, commits, deletion_entries, operations, reshape_intents, steps
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
@@ -235,7 +235,7 @@ READ_WHOLE_WHILE_EMPTY = {("segment", "segment_active_ranges_disjoint"), ("opera
 
 PREPARED = [
     one
-    for module in (claims, commits, reshape_intents, situations, steps)
+    for module in (claims, commits, reshape_intents, evaluation_inputs, steps)
     for one in vars(module).values()
     if isinstance(one, Prepared)
 ]

@@ -10,7 +10,7 @@ import pytest
 from controller.domain.evaluation_input import Capabilities
 from controller.domain.observed_consumers import SubscriptionUse
 from controller.postgres.listener import Listener
-from controller.store.decisions.situations import load_situations
+from controller.store.decisions.evaluation_inputs import load_situations
 from controller.store.journal import topic_intents
 from controller.store.topics import consumers, observed_consumers
 from controller.store.topics.observed_consumers import NAMES_KEPT, Observation

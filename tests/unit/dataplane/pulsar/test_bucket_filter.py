@@ -11,7 +11,7 @@ import pytest
 
 from controller.dataplane.pulsar.bucket_filter import BucketFilter
 from controller.dataplane.pulsar.buckets import HASHES
-from controller.dataplane.pulsar.runs import Run
+from controller.dataplane.pulsar.message_runs import Run
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.key_hash import key_hash
 

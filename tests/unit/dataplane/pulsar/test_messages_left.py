@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
-from controller.dataplane.pulsar.stored import MOST_COUNTED, count_unread
+from controller.dataplane.pulsar.stored_entries import MOST_COUNTED, count_unread
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 
 INTERNAL = {"lastConfirmedEntry": "7:999", "ledgers": [{"ledgerId": 7, "entries": 0}]}

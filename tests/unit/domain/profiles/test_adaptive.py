@@ -31,10 +31,10 @@ from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
-from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy, violations
 from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_TICKS, STOP_TICKS
 from controller.domain.reshape import ReshapeKind
+from controller.domain.reshape_of_action import plan
 from controller.domain.segment import Segment
 from tests.unit.domain.situations import NOW, SMALL, record, situations, topic
 

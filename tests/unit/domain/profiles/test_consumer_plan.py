@@ -23,9 +23,9 @@ from controller.domain.evaluation_input import (
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
-from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
+from controller.domain.reshape_of_action import plan
 from tests.unit.domain.situations import NOW, ago, topic
 
 ADAPTIVE = AutoScalePolicy(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 
 from controller.clock import to_datetime
+from controller.command_output import rows_table
 from controller.domain.formatting import duration
-from controller.terminal import rows_table
 
 if TYPE_CHECKING:
     from controller.bundles.services.balancer import ActReport

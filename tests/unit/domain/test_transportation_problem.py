@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.domain.transport import heaviest
+from controller.domain.transportation_problem import heaviest
 
 Case = tuple[list[int], list[int], list[dict[int, int]], int]
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 
 from controller.client.dead_letters import DeadLetterLog, Origin
-from controller.client.delivery_counts import DeliveryCounts
+from controller.client.delivery_reports import DeliveryCounts
 from controller.client.keyed_schedule import WorkItem
 from controller.client.retry import retry_for
 from controller.client.session import OwnedBucket

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from controller.dataplane.base import MISSING_LOG, LogReport, LogState
-from controller.dataplane.deletion_proof import reason_to_keep
+from controller.dataplane.log_deletion_rule import reason_to_keep
 from controller.domain.log_origin import NOT_RESERVED, Ownership
 from controller.domain.segment import SegmentState, segment_of_log
 from controller.store.topics.backing_logs import BackingLog, ExpectedLogs

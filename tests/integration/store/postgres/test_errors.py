@@ -18,7 +18,7 @@ from controller.domain.errors import (
 )
 from controller.domain.operation import OperationState
 from controller.domain.reshape import plan_split
-from controller.store.postgres.constraints import load_comments
+from controller.store.postgres.errors import load_comments
 from tests.support.store_driver import StoreDriver
 
 

@@ -16,7 +16,7 @@ from controller.domain.load import METRICS, LoadRecord
 _LANE = Lane.MERGE
 
 
-class MergeGates:
+class MergeConditions:
     """The conditions of one evaluation, called gates. A pair is named by the index of its left side. A gate adds a
     refusal of the pair to the context and returns True, or returns False.
     """

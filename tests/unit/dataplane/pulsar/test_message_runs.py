@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.dataplane.base import Position
-from controller.dataplane.pulsar.runs import Messages, Run, RunQueue, runs
+from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
 
 Place = tuple[int, int, int]
 """(ledger, entry, index in the batch, negative where it is no batch)."""

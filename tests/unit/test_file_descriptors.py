@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from controller.descriptors import readable
+from controller.file_descriptors import readable
 from tests.support.crowd import crowded
 
 
@@ -35,7 +35,7 @@ def test_a_wait_is_never_cut_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             asked.append(milliseconds)
             return []
 
-    monkeypatch.setattr("controller.descriptors.select.poll", Poll)
+    monkeypatch.setattr("controller.file_descriptors.select.poll", Poll)
     readable(0, timeout_seconds=0.0001)
     readable(0, timeout_seconds=1.5)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controller.landing.area import LandingArea
 from controller.landing.names import LandedFile
-from controller.services.load_aggregation.counted import Counted
+from controller.services.load_aggregation.key_counts_of_run import Counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from controller.domain.operation import Operation, Origin
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.web.access import Grant
-from controller.web.demands import Holder
+from controller.web.route_rights import Holder
 from controller.web.shared_parameters import served_by
 
 AT_ONCE = 8

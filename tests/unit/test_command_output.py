@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from controller.terminal import to_json
+from controller.command_output import to_json
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from controller.actions.waiting import demand_done
 from controller.domain.errors import InvalidInput
 from controller.domain.whole_numbers import from_digits
 from controller.store.journal import operations
-from controller.tasks.access import Extras, cleave_at
+from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 def ended_operation(*, dsn: str, extras: Extras, operation_id: int | str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.stored import NOWHERE, is_final, places_backwards, places_forwards
+from controller.dataplane.pulsar.stored_entries import NOWHERE, is_final, places_backwards, places_forwards
 
 LEDGERS = [{"ledgerId": 3, "entries": 2}, {"ledgerId": 7, "entries": 0}, {"ledgerId": 9, "entries": 5}]
 

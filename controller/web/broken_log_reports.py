@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.domain.whole_numbers import MOST
-from controller.web.demands import CONSUME, DemandingRoute
 from controller.web.paths import TOPIC_PATH
 from controller.web.refusals import REFUSALS
+from controller.web.route_rights import CONSUME, DemandingRoute
 from controller.web.shared_parameters import Topic, served_by
 
 router = APIRouter(

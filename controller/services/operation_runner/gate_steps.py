@@ -17,7 +17,7 @@ from controller.domain.errors import HeldUp, NotFound, SubscriptionNotFound, Uns
 from controller.domain.gates import FenceState, GateState
 from controller.domain.operation import Operation
 from controller.domain.segment_graph import SegmentGraph
-from controller.services.operation_runner.calls import CallAll
+from controller.services.operation_runner.call_all import CallAll
 from controller.store.journal.seeks import CLOCKS_APART_MS, SeekLog
 from controller.store.postgres.engine import Store
 from controller.store.topics import gates, layouts
@@ -28,7 +28,7 @@ PROBE_AGAIN_SECONDS = 0.25
 EARLIEST_MS = 0
 
 
-class GateActs:
+class GateSteps:
     """Calls one data plane about gates, under the operation claims that `call_all` renews."""
 
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import make_url
 
 from controller.domain.errors import InvalidInput
-from controller.tasks.access import settings_at
+from controller.tasks.application_of_connection import settings_at
 
 DSN = "postgresql://airflow:p%40ss@db/cleave"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.dataplane.base import CursorReport, LogReport, LogState
-from controller.dataplane.deletion_proof import FOREIGN, reason_to_keep
+from controller.dataplane.log_deletion_rule import FOREIGN, reason_to_keep
 from controller.domain.log_origin import LogOrigin, Ownership
 
 OWN = LogOrigin("own", 1, (0,), ())

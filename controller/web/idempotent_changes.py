@@ -24,7 +24,7 @@ from controller.bootstrap import Application
 from controller.services.computing.computers import Computation
 from controller.store import idempotency_keys
 from controller.store.postgres.engine import Store
-from controller.web.acting import Acting, HttpCaller
+from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import PRINTABLE
 
 Answer = TypeVar("Answer", bound=BaseModel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.namespaces import DEMANDS, GATE_DEMANDS, Namespace
+from controller.dataplane.pulsar.requirements import DEMANDS, GATE_DEMANDS, Namespace
 
 
 def unmet(seen: Namespace) -> list[str]:

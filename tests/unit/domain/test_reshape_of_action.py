@@ -6,8 +6,8 @@ import pytest
 
 from controller.domain.decision import Decision, Merge, Rebucket, Recut, Split
 from controller.domain.layout import SegmentLayout
-from controller.domain.planning import plan
 from controller.domain.reshape import ReshapeKind
+from controller.domain.reshape_of_action import plan
 
 LAYOUT = SegmentLayout.initial(2, now=0)
 

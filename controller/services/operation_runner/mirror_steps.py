@@ -28,7 +28,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import have_children_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
-from controller.services.operation_runner.calls import CallAll, Result
+from controller.services.operation_runner.call_all import CallAll, Result
 from controller.services.operation_runner.log_steps import Detail
 from controller.store.journal import mirror_repairs
 from controller.store.journal.operations import get_operation
@@ -41,7 +41,7 @@ OFF: Mapping[str, object] = {"enabled": False}
 """Setting of the broker's auto-scaler while Cleave decides."""
 
 
-class MirrorActs:
+class MirrorSteps:
     """The actions of one operation on a topic whose layout its broker keeps. `plane` is called only if a step
     needs the data plane.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import cast
 
+from controller.client.broken_log_reports import MOST_SEGMENTS, SuspectReports
 from controller.client.servers import Servers
-from controller.client.suspects import MOST_SEGMENTS, SuspectReports
 from tests.support.waiting import wait_until
 
 

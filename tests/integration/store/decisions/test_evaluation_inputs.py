@@ -16,7 +16,7 @@ from controller.domain.evaluator import decide
 from controller.domain.operation import Operation, OperationState
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_rebucket, plan_split
-from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
+from controller.store.decisions.evaluation_inputs import live_elsewhere, load_situations, lock_free_topics
 from controller.store.journal.operations import get_operation
 from controller.store.topics import holds, policies
 from controller.store.topics.subscriptions import SubscriptionKind
