@@ -94,7 +94,7 @@ class Life:
         """Evaluate the topic once, as a pass of the auto-scaler does for a topic without an action."""
         planes = {name: plane.capabilities for name, plane in self.app.planes.items()}
         with self.app.store.transaction() as tx:
-            inputs = evaluation_inputs.load_situations(tx, [self.topic_id], planes)
+            inputs = evaluation_inputs.load_evaluation_inputs(tx, [self.topic_id], planes)
         decide(inputs[self.topic_id], ALL_LANES)
 
     def look_for_consumers(self) -> None:

@@ -119,7 +119,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
     max_buckets = AutoScalePolicy().entry_bucket_max_per_segment
     with app.store.transaction() as tx:
         capabilities = {"embedded": app.planes["embedded"].capabilities}
-        inputs = evaluation_inputs.load_situations(tx, topic_ids, capabilities)
+        inputs = evaluation_inputs.load_evaluation_inputs(tx, topic_ids, capabilities)
     rows = {
         topic_id: EvaluationRecord(
             decision_id=0,

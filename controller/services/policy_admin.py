@@ -161,8 +161,10 @@ def preview(
         document_after = _demand_valid(tx, level, dict(merge(dict(document_before))))
         names, topic_count = _topics(tx, level)
         policies_in_force = policies.in_force_with(tx, names, kind_of(level), document_after)
-        inputs_now = evaluation_inputs.load_situations(tx, names, capabilities)
-        inputs_then = evaluation_inputs.load_situations(tx, names, capabilities, instead=policies_in_force)
+        inputs_now = evaluation_inputs.load_evaluation_inputs(tx, names, capabilities)
+        inputs_then = evaluation_inputs.load_evaluation_inputs(
+            tx, names, capabilities, instead=policies_in_force
+        )
     changed_topics = []
     for topic_id in sorted(inputs_now.keys() & inputs_then.keys()):
         present_decisions = decide(inputs_now[topic_id]).decisions

@@ -91,7 +91,7 @@ def present_situation(
     """Return the topic's present inputs, with the policy in force or with the policy `instead`. Raises
     NotFound if the topic cannot be evaluated.
     """
-    inputs = evaluation_inputs.load_situations(
+    inputs = evaluation_inputs.load_evaluation_inputs(
         tx,
         [topic.topic_id],
         {name: plane.capabilities for name, plane in planes.items()},

@@ -19,7 +19,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Observed, Operation, OperationState, Origin, Step, next_step
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
-from controller.store.decisions.evaluation_inputs import load_situations
+from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.journal import claims, commits, reshape_intents, steps, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -209,7 +209,7 @@ class StoreDriver:
 
     def policy(self, topic_id: int) -> AutoScalePolicy:
         """Return the policy by which the topic is decided."""
-        return self.do(load_situations, [topic_id], {"embedded": Capabilities()})[topic_id].policy
+        return self.do(load_evaluation_inputs, [topic_id], {"embedded": Capabilities()})[topic_id].policy
 
     def layout(self, topic_id: int) -> SegmentLayout:
         """Return the present layout, after checking its invariants."""

@@ -239,7 +239,7 @@ _ELSEWHERE = text("""
 """)
 
 
-def load_situations(
+def load_evaluation_inputs(
     tx: Connection,
     topic_ids: Collection[int],
     capabilities: Mapping[str, Capabilities],
@@ -312,13 +312,13 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
-    """Return the evaluation inputs as `load_situations` does, and the errors of the topics that could not be read, by topic. After an
+    """Return the evaluation inputs as `load_evaluation_inputs` does, and the errors of the topics that could not be read, by topic. After an
     error, the topics are read again in halves until only the faulty topics are left.
 
     Raises errors of PostgreSQL, after which the transaction cannot read anything else.
     """
     try:
-        return load_situations(tx, topic_ids, capabilities, instead=instead), {}
+        return load_evaluation_inputs(tx, topic_ids, capabilities, instead=instead), {}
     except (DBAPIError, Retryable):
         raise
     except Exception as error:  # noqa: BLE001 - the caller gets the error and reports it

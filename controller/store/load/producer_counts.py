@@ -1,4 +1,4 @@
-"""Stores the number of producers of each segment, as its broker last reported it. `decisions/situations.py` reads the numbers, which are
+"""Stores the number of producers of each segment, as its broker last reported it. `decisions/evaluation_inputs.py` reads the numbers, which are
 part of the reshape cost.
 """
 

@@ -1,7 +1,7 @@
 """Stores key histograms of segments, and lists the segments that are due for a sample.
 
 A sample is added to the stored key histogram, whose counts halve every `HALF_LIFE_SECONDS`. `domain/key_sketch.py` defines the bins;
-`decisions/situations.py` reads the key histograms for decisions.
+`decisions/evaluation_inputs.py` reads the key histograms for decisions.
 """
 
 from __future__ import annotations

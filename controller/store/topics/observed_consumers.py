@@ -2,7 +2,7 @@
 
 Only changes are written, so a pass without changes writes nothing. A trigger raises the topic's input version and notifies the
 autoscaler if a count or type changes, as for a registration. For a subscription with registered consumers, decisions use only the
-registered consumers (see `situations`).
+registered consumers (see `store.decisions.evaluation_inputs`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.services.key_count_landing import KeyCountLanding
 from controller.services.load_aggregation.key_counts_of_run import MIN_COUNTED_SHARE
-from controller.store.decisions.evaluation_inputs import load_situations
+from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, Run, loading
 from tests.support.bench import TOPIC, Bench
@@ -65,7 +65,7 @@ def stored(run: Run, per_second: int, *, minutes: int = 0) -> None:
 def situation(run: Run) -> EvaluationInput:
     capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
     with run.bench.store.transaction() as tx:
-        return load_situations(tx, [run.topic_id], capabilities)[run.topic_id]
+        return load_evaluation_inputs(tx, [run.topic_id], capabilities)[run.topic_id]
 
 
 def test_counts_of_several_producers_and_workers_add_up(run: Run) -> None:

@@ -31,7 +31,7 @@ from controller.services.key_sampler import (
     KeySampling,
     SampleRound,
 )
-from controller.store.decisions.evaluation_inputs import load_situations
+from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.load import sketches
 from controller.store.load.sketches import Sketch
 from controller.store.shards import Shards
@@ -106,7 +106,7 @@ def spread(count: int) -> list[str]:
 def situation(bench: Bench) -> EvaluationInput:
     with bench.store.transaction() as tx:
         capabilities = {bench.plane.name: bench.plane.capabilities}
-        return load_situations(tx, [bench.topic_id], capabilities)[bench.topic_id]
+        return load_evaluation_inputs(tx, [bench.topic_id], capabilities)[bench.topic_id]
 
 
 def sketched(bench: Bench) -> dict[int, float]:
@@ -316,7 +316,7 @@ def test_a_sketch_serves_for_its_time_and_where_it_can_be_cut_by(bench: Bench) -
 
     with bench.store.transaction() as tx:
         halves = {bench.plane.name: type(bench.plane.capabilities)(midpoint_only=True)}
-        assert load_situations(tx, [bench.topic_id], halves)[bench.topic_id].sketches == {}
+        assert load_evaluation_inputs(tx, [bench.topic_id], halves)[bench.topic_id].sketches == {}
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483"))
     assert sketched(bench) == {}
     with bench.store.transaction() as tx:

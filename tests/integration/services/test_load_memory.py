@@ -17,7 +17,7 @@ from controller.domain.load import METRICS, LoadStats
 from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
-from controller.store.decisions.evaluation_inputs import load_situations
+from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, MINUTE_MS, Run, loading
 from tests.support.bench import Bench
@@ -47,7 +47,7 @@ def split(run: Run, segment_id: int) -> None:
 def situation(run: Run) -> EvaluationInput:
     capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
     with run.bench.store.transaction() as tx:
-        return load_situations(tx, [run.topic_id], capabilities)[run.topic_id]
+        return load_evaluation_inputs(tx, [run.topic_id], capabilities)[run.topic_id]
 
 
 def remembered(run: Run, segment_id: int = 0) -> list[float]:

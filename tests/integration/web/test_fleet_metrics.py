@@ -226,11 +226,21 @@ def test_buckets_that_change_hands_are_counted_by_topic(bench: Bench, registry: 
         with bench.store.transaction() as tx:
             generation, _ = bucket_owners.lock(tx, key)
             bucket_owners.write(
-                tx, key, OwnershipChanges(granted, release_requests={}, withdrawn_requests=frozenset(), ended=frozenset()), generation
+                tx,
+                key,
+                OwnershipChanges(
+                    granted, release_requests={}, withdrawn_requests=frozenset(), ended=frozenset()
+                ),
+                generation,
             )
     with bench.store.transaction() as tx:  # nobody gets anything
         bucket_owners.write(
-            tx, key, OwnershipChanges({}, release_requests={whole[1]: "a"}, withdrawn_requests=frozenset(), ended=frozenset()), 2
+            tx,
+            key,
+            OwnershipChanges(
+                {}, release_requests={whole[1]: "a"}, withdrawn_requests=frozenset(), ended=frozenset()
+            ),
+            2,
         )
 
     name = "pulsar_scalable_topic_bucket_reassignments_total"

@@ -15,7 +15,7 @@ from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.store.decisions import decision_log
 from controller.store.decisions.decision_log import EvaluationRecord
-from controller.store.decisions.evaluation_inputs import load_situations
+from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from tests.support.passes import decisions_of
 from tests.support.plans import plans_of
 from tests.support.reports import milliseconds, report_load
@@ -87,7 +87,7 @@ def test_a_decision_is_replayed_from_its_row_bit_for_bit(driver: StoreDriver) ->
     topic_id = driver.create(segments=2).topic_id
     driver.do(report_load, topic_id, {0: 25_000.25, 1: 1.5})
     with driver.store.transaction() as tx:
-        situation = load_situations(tx, [topic_id], {"embedded": Capabilities()})[topic_id]
+        situation = load_evaluation_inputs(tx, [topic_id], {"embedded": Capabilities()})[topic_id]
         verdict = decide(situation)
         [decision_id] = decision_log.reserve_ids(tx, 1)
         written = replace(row(decision_id, topic_id), evaluation=verdict, situation=situation.to_json())

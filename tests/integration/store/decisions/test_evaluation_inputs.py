@@ -16,7 +16,11 @@ from controller.domain.evaluator import decide
 from controller.domain.operation import Operation, OperationState
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_rebucket, plan_split
-from controller.store.decisions.evaluation_inputs import live_elsewhere, load_situations, lock_free_topics
+from controller.store.decisions.evaluation_inputs import (
+    live_elsewhere,
+    load_evaluation_inputs,
+    lock_free_topics,
+)
 from controller.store.journal.operations import get_operation
 from controller.store.topics import holds, policies
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -30,7 +34,7 @@ PLANES = {"embedded": Capabilities(max_children=4)}
 
 def situation(driver: StoreDriver, topic_id: int) -> EvaluationInput:
     """The one topic's."""
-    return driver.do(load_situations, [topic_id], PLANES)[topic_id]
+    return driver.do(load_evaluation_inputs, [topic_id], PLANES)[topic_id]
 
 
 def register(driver: StoreDriver, topic_id: int, subscription: str, *names: str) -> None:
@@ -235,7 +239,7 @@ def test_the_policy_is_resolved_over_the_three_levels(driver: StoreDriver) -> No
     driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="ann")
     driver.do(policies.set_topic, ids[0], PolicyOverride(max_segments=8))
 
-    found = driver.do(load_situations, ids, PLANES)
+    found = driver.do(load_evaluation_inputs, ids, PLANES)
 
     assert [found[topic_id].policy.max_segments for topic_id in ids] == [8, 16, 32]
 
@@ -251,7 +255,7 @@ def test_a_policy_that_cannot_be_read_holds_back_its_own_topic_only(driver: Stor
     )
 
     verdicts = {
-        topic_id: decide(found) for topic_id, found in driver.do(load_situations, ids, PLANES).items()
+        topic_id: decide(found) for topic_id, found in driver.do(load_evaluation_inputs, ids, PLANES).items()
     }
 
     assert [refusal.reason for refusal in verdicts[ids[0]].refusals] == [RefusalReason.INVALID_POLICY]
@@ -286,8 +290,8 @@ def test_topics_that_are_not_live_or_on_an_unknown_plane_have_none(driver: Store
     driver.delete(deleted)
     live = driver.create("topic://t/n/live").topic_id
 
-    assert set(driver.do(load_situations, [creating, deleted, live, 404], PLANES)) == {live}
-    assert driver.do(load_situations, [live], {"pulsar": Capabilities()}) == {}
+    assert set(driver.do(load_evaluation_inputs, [creating, deleted, live, 404], PLANES)) == {live}
+    assert driver.do(load_evaluation_inputs, [live], {"pulsar": Capabilities()}) == {}
     assert driver.do(live_elsewhere, [creating, deleted, live], ["pulsar"]) == {live: "embedded"}
     assert driver.do(live_elsewhere, [live], ["embedded"]) == {}
 
@@ -311,7 +315,7 @@ def test_locking_never_waits_and_tells_whether_the_layout_moved(driver: StoreDri
 
 def test_five_hundred_topics_take_as_many_statements_as_one_all_on_indexes(driver: StoreDriver) -> None:
     def count(tx: Connection, topics: int) -> int:
-        return len(statements_of(tx, lambda: load_situations(tx, range(1, topics + 1), PLANES)))
+        return len(statements_of(tx, lambda: load_evaluation_inputs(tx, range(1, topics + 1), PLANES)))
 
     with driver.store.transaction() as tx:
         insert_fleet(tx, 20_000, 2)
@@ -319,7 +323,7 @@ def test_five_hundred_topics_take_as_many_statements_as_one_all_on_indexes(drive
         analyze(tx)
         count(tx, 1)  # which prepares them
         assert count(tx, 500) == count(tx, 1) == 4
-        plans = plans_of(tx, lambda: load_situations(tx, range(1, 51), PLANES))
+        plans = plans_of(tx, lambda: load_evaluation_inputs(tx, range(1, 51), PLANES))
 
     assert "topic_pkey" in plans[0]
     assert "topic_id = ANY" in plans[1]  # where all are ACTIVE any index on topics will do

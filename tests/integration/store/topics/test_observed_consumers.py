@@ -10,7 +10,7 @@ import pytest
 from controller.domain.evaluation_input import Capabilities
 from controller.domain.observed_consumers import SubscriptionUse
 from controller.postgres.listener import Listener
-from controller.store.decisions.evaluation_inputs import load_situations
+from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
 from controller.store.journal import topic_intents
 from controller.store.topics import consumers, observed_consumers
 from controller.store.topics.observed_consumers import NAMES_KEPT, Observation
@@ -41,7 +41,7 @@ def see(driver: StoreDriver, topic_id: int, *, is_whole: bool = True, **uses: Su
 def counted(driver: StoreDriver, topic_id: int) -> dict[str, int]:
     """What a decision would read."""
     planes = {"embedded": Capabilities()}
-    return dict(driver.do(load_situations, [topic_id], planes)[topic_id].stream_consumers)
+    return dict(driver.do(load_evaluation_inputs, [topic_id], planes)[topic_id].stream_consumers)
 
 
 def input_version(driver: StoreDriver) -> int:
