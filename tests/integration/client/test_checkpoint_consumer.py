@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import send_numbers
 from tests.support.rounds import rounds_of
 from tests.support.waiting import wait_until
 
@@ -56,11 +58,7 @@ def begin(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Begin]
         consumer.close()
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def take(consumer: CheckpointConsumer, count: int) -> Found:

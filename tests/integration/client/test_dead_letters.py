@@ -6,6 +6,7 @@ import base64
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from controller.domain.errors import DataPlaneUnavailable
 from controller.postgres_source import PostgresSource
 from tests.support.bench import TOPIC, Bench
 from tests.support.command_line import CommandLine
+from tests.support.joined import send_numbers
 from tests.support.waiting import wait_until
 
 LETTERS = "dead-letters://acme/shop/orders/billing"
@@ -73,11 +75,7 @@ def work(bench: Bench, servers: Servers, handler: RecordingHandler) -> Iterator[
         yield work
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def turn_until(predicate: Callable[[], object], work: KeyedWork) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from controller.services.subscription_lag import lag
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import joining, send_numbers
 from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
@@ -59,22 +61,15 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 @pytest.fixture
 def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
     """Consumers of queue `jobs`, closed at the end."""
-    joined: list[QueueConsumer] = []
 
-    def join(name: str, logs: LogClient | None = None, **options: float) -> QueueConsumer:
-        joined.append(QueueConsumer(servers, logs or bench.logs, TOPIC, "jobs", name, **options))
-        return joined[-1]
+    def consumer(name: str, logs: LogClient | None = None, **options: float) -> QueueConsumer:
+        return QueueConsumer(servers, logs or bench.logs, TOPIC, "jobs", name, **options)
 
-    yield join
-    for consumer in joined:
-        consumer.close()
+    with joining(consumer) as join:
+        yield join
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def receive(consumer: QueueConsumer, count: int) -> list[QueuedMessage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.journal.steps import StepRecord
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
+from tests.support.joined import joining, send_numbers
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
@@ -44,23 +46,11 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 @pytest.fixture
 def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
     """Consumers of subscription `billing`, signed off at the end."""
-    joined: list[StreamConsumer] = []
-
-    def join(name: str) -> StreamConsumer:
-        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name))
-        return joined[-1]
-
-    yield join
-    for consumer in joined:
-        consumer.close()
+    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
+        yield join
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    """These numbers, of every key."""
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def keep(found: Found, batch: Batch) -> None:

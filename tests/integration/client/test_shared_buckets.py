@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench
+from tests.support.joined import joining, send_numbers, take
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(40)]
@@ -40,47 +42,11 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 @pytest.fixture
 def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
     """Consumers of subscription `billing`, signed off at the end."""
-    joined: list[StreamConsumer] = []
-
-    def join(name: str, **options: Any) -> StreamConsumer:
-        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name, **options))
-        return joined[-1]
-
-    yield join
-    for consumer in joined:
-        consumer.close()
+    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
+        yield join
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    """These numbers, of every key."""
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
-
-
-def take(*consumers: StreamConsumer, count: int) -> dict[str, list[tuple[str, int]]]:
-    """So many messages, received and acknowledged: for each key who got which number, in order of arrival."""
-    found: dict[str, list[tuple[str, int]]] = {}
-    taken = 0
-
-    def turn() -> bool:
-        nonlocal taken
-        for consumer in consumers:
-            batch = consumer.receive(0.02)
-            if batch is None:
-                continue
-            for message in batch.messages:
-                assert message.key is not None
-                assert batch.bucket.contains(key_hash(message.key).bucket_hash)
-                found.setdefault(message.key.decode(), []).append((consumer.name, int(message.payload)))
-            assert consumer.acknowledge(batch)
-            taken += len(batch.messages)
-        return taken >= count
-
-    wait_until(turn, message=f"{count} messages")
-    assert taken == count
-    return found
+send = partial(send_numbers, keys=KEYS)
 
 
 def share(*consumers: StreamConsumer, counts: tuple[int, ...]) -> None:

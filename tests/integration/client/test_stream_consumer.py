@@ -6,6 +6,7 @@ Segments have one bucket each here; how buckets are shared is in test_shared_buc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,7 @@ from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import joining, send_numbers, take
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
@@ -46,53 +48,19 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
 @pytest.fixture
 def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
     """Consumers of subscription `billing`, signed off at the end."""
-    joined: list[StreamConsumer] = []
-
-    def join(name: str) -> StreamConsumer:
-        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name))
-        return joined[-1]
-
-    yield join
-    for consumer in joined:
-        consumer.close()
+    with joining(partial(StreamConsumer, servers, bench.logs, TOPIC, "billing")) as join:
+        yield join
 
 
 def segment_of(bench: Bench, key: str) -> int:
     return bench.layout.segment_for(key_hash(key).segment_hash).segment_id
 
 
-def send(producer: Producer, *numbers: int) -> None:
-    for number in numbers:
-        for key in KEYS:
-            producer.send(b"%d" % number, key)
-    producer.flush()
+send = partial(send_numbers, keys=KEYS)
 
 
 def next_batch(consumer: StreamConsumer) -> Batch:
     return wait_until(lambda: consumer.receive(0.1), message=f"a batch for {consumer.name}")
-
-
-def take(*consumers: StreamConsumer, count: int) -> dict[str, list[tuple[str, int]]]:
-    """Receive and acknowledge so many messages in all; for each key who got which number, in order of arrival."""
-    found: dict[str, list[tuple[str, int]]] = {}
-    taken = 0
-
-    def turn() -> bool:
-        nonlocal taken
-        for consumer in consumers:
-            batch = consumer.receive(0.02)
-            if batch is None:
-                continue
-            for message in batch.messages:
-                assert message.key is not None
-                found.setdefault(message.key.decode(), []).append((consumer.name, int(message.payload)))
-            assert consumer.acknowledge(batch)
-            taken += len(batch.messages)
-        return taken >= count
-
-    wait_until(turn, message=f"{count} messages")
-    assert taken == count
-    return found
 
 
 def everything(name: str, *numbers: int) -> dict[str, list[tuple[str, int]]]:

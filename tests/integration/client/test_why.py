@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from controller.devstack.serving import client_of, serving_leader
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.joined import joining
 from tests.support.waiting import wait_until
 
 SHOWN = "SELECT DISTINCT owner, reason FROM inspect.buckets ORDER BY reason"
@@ -40,15 +42,8 @@ def logs(bench: Bench) -> FaultyLogs:
 @pytest.fixture
 def join(servers: Servers, logs: FaultyLogs) -> Iterator[Join]:
     """Consumers of subscription `billing`, signed off at the end."""
-    joined: list[StreamConsumer] = []
-
-    def join(name: str) -> StreamConsumer:
-        joined.append(StreamConsumer(servers, logs, TOPIC, "billing", name))
-        return joined[-1]
-
-    yield join
-    for consumer in joined:
-        consumer.close()
+    with joining(partial(StreamConsumer, servers, logs, TOPIC, "billing")) as join:
+        yield join
 
 
 def reasons(consumer: StreamConsumer) -> set[tuple[str, tuple[str, ...]]]:

@@ -50,7 +50,7 @@ def test_it_runs_out_when_it_was_said(cleave: CommandLine, secret: str) -> None:
 
     assert told["topics"] == ["topic://public/default/orders", "topic://acme/*/*"]
     claims = jwt.decode(told["token"], secret, algorithms=["HS256"])
-    assert (claims["role"], claims["topics"]) == (access.CLIENT, told["topics"])
+    assert (claims["role"], claims["topics"]) == (Role.CLIENT, told["topics"])
     assert before + 3 * 86_400 - 1 <= claims["exp"] <= time.time() + 3 * 86_400
     shown = datetime.fromisoformat(told["expires_at"])
     assert abs(shown - datetime.fromtimestamp(claims["exp"], UTC)) <= timedelta(seconds=1)

@@ -43,7 +43,7 @@ def test_an_intent_written_between_reading_and_locking_leads_to_another_look(
     """The other intent commits after the situation was read; the decision on it must not be acted upon."""
     bench.topic_with(2)
     report(bench, {0: HOT, 1: WARM})
-    reading = autoscaler.batch.situations.load_evaluation_inputs
+    reading = autoscaler.batch.evaluation_inputs.load_evaluation_inputs
     looks = []
 
     def read_then_be_overtaken(
@@ -55,7 +55,7 @@ def test_an_intent_written_between_reading_and_locking_leads_to_another_look(
         looks.append(len(found))
         return found
 
-    monkeypatch.setattr(autoscaler.batch.situations, "load_evaluation_inputs", read_then_be_overtaken)
+    monkeypatch.setattr(autoscaler.batch.evaluation_inputs, "load_evaluation_inputs", read_then_be_overtaken)
 
     result = run(bench, LOAD)
 

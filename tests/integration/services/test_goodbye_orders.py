@@ -31,21 +31,12 @@ from controller.services.worker.shard_leases import ShardLeases
 from controller.store.postgres.engine import Store
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.bench import Bench
+from tests.support.manual_clock import ManualClock
 from tests.support.orders import cuts, merges
 
 PATIENCE_SECONDS = 60.0
 """No step takes so long."""
 pytestmark = pytest.mark.timeout(300)  # thousands of transactions, beside whatever else the machine does
-
-
-class HandClock:
-    """It stands still."""
-
-    def now_ms(self) -> int:
-        return 0
-
-    def monotonic_seconds(self) -> float:
-        return 1_000.0
 
 
 class SteppedListener(Listener):
@@ -76,7 +67,7 @@ class Leader:
     """One worker's leader with its leases of the one shard there is."""
 
     def __init__(self, bench: Bench, name: str) -> None:
-        clock = HandClock()
+        clock = ManualClock()
         self.leases = ShardLeases(bench.store, name, shard_count=1, ttl_seconds=600.0, clock=clock)
         self._listener = SteppedListener(bench.url)
         self._leader = SessionLeader(

@@ -118,7 +118,7 @@ def test_a_decision_on_a_segment_taken_meanwhile_is_left_for_the_next_pass(
 ) -> None:
     bench.topic_with(2)
     report(bench, {0: HOT, 1: WARM})
-    reading = autoscaler.batch.situations.load_evaluation_inputs
+    reading = autoscaler.batch.evaluation_inputs.load_evaluation_inputs
 
     def read_then_be_overtaken(
         tx: Connection, topic_ids: Collection[int], capabilities: Any, **_: Any
@@ -128,7 +128,7 @@ def test_a_decision_on_a_segment_taken_meanwhile_is_left_for_the_next_pass(
         return found
 
     unnoticed(monkeypatch)
-    monkeypatch.setattr(autoscaler.batch.situations, "load_evaluation_inputs", read_then_be_overtaken)
+    monkeypatch.setattr(autoscaler.batch.evaluation_inputs, "load_evaluation_inputs", read_then_be_overtaken)
 
     result = run(bench, LOAD)
 
@@ -140,7 +140,7 @@ def test_one_busy_topic_leaves_the_batch_one_statement(bench: Bench, monkeypatch
     """Its draft is not written at all; the others' are, at once."""
     with bench.store.transaction() as tx:
         insert_fleet(tx, 3, 1, rate=HOT)
-    reading, writing = autoscaler.batch.situations.load_evaluation_inputs, reshape_intents.write
+    reading, writing = autoscaler.batch.evaluation_inputs.load_evaluation_inputs, reshape_intents.write
     written: list[int] = []
 
     def read_then_be_overtaken(
@@ -157,7 +157,7 @@ def test_one_busy_topic_leaves_the_batch_one_statement(bench: Bench, monkeypatch
         return writing(tx, drafts)
 
     unnoticed(monkeypatch)
-    monkeypatch.setattr(autoscaler.batch.situations, "load_evaluation_inputs", read_then_be_overtaken)
+    monkeypatch.setattr(autoscaler.batch.evaluation_inputs, "load_evaluation_inputs", read_then_be_overtaken)
     monkeypatch.setattr(reshape_intents, "write", write)
 
     result = run(bench, LOAD)
@@ -171,13 +171,13 @@ def test_a_decision_on_a_layout_of_the_past_is_left_for_the_next_pass(
 ) -> None:
     bench.topic_with(2)
     report(bench, {0: HOT, 1: WARM})
-    reading = autoscaler.batch.situations.load_evaluation_inputs
+    reading = autoscaler.batch.evaluation_inputs.load_evaluation_inputs
     with bench.store.transaction() as tx:
         capabilities = {bench.plane.name: bench.plane.capabilities}
         past = reading(tx, [bench.topic_id], capabilities)
     bench.reshape(splitting(0))
     unnoticed(monkeypatch)
-    monkeypatch.setattr(autoscaler.batch.situations, "load_evaluation_inputs", lambda *_, **__: past)
+    monkeypatch.setattr(autoscaler.batch.evaluation_inputs, "load_evaluation_inputs", lambda *_, **__: past)
 
     result = run(bench, LOAD)
 

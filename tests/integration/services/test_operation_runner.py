@@ -8,7 +8,6 @@ from datetime import datetime
 
 import pytest
 
-from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, SegmentBusy, Terminal
 from controller.domain.operation import OperationState, Step
@@ -19,6 +18,7 @@ from controller.store.shards import Shards
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
 from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.manual_clock import ManualClock
 
 
 def claim_expiry(bench: Bench, operation_id: int) -> datetime:
@@ -37,18 +37,6 @@ def journal(bench: Bench, operation_id: int) -> list[str]:
 def faulty(bench: Bench, *faults: PlannedFault) -> FaultyDataPlane:
     """The bench's data plane with faults."""
     return FaultyDataPlane(bench.runner_plane, *faults)
-
-
-class HurryingClock(SystemClock):
-    """Each reading is a while after the one before, so that a claim is soon about to run out."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-
-    def monotonic_seconds(self) -> float:
-        """Later than the last time, by less than what a claim lasts beyond a call."""
-        self._seconds += CALL_TIMEOUT_SECONDS / 2
-        return self._seconds
 
 
 def test_a_topic_is_created_split_merged_and_rebucketed(bench: Bench) -> None:
@@ -129,7 +117,9 @@ def test_the_claim_is_renewed_before_a_call_that_it_might_not_outlive(bench: Ben
     plane.before_call = lambda _call, _number: expiries.append(claim_expiry(bench, operation.operation_id))
 
     outcome = bench.run_once(
-        operation.operation_id, planes={"embedded": plane.as_data_plane()}, clock=HurryingClock()
+        operation.operation_id,
+        planes={"embedded": plane.as_data_plane()},
+        clock=ManualClock(step=CALL_TIMEOUT_SECONDS / 2),
     )
 
     assert outcome is Outcome.FINISHED

@@ -20,6 +20,7 @@ from controller.services.collection import consumer_watch
 from controller.services.collection.consumer_watch import ConsumerWatch, Round
 from controller.services.collection.load_collector import LoadCollector
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
 
@@ -159,17 +160,7 @@ def test_a_fleet_too_large_for_the_interval_is_looked_at_in_turns(
             topic_admin.create_topic(bench.store, bench.planes, f"topic://t/n/{name}", bench.request())
         )
 
-    class LateClock(SystemClock):
-        """An hour passes each time somebody looks."""
-
-        hours = 0.0
-
-        def monotonic_seconds(self) -> float:
-            """One more."""
-            self.hours += 3600.0
-            return self.hours
-
-    watch = watching(bench, clock=LateClock())
+    watch = watching(bench, clock=ManualClock(step=3600.0))
     assert [watch.round().topics for _ in range(4)] == [2, 2, 1, 2]
     assert len({one for asked in plane.asked[:3] for one in asked}) == 5
     assert plane.asked[3] == plane.asked[0]

@@ -28,6 +28,7 @@ from controller.store.load import counter_readers
 from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
 NOW_MS = 1_800_000_000_000
@@ -39,18 +40,6 @@ class StoppedClock(SystemClock):
     def now_ms(self) -> int:
         """Always the same."""
         return NOW_MS
-
-
-class HurryingClock(SystemClock):
-    """A second passes each time somebody looks at it."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-
-    def monotonic_seconds(self) -> float:
-        """One more."""
-        self._seconds += 1.0
-        return self._seconds
 
 
 def collector(
@@ -210,7 +199,7 @@ def test_a_slow_data_plane_is_heard_in_turns_and_no_tick_outlasts_the_interval_b
 ) -> None:
     monkeypatch.setattr(load_collector, "CALL_SEGMENTS", 1)
     bench.topic_with(segments=5)
-    slow = collector(bench, tmp_path, interval_seconds=2.0, clock=HurryingClock())
+    slow = collector(bench, tmp_path, interval_seconds=2.0, clock=ManualClock(0.0, step=1.0))
 
     heard = [[row["segment_id"] for row in landed(tmp_path, slow.tick())] for _ in range(3)]
 

@@ -19,6 +19,7 @@ from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicFeed, TopicFilter
 from tests.support.bench import TOPIC, Bench
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
 
@@ -235,14 +236,7 @@ def test_everybody_is_told_when_the_feeds_stop(bench: Bench) -> None:
 
 def test_changes_that_follow_one_another_are_gathered(bench: Bench) -> None:
     """Time is the test's: what is noted within the gathering time is read once."""
-
-    class Clock(SystemClock):
-        now = 100.0
-
-        def monotonic_seconds(self) -> float:
-            return self.now
-
-    clock = Clock()
+    clock = ManualClock()
     feed = TopicFeed(bench.store, lambda: None, clock=clock)
     told = Told()
     feed.watch(TopicFilter("acme/shop"), told)
@@ -250,13 +244,13 @@ def test_changes_that_follow_one_another_are_gathered(bench: Bench) -> None:
     bench.create()
     rung = [Notification(topic_feed.CHANNEL, "acme/shop")]
     feed.notice(rung, is_sweep=False)
-    clock.now += 0.8 * topic_feed.GATHER_SECONDS
+    clock.seconds += 0.8 * topic_feed.GATHER_SECONDS
     feed.notice(rung, is_sweep=False)
     feed.notify()
     assert told.pushed == [()]
     assert feed.due_in_seconds == pytest.approx(0.2 * topic_feed.GATHER_SECONDS)
 
-    clock.now += 0.3 * topic_feed.GATHER_SECONDS  # the first one's time, however many followed
+    clock.seconds += 0.3 * topic_feed.GATHER_SECONDS  # the first one's time, however many followed
     feed.notify()
 
     assert told.pushed == [(), (TOPIC,)]

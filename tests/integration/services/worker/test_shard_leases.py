@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 import pytest
@@ -22,35 +21,21 @@ from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from tests.support.bench import Bench
 from tests.support.forking import in_child
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
 TTL_SECONDS = 60.0
 COUNT = 4
 
 
-@dataclass
-class HandClock:
-    """A clock that stands still until the test moves it."""
-
-    seconds: float = 1_000.0
-
-    def now_ms(self) -> int:
-        """Not asked for."""
-        return round(self.seconds * 1000)
-
-    def monotonic_seconds(self) -> float:
-        """What the test says."""
-        return self.seconds
-
-
 @pytest.fixture
-def clock() -> HandClock:
+def clock() -> ManualClock:
     """The worker's clock, in the test's hand."""
-    return HandClock()
+    return ManualClock()
 
 
 @pytest.fixture
-def leases(bench: Bench, clock: HandClock) -> Iterator[ShardLeases]:
+def leases(bench: Bench, clock: ManualClock) -> Iterator[ShardLeases]:
     """A worker's leases, one round done."""
     mine = worker(bench, "w1", clock)
     assert mine.round()
@@ -61,7 +46,7 @@ def leases(bench: Bench, clock: HandClock) -> Iterator[ShardLeases]:
 def worker(
     bench: Bench,
     name: str,
-    clock: HandClock,
+    clock: ManualClock,
     ttl_seconds: float = TTL_SECONDS,
     incarnation: str | None = None,
 ) -> ShardLeases:
@@ -93,7 +78,7 @@ def expire(bench: Bench) -> None:
 
 
 def test_a_worker_alone_takes_all_and_shares_with_the_next(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     assert leases.held == Shards.of(COUNT, range(COUNT))
     other = worker(bench, "w2", clock)
@@ -113,13 +98,13 @@ def test_a_round_that_changes_nothing_says_so(leases: ShardLeases) -> None:
     assert not leases.round()
 
 
-def test_leases_are_not_trusted_beyond_their_time(leases: ShardLeases, clock: HandClock) -> None:
+def test_leases_are_not_trusted_beyond_their_time(leases: ShardLeases, clock: ManualClock) -> None:
     clock.seconds += TTL_SECONDS
     assert leases.held.held == frozenset()
 
 
 def test_trust_is_counted_from_the_question_and_not_from_the_answer(
-    bench: Bench, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database counts from when it was asked, at the latest: an answer that took long is worth so much less."""
     asking = shard_leases.leases.renew_or_acquire
@@ -151,7 +136,7 @@ def test_who_stands_still_behind_the_fence_is_ended_by_the_server(bench: Bench, 
 
 
 def test_trust_that_comes_back_is_told_since_notifications_were_passed_over_meanwhile(
-    leases: ShardLeases, clock: HandClock
+    leases: ShardLeases, clock: ManualClock
 ) -> None:
     """The database was away for longer than the lease time by this clock, and by its own the leases still run."""
     clock.seconds += TTL_SECONDS
@@ -165,7 +150,7 @@ def test_the_fence_lets_through_who_holds_the_shards_it_acts_for(bench: Bench, l
 
 
 def test_the_fence_stops_who_acts_for_a_term_that_has_passed(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     """Lost and won again within a moment: what was known of before may be wrong."""
     before = dict(leases.terms)
@@ -181,7 +166,7 @@ def test_the_fence_stops_who_acts_for_a_term_that_has_passed(
             leases.demand_held(tx, leases.held, before)
 
 
-def test_the_fence_stops_whose_lease_was_taken(bench: Bench, leases: ShardLeases, clock: HandClock) -> None:
+def test_the_fence_stops_whose_lease_was_taken(bench: Bench, leases: ShardLeases, clock: ManualClock) -> None:
     shards = leases.held
     expire(bench)
     assert worker(bench, "w2", clock).round()
@@ -190,7 +175,7 @@ def test_the_fence_stops_whose_lease_was_taken(bench: Bench, leases: ShardLeases
 
 
 def test_the_fence_stops_who_acts_for_shards_that_a_round_has_just_lost(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     """The loop read its shards before a pause; after it, the leases' own thread was first to see that they are gone."""
     shards = leases.held
@@ -202,7 +187,7 @@ def test_the_fence_stops_who_acts_for_shards_that_a_round_has_just_lost(
 
 
 def test_a_second_worker_of_a_name_ends_when_it_sees_the_first_one_renew(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     second = worker(bench, "w1", clock, incarnation="second")
     with pytest.raises(HeldUp, match="another process holds the lease of worker w1"):
@@ -217,7 +202,7 @@ def test_a_second_worker_of_a_name_ends_when_it_sees_the_first_one_renew(
 
 
 def test_a_restarted_worker_has_the_name_when_the_dead_ones_lease_ends(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     restarted = worker(bench, "w1", clock, incarnation="second")
     with pytest.raises(HeldUp):
@@ -228,14 +213,14 @@ def test_a_restarted_worker_has_the_name_when_the_dead_ones_lease_ends(
 
 
 def test_a_restarted_worker_has_the_name_at_once_when_the_one_before_resigned(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     leases.resign()
     assert worker(bench, "w1", clock, incarnation="second").round()
 
 
 def test_who_wakes_up_behind_a_restarted_worker_of_its_name_stops_and_takes_nothing_from_it(
-    bench: Bench, clock: HandClock
+    bench: Bench, clock: ManualClock
 ) -> None:
     paused, stopped = worker(bench, "w1", clock, ttl_seconds=1.5, incarnation="first"), threading.Event()
     paused.round()
@@ -254,7 +239,7 @@ def test_who_wakes_up_behind_a_restarted_worker_of_its_name_stops_and_takes_noth
 
 
 def test_a_lease_that_is_the_workers_by_its_row_alone_is_free_at_once(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     """A fail-over lost the record of the worker that took it; nobody acts under it, and nobody would renew it."""
     other = worker(bench, "w2", clock)
@@ -282,7 +267,7 @@ def test_leases_whose_newest_renewal_is_lost_are_kept_or_taken_anew_at_once(
     assert leases.terms == dict.fromkeys(range(COUNT), 2)
 
 
-def test_a_failed_round_is_soon_repeated(bench: Bench, clock: HandClock) -> None:
+def test_a_failed_round_is_soon_repeated(bench: Bench, clock: ManualClock) -> None:
     """Not at a third of the lease time: the store may answer again in a moment."""
     mine = worker(bench, "w1", clock, ttl_seconds=3600.0)
     asked: list[float] = []
@@ -305,7 +290,7 @@ def test_a_failed_round_is_soon_repeated(bench: Bench, clock: HandClock) -> None
     ]
 
 
-def test_a_worker_says_once_that_it_is_older_than_the_schema(bench: Bench, clock: HandClock) -> None:
+def test_a_worker_says_once_that_it_is_older_than_the_schema(bench: Bench, clock: ManualClock) -> None:
     mine = ShardLeases(
         bench.store,
         "w1",
@@ -328,7 +313,7 @@ def test_a_worker_says_once_that_it_is_older_than_the_schema(bench: Bench, clock
 
 
 def test_a_worker_that_resigns_leaves_everything_to_the_others(
-    bench: Bench, leases: ShardLeases, clock: HandClock
+    bench: Bench, leases: ShardLeases, clock: ManualClock
 ) -> None:
     leases.resign()
     other = worker(bench, "w2", clock)
@@ -337,7 +322,7 @@ def test_a_worker_that_resigns_leaves_everything_to_the_others(
     assert leases.held.held == frozenset()
 
 
-def test_rounds_go_on_after_an_error_that_nobody_expected(bench: Bench, clock: HandClock) -> None:
+def test_rounds_go_on_after_an_error_that_nobody_expected(bench: Bench, clock: ManualClock) -> None:
     """A thread that ended would leave a worker alive that never holds a shard again."""
     mine = worker(bench, "w1", clock, ttl_seconds=1.0)
     told = threading.Event()
@@ -363,7 +348,7 @@ def test_rounds_go_on_after_an_error_that_nobody_expected(bench: Bench, clock: H
         mine.resign()
 
 
-def test_each_shard_that_is_got_lost_or_given_back_is_told(bench: Bench, clock: HandClock) -> None:
+def test_each_shard_that_is_got_lost_or_given_back_is_told(bench: Bench, clock: ManualClock) -> None:
     mine = worker(bench, "w1", clock)
     with capture_logs() as lines:
         mine.round()
