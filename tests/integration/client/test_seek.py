@@ -302,7 +302,7 @@ def test_one_that_moves_cursors_is_not_given_up(bench: Bench, producer: Producer
     wait_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0, message="nobody reads")
     bench.run_until(intent.operation.operation_id, OperationState.PREPARED)
 
-    with pytest.raises(Conflict, match="is moving cursors and cannot be aborted"):
+    with pytest.raises(Conflict, match="is moving cursors and cannot be cancelled"):
         give_up(bench)
 
     see_through(bench, intent)
