@@ -25,24 +25,24 @@ _GOAL = 1.1
 
 def moved(histories: int, steps: int) -> dict[str, dict[str, dict[str, object]]]:
     """Return the moves of the assignment and of round robin, by regime and event."""
-    ours: dict[tuple[str, str], Moved] = {}
+    assigned: dict[tuple[str, str], Moved] = {}
     round_robin: dict[tuple[str, str], Moved] = {}
     for seed in range(histories):
         life = list(history(Random(seed), steps, max_segments=10, max_consumers=8))
-        ours = play(life, partial(assign, share_buckets=True), ours)
+        assigned = play(life, partial(assign, share_buckets=True), assigned)
         round_robin = play(life, partial(assign, share_buckets=True, strict_pulsar=True), round_robin)
     return {
-        regime: {event: _row(ours[regime, event], round_robin[regime, event]) for event in EVENTS}
+        regime: {event: _row(assigned[regime, event], round_robin[regime, event]) for event in EVENTS}
         for regime in ("whole_segments", "shared_segments")
     }
 
 
-def _row(ours: Moved, round_robin: Moved) -> dict[str, object]:
+def _row(assigned: Moved, round_robin: Moved) -> dict[str, object]:
     return {
-        "steps": ours.steps,
-        "least_moves": ours.least,
-        "moves": ours.moves,
-        "ratio": ratio(ours),
+        "steps": assigned.steps,
+        "least_moves": assigned.least,
+        "moves": assigned.moves,
+        "ratio": ratio(assigned),
         "round_robin_least": round_robin.least,
         "round_robin_moves": round_robin.moves,
         "round_robin_ratio": ratio(round_robin),

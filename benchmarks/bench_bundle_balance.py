@@ -142,7 +142,7 @@ def dag_table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
         name: worst([within_dag_limits(named_case(usages, 40, BalanceSettings()), cycles)])
         for name, usages in NAMED.items()
     }
-    for size in (one for one in sizes if one < _LARGE):
+    for size in (number for number in sizes if number < _LARGE):
         for event in ("start", "join"):
             begins = [started(event, size, seed) for seed in range(seeds)]
             rows[f"{event} {size}"] = worst([within_dag_limits(begin, cycles) for begin in begins])

@@ -41,13 +41,13 @@ REPORT_SECONDS = 62.0
 
 def usages(brokers: dict[str, str]) -> dict[str, float]:
     """Return the processor usage of each broker divided by its limit, as the broker reports it."""
-    found = {}
+    usage_by_broker = {}
     for name, url in brokers.items():
         answer = requests.get(f"{url}/admin/v2/broker-stats/load-report", timeout=CALL_SECONDS)
         answer.raise_for_status()
         processor = answer.json()["cpu"]
-        found[name] = processor["usage"] / processor["limit"]
-    return found
+        usage_by_broker[name] = processor["usage"] / processor["limit"]
+    return usage_by_broker
 
 
 def measure(store: Store, uneven: UnevenNamespace, most_cycles: int) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class Fleet:
         database.execute("SELECT setseed(0.5)")
         database.execute(text, values)
         schema = REPORT_SCHEMAS[kind]
-        found = pq.read_schema(path)
-        assert set(found.names) == set(schema.names), (kind, found.names)
+        written_schema = pq.read_schema(path)
+        assert set(written_schema.names) == set(schema.names), (kind, written_schema.names)
 
     def _brokers(self, tick: int, at: int) -> None:
         counts = duckdb.connect().execute(
@@ -181,7 +181,7 @@ def measure(directory: Path, topics: int, bundles: int, runs: int, heap: str) ->
         server.destroy()
     kinds = {
         kind: {
-            name: round(statistics.median(one[place][name] for one in taken[1:]), 2)
+            name: round(statistics.median(times[place][name] for times in taken[1:]), 2)
             for name in taken[1][place]
         }
         for place, kind in enumerate(("cold", "warm"))

@@ -23,8 +23,8 @@ from controller.store.postgres.migrations import migrate
 
 
 def measure(url: str, topics: int, segments: int, change_every: int) -> dict[str, object]:
-    """Migrate and fill the empty database, and return seconds and counts of the three passes. One of `change_every` topics changes its
-    load before the second.
+    """Migrate and fill the empty database, and return seconds and counts of three passes: the first, one after a merge of loads, and one
+    without changes. The merge changes the load of one of `change_every` topics; a pass that is not reported precedes it.
     """
     migrate(url)
     store = Store(url)

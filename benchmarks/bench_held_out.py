@@ -55,24 +55,24 @@ def geometric(values: Iterable[float]) -> float:
 
 
 def main() -> None:
-    """Measure and print the figures."""
+    """Measure and print the figures; exit with an error if CLEAVE_TRACES is not set."""
     if "CLEAVE_TRACES" not in os.environ:
         sys.exit("CLEAVE_TRACES names no directory with recorded traces")
     weeks = (*LOOKED_AT, *HELD_OUT)
     cases = list(product(RULES, weeks))
     with ProcessPoolExecutor(2) as processes:
         answers = list(processes.map(week, *zip(*((rule, *of) for rule, of in cases), strict=True)))
-    found = dict(zip(cases, answers, strict=True))
+    answer_of = dict(zip(cases, answers, strict=True))
     summary = {
         rule: {
-            "regret_all_13": round(geometric(found[rule, of][0] for of in weeks), 3),
-            "regret_10_held_out": round(geometric(found[rule, of][0] for of in HELD_OUT), 3),
-            "rings_sealed_a_day": round(geometric(found[rule, of][1] for of in weeks), 2),
+            "regret_all_13": round(geometric(answer_of[rule, of][0] for of in weeks), 3),
+            "regret_10_held_out": round(geometric(answer_of[rule, of][0] for of in HELD_OUT), 3),
+            "rings_sealed_a_day": round(geometric(answer_of[rule, of][1] for of in weeks), 2),
         }
         for rule in RULES
     }
     by_week = {
-        f"{name} from day {day}": {rule: round(found[rule, (name, day)][0], 3) for rule in RULES}
+        f"{name} from day {day}": {rule: round(answer_of[rule, (name, day)][0], 3) for rule in RULES}
         for name, day in weeks
     }
     print(json.dumps({"benchmark": "held_out", "machine": machine(), "rules": summary, "weeks": by_week}))

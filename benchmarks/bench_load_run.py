@@ -87,7 +87,9 @@ def started_anew(command: list[str | Path], directory: Path) -> float:
 
 
 def figures(directory: Path, runs: int) -> dict[str, object]:
-    """Return all figures."""
+    """Start a database, a Spark Connect server and separate Spark processes in turn, and return the seconds of a load run on each. Sets
+    JAVA_HOME in this process.
+    """
     os.environ["JAVA_HOME"] = str(java_home(directory))
     baselines = {size: prepare(directory / str(size), size) for size in SIZES}
     sql: dict[str, float] = {}

@@ -239,7 +239,10 @@ def _name(number: int, kind: str = "t") -> str:
 
 
 def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, object]:
-    """Measure both kinds of requests, with pgbench before the first and after each of several rounds. Return the figures."""
+    """Migrate the database, create topics, and measure operations that are requested together and one by one. Return the figures.
+
+    pgbench runs before the first round and after each; the ratios compare with its mean. `seconds` is the length of each measurement.
+    """
     rival = [pgbench(url, seconds, initialise=True)]
     migrate(url)
     counts, elapsed = [0, 0], [0.0, 0.0]

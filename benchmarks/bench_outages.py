@@ -37,29 +37,35 @@ GOALS = {"messages_lost": 0, "deleted_unread": 0, "out_of_order": 0}
 
 def longest(seconds: Sequence[float | None]) -> float | None:
     """Return the longest of the times; None if one of them is None."""
-    known = [one for one in seconds if one is not None]
+    known = [time for time in seconds if time is not None]
     return max(known) if len(known) == len(seconds) else None
 
 
-def figures(found: Sequence[Outcome]) -> dict[str, Any]:
+def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the figures of one scenario on one plane: sums of messages, and the longest times."""
-    readings = [one for outcome in found for one in (outcome.live, outcome.audit)]
+    readings = [reading for outcome in outcomes for reading in (outcome.live, outcome.audit)]
     return {
-        "acknowledged": sum(one.acknowledged for one in found),
-        "messages_lost": sum(max(one.live.lost, one.audit.lost) for one in found),
-        "lost_after_outage": sum(max(one.live.lost_after, one.audit.lost_after) for one in found),
-        "lost_with_server": sum(max(one.live.lost_with_server, one.audit.lost_with_server) for one in found),
-        "deleted_logs": sum(len(one.deleted_logs) for one in found),
-        "deleted_unread": sum(one.deleted_unread for one in found),
-        "late": sum(one.late for one in found),
-        "out_of_order": sum(one.out_of_order for one in readings),
-        "duplicates": sum(one.duplicates for one in readings),
-        "outage_seconds": max(one.outage_seconds for one in found),
-        "producers_seconds": longest([s for one in found for s in one.producer_seconds.values()]),
-        "every_key_seconds": longest([s for one in found for s in one.every_key_seconds.values()]),
-        "consumers_seconds": longest([s for one in found for s in one.consumer_seconds.values()]),
-        "reshape_seconds": longest([one.reshape_seconds for one in found]),
-        "longest_pause_seconds": max(s for one in found for s in one.longest_pause_seconds.values()),
+        "acknowledged": sum(outcome.acknowledged for outcome in outcomes),
+        "messages_lost": sum(max(outcome.live.lost, outcome.audit.lost) for outcome in outcomes),
+        "lost_after_outage": sum(
+            max(outcome.live.lost_after, outcome.audit.lost_after) for outcome in outcomes
+        ),
+        "lost_with_server": sum(
+            max(outcome.live.lost_with_server, outcome.audit.lost_with_server) for outcome in outcomes
+        ),
+        "deleted_logs": sum(len(outcome.deleted_logs) for outcome in outcomes),
+        "deleted_unread": sum(outcome.deleted_unread for outcome in outcomes),
+        "late": sum(outcome.late for outcome in outcomes),
+        "out_of_order": sum(reading.out_of_order for reading in readings),
+        "duplicates": sum(reading.duplicates for reading in readings),
+        "outage_seconds": max(outcome.outage_seconds for outcome in outcomes),
+        "producers_seconds": longest([s for outcome in outcomes for s in outcome.producer_seconds.values()]),
+        "every_key_seconds": longest([s for outcome in outcomes for s in outcome.every_key_seconds.values()]),
+        "consumers_seconds": longest([s for outcome in outcomes for s in outcome.consumer_seconds.values()]),
+        "reshape_seconds": longest([outcome.reshape_seconds for outcome in outcomes]),
+        "longest_pause_seconds": max(
+            s for outcome in outcomes for s in outcome.longest_pause_seconds.values()
+        ),
     }
 
 

@@ -113,7 +113,7 @@ def library_microseconds(lines: int = 5_000) -> float:
 
 
 def figures(directory: Path, topics: int) -> dict[str, object]:
-    """Write a page to disk, start its server, and return the figures of a new reader process."""
+    """Write a page to disk, serve it from another process, and return the figures of a new reader process. Kills the server at the end."""
     page = directory / "metrics"
     with page.open("wb") as file:
         for piece in multiplied(topics):

@@ -110,7 +110,7 @@ class Sender(threading.Thread):
 
 @contextmanager
 def workers(url: str, directory: Path, count: int) -> Iterator[list[tuple[ChildProcess, str, str]]]:
-    """Run serving workers as processes. Yield each with its name and address."""
+    """Run `count` serving workers as processes, and stop them at the end. Yield each with its name and address."""
     running = []
     try:
         for number in range(count):
@@ -175,7 +175,9 @@ def joins(
     data_plane: str = "embedded",
     goal_ms: str = "first message p50 100, nobody silent longer than 150, producer p99 150",
 ) -> dict[str, object]:
-    """Let a second consumer join each of `rounds` new topics, then split the topic. Return the figures."""
+    """Let a second consumer join each of `rounds` new topics, then split the topic, and stop its clients. Return the figures, in
+    milliseconds.
+    """
     first_message, split_pause = [], []
     silence: dict[str, list[float]] = {"first_consumer": [], "newcomer": []}
     for number in range(rounds):

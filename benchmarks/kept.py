@@ -20,14 +20,14 @@ def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) 
     """
     path, now = RESULTS / f"{name}.json", datetime.now(UTC).isoformat(timespec="seconds")
     measured = {"measured_at": now, "commit": commit()}
-    kept: dict[str, Any] = {**measured, **document}
+    stored: dict[str, Any] = {**measured, **document}
     if section is not None:
         before = json.loads(path.read_text()) if path.exists() else {}
-        own = {key: value for key, value in kept.items() if key not in _OF_THE_PAGE}
-        kept = {**before, **{key: kept[key] for key in _OF_THE_PAGE if key in kept}}
-        kept[section] = {**measured, **own}
+        own = {key: value for key, value in stored.items() if key not in _OF_THE_PAGE}
+        stored = {**before, **{key: stored[key] for key in _OF_THE_PAGE if key in stored}}
+        stored[section] = {**measured, **own}
     RESULTS.mkdir(exist_ok=True)
-    path.write_text(json.dumps(kept, indent=2) + "\n")
+    path.write_text(json.dumps(stored, indent=2) + "\n")
 
 
 def commit() -> str:

@@ -55,10 +55,10 @@ class Acknowledgements:
         instants = sorted(self._instants)
         first = max(bisect_left(instants, begin) - 1, 0)
         last = min(bisect_left(instants, end) + 1, len(instants))
-        seen = instants[first:last]
-        if len(seen) < 2:
+        in_window = instants[first:last]
+        if len(in_window) < 2:
             raise ValueError("fewer than two acknowledgements in the window: nothing was produced")
-        return max(later - earlier for earlier, later in pairwise(seen)) * 1000
+        return max(later - earlier for earlier, later in pairwise(in_window)) * 1000
 
 
 class PacedProducer:

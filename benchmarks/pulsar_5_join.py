@@ -49,8 +49,8 @@ def join(system: NativeSystem, topic: str, rate: float) -> dict[str, float | Non
 
 
 def _instants(client: TalkingProcess, name: str, since: float) -> list[float]:
-    found: list[float] = client.ask("instants", name=name, since=since)["instants"]
-    return found
+    instants: list[float] = client.ask("instants", name=name, since=since)["instants"]
+    return instants
 
 
 def joins_on_pulsar_5(directory: Path, rounds: int, rate: float) -> dict[str, Any]:
@@ -67,14 +67,14 @@ def joins_on_pulsar_5(directory: Path, rounds: int, rate: float) -> dict[str, An
         results = [
             join(system, f"topic://{system.namespace}/join-{number}", rate) for number in range(rounds)
         ]
-    first = [one["first_message_ms"] for one in results]
-    came = [one for one in first if one is not None]
-    silences = [one["first_consumer_silence_ms"] or 0.0 for one in results]
+    first = [result["first_message_ms"] for result in results]
+    arrivals = [time for time in first if time is not None]
+    silences = [result["first_consumer_silence_ms"] or 0.0 for result in results]
     return {
         "rounds": rounds,
         "messages_per_second": rate,
-        "first_message_p50_ms": round(statistics.median(came), 1) if came else None,
-        "first_message_worst_ms": round(max(came), 1) if came else None,
+        "first_message_p50_ms": round(statistics.median(arrivals), 1) if arrivals else None,
+        "first_message_worst_ms": round(max(arrivals), 1) if arrivals else None,
         f"rounds_without_one_in_{PATIENCE_SECONDS:.0f}_seconds": first.count(None),
         "first_consumer_silence_p50_ms": round(statistics.median(silences), 1),
         "first_consumer_silence_worst_ms": round(max(silences), 1),

@@ -43,7 +43,7 @@ def wait_active(system: System, topic: str, wanted: int) -> float:
 
 
 def warm_up(system: System) -> None:
-    """Perform splits that are not measured."""
+    """Perform `WARM_UP_SPLITS` splits that are not measured, each of a topic that is retired afterwards."""
     for number in range(WARM_UP_SPLITS):
         topic = f"topic://{system.namespace}/warm-{system.name}-{number}"
         system.create(topic)
@@ -54,7 +54,9 @@ def warm_up(system: System) -> None:
 
 
 def join(system: System, topic: str) -> dict[str, float]:
-    """Subscribe a second consumer on a new topic, wait for two active segments, and return the times."""
+    """Create a topic, subscribe a second consumer, and wait until the topic has two active segments. Return the times in milliseconds,
+    and retire the topic.
+    """
     system.create(topic)
     system.client.ask("subscribe", topic=topic, subscription=SUBSCRIPTION, name="first")
     time.sleep(SETTLE_SECONDS)  # the first one is counted by now
@@ -81,7 +83,10 @@ def counted_at(system: CleaveSystem, topic: str) -> float:
 
 
 def split(system: System, topic: str, rate: float) -> dict[str, float]:
-    """Split the segment of a new topic once, with `rate` messages per second, and return the times."""
+    """Create a topic, split its segment once while messages arrive at `rate` per second, and retire it. Return the times in milliseconds.
+
+    With a `rate` also return the longest times between two acknowledgements before the split and during it, and the number of failed sends.
+    """
     system.create(topic)
     if rate:
         system.client.ask("produce", topic=topic, rate=rate)

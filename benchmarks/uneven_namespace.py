@@ -107,18 +107,21 @@ class UnevenNamespace:
         """Return the messages per second, in and out together, by broker. Waits until each topic is reported by the broker of its bundle,
         and only there.
         """
-        found: dict[str, dict[str, float]] = {}
+        rates_by_broker: dict[str, dict[str, float]] = {}
 
         def is_settled() -> bool:
-            found.update({name: self._counted(url) for name, url in self.brokers.items()})
+            rates_by_broker.update({name: self._counted(url) for name, url in self.brokers.items()})
             owners = self.owners()
             expected = sorted(
                 (owners.get(str(self.bundles.bundle_of(topic)), ""), topic) for topic in self.rates
             )
-            return sorted((name, topic) for name, rates in found.items() for topic in rates) == expected
+            return (
+                sorted((name, topic) for name, rates in rates_by_broker.items() for topic in rates)
+                == expected
+            )
 
         _until(is_settled, "each topic's rate is told by its broker")
-        return {name: sum(rates.values()) for name, rates in found.items()}
+        return {name: sum(rates.values()) for name, rates in rates_by_broker.items()}
 
     def _counted(self, url: str) -> dict[str, float]:
         spaces = self.get(f"{url}/admin/v2/broker-stats/topics")

@@ -35,7 +35,7 @@ BROKER, OTHER = "broker-1", "broker-2"
 
 @contextmanager
 def loading(bench: Bench, *, pool_size: int = 2) -> Iterator[Store]:
-    """Open a store on the bench's database with the rights of a loader only."""
+    """Create a login with the rights of a loader only, and open a store on the bench's database with it. Drops the login at the end."""
     login = f"loader_{secrets.token_hex(4)}"
     bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
     store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=pool_size)

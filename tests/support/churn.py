@@ -48,7 +48,9 @@ class Tale:
 
 
 def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> Tale:
-    """Run `rounds` rounds on the topics `names`, and return the record of the process."""
+    """Run `rounds` rounds on the topics `names`, each followed by the due operations and sometimes by a sweep. Return the record of the
+    process.
+    """
     store = Store(url, application_name=f"churn-{seed}", pool_size=2)
     plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS, pool_size=1)
     context = RunnerContext(

@@ -17,8 +17,8 @@ _MORE = 400
 
 @contextmanager
 def crowded() -> Iterator[None]:
-    """Open descriptors, so that those opened in the block have numbers that `select.select` refuses. Skips the test if the limit is too
-    low.
+    """Raise the limit of descriptors and open so many that those opened in the block have numbers that `select.select` refuses. Restores
+    both at the end. Skips the test if the hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = KNOWN_TO_SELECT + _MORE

@@ -154,11 +154,11 @@ class OrderedRun:
     def _kill(self, bucket: _Bucket, rest: int) -> None:
         """Kill the owner, which may have had one acknowledgement confirmed and not recorded."""
         dead = bucket.consumer
-        for one in self.buckets:
-            if one.consumer == dead:
-                if one.ended and rest % 5 == 4:
-                    one.acknowledged.add(one.ended[0])
-                self._attach(one, rest)
+        for owned in self.buckets:
+            if owned.consumer == dead:
+                if owned.ended and rest % 5 == 4:
+                    owned.acknowledged.add(owned.ended[0])
+                self._attach(owned, rest)
 
     def _reset(self, bucket: _Bucket, _rest: int) -> None:
         """Break the connection: the owner gets all unacknowledged messages again."""

@@ -117,7 +117,9 @@ class TrafficProcess:
         return self.history.read_bytes().count(f"\t{self._counted}\t".encode())
 
     def whereabouts(self) -> str:
-        """Return the stack of each of its threads and its earlier output, for the message of a test whose wait has failed."""
+        """Return its number of messages and its output, for the message of a test whose wait has failed. A running process first prints
+        the stack of each of its threads, for which the call waits up to 5 seconds.
+        """
         written = self._log.stat().st_size
         if self.running:
             os.kill(self.pid, signal.SIGUSR1)

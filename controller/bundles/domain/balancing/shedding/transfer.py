@@ -43,7 +43,7 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 
 def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """Return the exchanges of the cycle as moves with destinations, and the refusals. The state counts the cycles for which the condition
-    held; moves reset the count.
+    held; moves and a load within the target reset the count.
 
     Returns no moves while a report is missing or settling, the load is within the target, or the condition has not held long enough.
     """
