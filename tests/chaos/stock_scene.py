@@ -1,30 +1,43 @@
-"""A topic that is reshaped all the time under standard Java and Go clients, which are killed and stopped with the workers and the broker.
+"""A topic that is reshaped all the time under standard clients, which are killed and stopped with the workers and the broker.
 
-The producers are those of `clients/`. The consumers are pattern consumers that know nothing of Cleave. Each key has to come in order only if
-the subscription is declared as read by standard clients; otherwise the run is a control, whose breaks show that the judgement
-finds some.
+The producers are those of `clients/`. The consumers are pattern consumers that know nothing of Cleave, in Java, Go and Python. Each key
+has to come in order only if the subscription is declared as read by standard clients; otherwise the run is a control, whose breaks
+show that the judgement finds some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from controller.client.history import Record, read_history
-from controller.client.history_check import Verdict
+from controller.client.history_check import Example, Verdict
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.services import topic_admin
 from tests.chaos.ordered_scene import FEWEST, OrderedScene, TrafficLife
 from tests.support.bench import Bench
-from tests.support.stock_clients import GO, JAVA, Programs, StockScene, breaks
+from tests.support.consumer_changes import ConsumerChanges
+from tests.support.stock_clients import GO, JAVA, PYTHON, Programs, StockScene, breaks
 
 SUBSCRIPTION = "billing"
 WORK_MS = 3
 """On each message: a consumer that has most of the segments falls behind, and the others are ready for their children."""
-_LANGUAGES: Mapping[str, str] = {"p1": JAVA, "p2": GO, "c1": JAVA, "c2": GO, "c3": JAVA}
+_LANGUAGES: Mapping[str, str] = {"p1": JAVA, "p2": GO, "c1": JAVA, "c2": GO, "c3": PYTHON}
 """By the name of a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class StockVerdict:
+    """The result of a run."""
+
+    verdict: Verdict
+    breaks: int
+    """Messages that were delivered for the first time before their predecessor."""
+    unexplained: list[Example]
+    """Duplicates that neither a death nor a join explains."""
 
 
 class StockOrderedScene(OrderedScene):
@@ -41,7 +54,8 @@ class StockOrderedScene(OrderedScene):
         rate: int,
         kind: str = "Failover",
         acknowledgement: str = "individual",
-        broker: PulsarStandalone | None = None,
+        broker: PulsarStandalone,
+        kills_broker: bool = False,
         subscription: Mapping[str, Any] | None = None,
     ) -> None:
         """`subscription`: fields of the subscription, such as `{"consumers": "stock"}`; without them the run is a control. `kind` and
@@ -50,6 +64,7 @@ class StockOrderedScene(OrderedScene):
         assert bench.pulsar is not None
         self._kind, self._acknowledgement = kind, acknowledgement
         self._subscription = dict(subscription or {})
+        self._changes = ConsumerChanges(bench.topic_name, SUBSCRIPTION, broker.log)
         self._clients = StockScene(
             programs, bench.topic_name, bench.pulsar.service_url, "", directory / "histories"
         )
@@ -61,7 +76,7 @@ class StockOrderedScene(OrderedScene):
             seed=seed,
             rate=rate,
             consumers=1 if kind == "Exclusive" else 3,
-            broker=broker,
+            broker=broker if kills_broker else None,
             look_every=5,
             most_unread=3_000,
         )
@@ -75,12 +90,12 @@ class StockOrderedScene(OrderedScene):
         )  # fmt: skip
         return strikes if self._broker is None else (*strikes, self._kill_broker)
 
-    def judge_order(self) -> tuple[Verdict, int]:
-        """End the producers, let the consumers finish, and compare. Beside the verdict the number of messages that were delivered for
-        the first time before their predecessor.
-        """
+    def judge_order(self) -> StockVerdict:
+        """End the producers, let the consumers finish, and compare."""
         verdict, _ = self.judge()
-        return verdict, breaks(self._records())
+        return StockVerdict(
+            verdict, breaks(self._records()), self._changes.unexplained(verdict, self._records())
+        )
 
     def _records(self) -> Iterator[Record]:
         return read_history(*self.paths)
@@ -89,6 +104,11 @@ class StockOrderedScene(OrderedScene):
         """A broker may give a consumer no segment of two."""
         of_consumers = [one.traffic.count for one in self._consumers.values()]
         return any(of_consumers) and all(one.traffic.count for one in self._producers.values())
+
+    def _unread_at_most(self, most: int) -> bool:
+        for one in self._consumers.values():
+            assert one.traffic.count >= 0  # fails for a consumer that has ended
+        return super()._unread_at_most(most)
 
     def _make_topic(self) -> None:
         self.bench.topic_with(FEWEST, ())
@@ -103,7 +123,13 @@ class StockOrderedScene(OrderedScene):
         assert self._broker is not None
         self._reshape()
         self._broker.kill()
+        self._changes.broker_killed()
         self._broker.start()
+
+    @contextmanager
+    def _stopped_consumer(self) -> Iterator[None]:
+        with self._changes.paused(), super()._stopped_consumer():
+            yield
 
     def _start(self, role: str, name: str, *, life: int = 1) -> TrafficLife:
         self._clients.address = self._addresses

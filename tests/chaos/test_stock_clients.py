@@ -1,4 +1,4 @@
-"""Standard Java and Go clients on a topic that is reshaped all the time, while they, the workers and the broker are killed and stopped."""
+"""Standard Java, Go and Python clients on a topic that is reshaped all the time, while they, the workers and the broker are killed and stopped."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from controller.client.history_check import Kind, Verdict
+from controller.client.history_check import Kind
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from tests.chaos.stock_scene import StockOrderedScene
+from controller.store.topics.subscriptions import SubscriptionConsumers
+from tests.chaos.stock_scene import StockOrderedScene, StockVerdict
 from tests.chaos.test_ordered_consumption import SEED
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
@@ -21,10 +22,12 @@ from tests.support.stock_clients import Programs
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.chaos, pytest.mark.timeout(7200)]
 RecordFigure = Callable[[str], None]
-OPERATIONS = int(os.environ.get("CLEAVE_STOCK_OPERATIONS", "40"))
+CONTROL_OPERATIONS = 40
+OPERATIONS = int(os.environ.get("CLEAVE_STOCK_OPERATIONS", "200"))
+MESSAGES = int(os.environ.get("CLEAVE_STOCK_MESSAGES", "100000"))
 RATE = int(os.environ.get("CLEAVE_STOCK_RATE", "150"))
 """Messages a second. One consumer may have all segments, and has to keep up."""
-Run = Callable[..., tuple[Verdict, int]]
+Run = Callable[..., StockVerdict]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +45,11 @@ def run(
     tmp_path: Path,
     record_figure: RecordFigure,
 ) -> Run:
-    """A run under strikes, and its verdict; the broker is killed as well where `kills_broker` says so."""
+    """A run under strikes of at least so many operations and messages, and its verdict."""
 
-    def play(*, kills_broker: bool, subscription: Mapping[str, Any], **options: Any) -> tuple[Verdict, int]:
+    def play(
+        *, operations: int, messages: int = 0, subscription: Mapping[str, Any], **options: Any
+    ) -> StockVerdict:
         url = postgres_server.create_database(
             f"cleave_stock_{SEED}_{os.urandom(3).hex()}", template=migrated_template
         )
@@ -57,17 +62,20 @@ def run(
                 programs,
                 seed=SEED,
                 rate=RATE,
-                broker=killable_broker if kills_broker else None,
+                broker=killable_broker,
                 subscription=subscription,
                 **options,
             )
-            scene.run(OPERATIONS, strike_every=5)
-            verdict, broken = scene.judge_order()
+            scene.run(operations, strike_every=5)
+            while scene.sent < messages:
+                scene.run(10, strike_every=5)
+            found = scene.judge_order()
             told = ", ".join(f"{count} {name}" for name, count in sorted(scene.acts.items()))
         record_figure(
-            f"standard clients, {options}, {dict(subscription)}: {broken} breaks, {verdict.summary}; {told}"
+            f"standard clients, {options}, {dict(subscription)}: {found.breaks} breaks, {found.verdict.summary}, "
+            f"{len(found.unexplained)} of them unexplained; {told}"
         )
-        return verdict, broken
+        return found
 
     return play
 
@@ -77,7 +85,25 @@ def test_without_gates_some_messages_come_before_their_predecessors_and_none_is_
     run: Run, acknowledgement: str
 ) -> None:
     """The control run: without it, a run with gates that finds no break proves nothing."""
-    verdict, broken = run(kills_broker=False, subscription={}, acknowledgement=acknowledgement)
+    found = run(operations=CONTROL_OPERATIONS, subscription={}, acknowledgement=acknowledgement)
 
-    assert verdict.counts[Kind.LOST] == 0, verdict
-    assert broken > 0
+    assert found.verdict.counts[Kind.LOST] == 0, found.verdict
+    assert found.breaks > 0
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
+def test_behind_gates_none_is_lost_and_each_key_comes_in_order_while_all_parts_are_killed(
+    run: Run, kind: str
+) -> None:
+    found = run(
+        operations=OPERATIONS,
+        messages=MESSAGES,
+        subscription={"consumers": SubscriptionConsumers.STOCK},
+        kind=kind,
+        kills_broker=True,
+    )
+
+    assert found.verdict.counts[Kind.LOST] == 0, found.verdict
+    assert found.breaks == 0
+    assert found.unexplained == []
+    assert found.verdict.sent >= MESSAGES

@@ -36,11 +36,15 @@ _REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class SharedBroker:
-    """Addresses of a running server; `brokers` maps a broker id (host:port) to its own admin URL."""
+    """Addresses of a running server; `brokers` maps a broker id (host:port) to its own admin URL.
+
+    `log` is the path of the log of a server with one broker, else empty.
+    """
 
     admin_url: str
     service_url: str
     brokers: Mapping[str, str]
+    log: str = ""
 
 
 @contextmanager
@@ -119,7 +123,8 @@ def _address(server: PulsarStandalone | PulsarCluster) -> SharedBroker:
         brokers = {broker.broker_id: broker.admin_url for broker in server.brokers}
     else:
         brokers = {server.admin_url.removeprefix("http://"): server.admin_url}
-    return SharedBroker(server.admin_url, server.service_url, brokers)
+    log = "" if isinstance(server, PulsarCluster) else str(server.log)
+    return SharedBroker(server.admin_url, server.service_url, brokers, log)
 
 
 def _when_nobody_is_left(home: Path, act: Callable[[], None]) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""Processes on the standard Java and Go clients: Cleave's producers for them, and pattern consumers without Cleave.
+"""Processes on the standard Java, Go and Python clients: Cleave's producers for Java and Go, and pattern consumers without Cleave.
 
 The programs are in `tests/support/stock`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
 keeps what it had written when it is killed. `tests.support.traffic` has the same on Cleave's Python client.
@@ -7,6 +7,7 @@ keeps what it had written when it is killed. `tests.support.traffic` has the sam
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,9 @@ from tests.support.missing import demand_command
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-JAVA, GO = "java", "go"
+JAVA, GO, PYTHON = "java", "go", "python"
 LANGUAGES = (JAVA, GO)
+"""Languages of producers. Consumers are written in Python, too."""
 _PRODUCE, _CONSUME = "produce", "consume"
 _SOURCES = Path(__file__).parent / "stock"
 _QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -43,7 +45,8 @@ class Programs:
     @classmethod
     def build(cls, directory: Path) -> Programs:
         """Compile the programs of all languages into a directory."""
-        return cls({**_java(directory / JAVA), **_go(directory / GO)})
+        python = {(PYTHON, _CONSUME): [sys.executable, _SOURCES / PYTHON / "consume.py"]}
+        return cls({**_java(directory / JAVA), **_go(directory / GO), **python})
 
 
 def build(command: Sequence[str | Path], directory: Path) -> str:

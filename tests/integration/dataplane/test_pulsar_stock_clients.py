@@ -11,14 +11,18 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from controller.client.history_check import Kind
+from controller.client.history_check import Kind, check
 from controller.devstack.serving import serving_worker
+from controller.domain.observed_consumers import ObservedConsumer
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.bench_planes import OnPulsar
+from tests.support.brokers import SharedBroker
+from tests.support.consumer_changes import ConsumerChanges
 from tests.support.stock_clients import (
     GO,
     JAVA,
     LANGUAGES,
+    PYTHON,
     ROOT,
     Programs,
     StockProcess,
@@ -151,6 +155,56 @@ def test_standard_consumers_without_gates_get_children_before_their_parents(
     assert verdict.counts[Kind.LOST] == 0, verdict
     assert verdict.counts[Kind.OVERTAKEN] > 0
     assert breaks(scene.records(STOCK)) > 0
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
+def test_standard_consumers_behind_gates_get_each_key_in_order_although_they_are_killed(
+    house: PulsarHouse, scene: StockScene, pulsar_broker: SharedBroker, kind: str
+) -> None:
+    """A message comes again only if the consumers of its segment changed. With Exclusive the languages take turns."""
+    house.create(1)
+    subscribe(house, STOCK, "--consumers", "stock")
+    changes = ConsumerChanges(house.topic, STOCK, Path(pulsar_broker.log))
+    producers = [scene.produce(language, language, rate=100) for language in LANGUAGES]
+    languages = (JAVA, GO, PYTHON)
+
+    def consume(language: str) -> StockProcess:
+        return scene.consume(language, f"to-{language}", STOCK, kind=kind, work_ms=2)
+
+    running = {one: consume(one) for one in (languages if kind == "Failover" else (JAVA,))}
+    for language, following in zip(languages, (GO, PYTHON, JAVA), strict=True):
+        advance(*producers, by=100)
+        reshape(house, 2)
+        advance(*producers, by=100)
+        running.pop(language).kill()
+        if kind == "Failover":
+            running[language] = consume(language)
+        else:
+            wait_until(lambda: not attached(house), message="the broker misses the consumer")
+            running[following] = consume(following)
+    for producer in producers:
+        producer.stop()
+    read_to_the_end = is_read(house, STOCK)
+    wait_until(
+        # `count` fails for a consumer that has ended
+        lambda: [one.count for one in running.values()] and read_to_the_end(),
+        timeout_seconds=90,
+        message="the consumers read to the end",
+    )
+
+    records = list(scene.records(STOCK))
+    verdict = check(records, examples=len(records))
+    assert verdict.counts[Kind.LOST] == 0, verdict
+    assert breaks(records) == 0
+    assert changes.unexplained(verdict, records) == []
+    assert verdict.sent > 6 * 200
+
+
+def attached(house: PulsarHouse) -> list[ObservedConsumer]:
+    """Consumers that the broker lists on the topic's logs."""
+    plane = house.app.planes["pulsar"]
+    found = plane.consumers(plane.list_segments(house.topic))
+    return [consumer for consumers in found.values() for consumer in consumers]
 
 
 def test_the_pages_python_consumer_reads_sealed_and_active_segments(house: PulsarHouse) -> None:

@@ -4,6 +4,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.ConsumerEventListener;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.PulsarClient;
@@ -23,15 +24,7 @@ public final class StockConsumer {
         Attachments attachments = new Attachments();
         try (PulsarClient client = PulsarClient.builder().serviceUrl(given[0]).build();
                 History history = new History(Path.of(given[3]));
-                Consumer<byte[]> consumer = client.newConsumer()
-                        .topicsPattern(Pattern.compile(given[1]))
-                        .subscriptionName(given[4])
-                        .subscriptionType(SubscriptionType.valueOf(given[5]))
-                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
-                        .consumerName(given[2])
-                        .consumerEventListener(attachments)
-                        .isAckReceiptEnabled(true)
-                        .subscribe()) {
+                Consumer<byte[]> consumer = builder(client, given, attachments).subscribe()) {
             CompletableFuture<Void> last = CompletableFuture.completedFuture(null);
             while (!ending.isWanted()) {
                 Message<byte[]> message = consumer.receive(100, TimeUnit.MILLISECONDS);
@@ -50,6 +43,20 @@ public final class StockConsumer {
             }
             last.get(5, TimeUnit.SECONDS);
         }
+    }
+
+    private static ConsumerBuilder<byte[]> builder(PulsarClient client, String[] given, Attachments attachments) {
+        SubscriptionType type = SubscriptionType.valueOf(given[5]);
+        ConsumerBuilder<byte[]> builder = client.newConsumer()
+                .topicsPattern(Pattern.compile(given[1]))
+                .subscriptionName(given[4])
+                .subscriptionType(type)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .consumerName(given[2])
+                .receiverQueueSize(100)
+                .isAckReceiptEnabled(true);
+        // The client refuses a listener for other types.
+        return type == SubscriptionType.Failover ? builder.consumerEventListener(attachments) : builder;
     }
 
     /** Names the periods in which this consumer is the active one of a segment. */

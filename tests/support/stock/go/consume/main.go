@@ -31,6 +31,7 @@ func main() {
 		Type:                        types[given[5]],
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 		Name:                        given[2],
+		ReceiverQueueSize:           100,
 		EventListener:               attachments,
 		AckWithResponse:             true,
 	})

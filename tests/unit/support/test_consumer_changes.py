@@ -1,0 +1,90 @@
+"""Which duplicates of a run with standard consumers a death or a join explains."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from controller.client.history import Event, Record
+from controller.client.history_check import check
+from tests.support.consumer_changes import BROKER_KEEPS_NS, HANDED_NS, ConsumerChanges
+
+SECOND = 10**9
+NOW = time.monotonic_ns()
+SUBSCRIBING = "[io] INFO  ServerCnx - [/127.0.0.1] Subscribing on topic persistent://a/b/orders-segment-0000-ffff-3 / billing. consumerId: 9"
+REMOVING = (
+    "[io] INFO  Dispatcher - Removing consumer Consumer{subscription=PersistentSubscription"
+    "{topic=persistent://a/b/orders-segment-0000-ffff-3, name=billing}, consumerId=9}"
+)
+
+
+def run(*, first: str = "3", again: str = "3", after_ns: int = SECOND) -> list[Record]:
+    """The records of a message that was acknowledged now, and delivered again `after_ns` later. Segments of both deliveries."""
+    message = ("shop", "key-1", 0)
+    return [
+        Record(NOW - 2, Event.SENT, *message),
+        Record(NOW - 1, Event.DELIVERED, *message, "one", first, "", "a"),
+        Record(NOW, Event.ACKNOWLEDGED, *message, "one", first, "", "a"),
+        Record(NOW + after_ns, Event.DELIVERED, *message, "two", again, "", "b"),
+    ]
+
+
+def changes(log: Path, *lines: str, at_ns: int = NOW) -> ConsumerChanges:
+    """What a broker's log tells whose lines were written at `at_ns`."""
+    seconds = (at_ns + time.time_ns() - time.monotonic_ns()) / SECOND
+    at = datetime.fromtimestamp(seconds, UTC).astimezone().replace(tzinfo=None)
+    told = at.isoformat(timespec="milliseconds").replace(".", ",")
+    log.write_text("".join(f"{told} {line}\n" for line in lines))
+    return ConsumerChanges("topic://a/b/orders", "billing", log)
+
+
+def is_explained(found: ConsumerChanges, records: list[Record]) -> bool:
+    return found.unexplained(check(records), records) == []
+
+
+@pytest.mark.parametrize("line", [SUBSCRIBING, REMOVING])
+def test_a_change_of_the_segments_consumers_explains_a_duplicate(tmp_path: Path, line: str) -> None:
+    assert is_explained(changes(tmp_path / "log", line), run())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nothing",
+        SUBSCRIBING.replace("ffff-3", "ffff-4"),
+        SUBSCRIBING.replace("billing", "audit"),
+        SUBSCRIBING.replace("orders", "stock"),
+    ],
+)
+def test_other_changes_explain_nothing(tmp_path: Path, line: str) -> None:
+    assert not is_explained(changes(tmp_path / "log", line), run())
+
+
+@pytest.mark.parametrize("at_ns", [NOW - 2 * HANDED_NS, NOW + 2 * SECOND])
+def test_a_change_long_before_or_after_explains_nothing(tmp_path: Path, at_ns: int) -> None:
+    assert not is_explained(changes(tmp_path / "log", SUBSCRIBING, at_ns=at_ns), run())
+
+
+def test_a_message_that_comes_again_long_after_its_acknowledgement_is_explained_by_a_stop_only(
+    tmp_path: Path,
+) -> None:
+    found, late = changes(tmp_path / "log", SUBSCRIBING), run(after_ns=2 * HANDED_NS)
+    assert not is_explained(found, late)
+    found.pauses.append((NOW, NOW + 2 * HANDED_NS))
+    assert is_explained(found, late)
+
+
+def test_a_message_that_was_sent_to_two_segments_is_explained(tmp_path: Path) -> None:
+    assert is_explained(changes(tmp_path / "log"), run(again="4"))
+
+
+@pytest.mark.parametrize(("killed_at", "explains"), [(SECOND, True), (BROKER_KEEPS_NS + SECOND, False)])
+def test_a_broker_forgets_the_acknowledgements_of_its_last_minute(
+    tmp_path: Path, killed_at: int, *, explains: bool
+) -> None:
+    found = changes(tmp_path / "log")
+    found.broker_kills.append(NOW + killed_at)
+    assert is_explained(found, run(after_ns=2 * BROKER_KEEPS_NS)) is explains
