@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.clock import STEADY_CLOCK, SystemClock
-from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.base import Counters, DataPlane, LogClient
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
-    from controller.services.load_intake import LoadIntake
+    from controller.services.load_intake import IntakeResult
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
@@ -532,12 +532,14 @@ def build_collector(
     )
 
 
-def build_load_intake(app: Application) -> LoadIntake:
-    """Build the service that lands samples that brokers send."""
+def take_samples(
+    app: Application, source: str, counters: Sequence[Counters], sent_at_ms: int | None
+) -> IntakeResult:
+    """Land samples that a broker sends (see `load_intake.take`)."""
     from controller.landing.area import LandingArea
-    from controller.services.load_intake import LoadIntake
+    from controller.services.load_intake import take
 
-    return LoadIntake(app.store, LandingArea(app.settings.landing_url))
+    return take(app.store, LandingArea(app.settings.landing_url), source, counters, sent_at_ms)
 
 
 def build_consumer_watch(

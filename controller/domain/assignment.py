@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -83,20 +84,20 @@ def assign(
         return {}
     sharing = share_buckets and len(names) > len(ready)
     fans_out = drain_consumers > 1 and not sharing and not strict_pulsar
-    buckets = _Buckets()
+    units = cache(entry_buckets.ownership_units)  # many segments have the same boundaries
 
     def distribute(held: Mapping[SegmentBucket, str]) -> Assignment:
         if strict_pulsar:
-            sizes = [len(buckets.of(segment)) for segment in ready]
+            sizes = [len(units(segment.bucket_splits)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
         else:
-            homes = _homes(ready, buckets, names, held)
+            homes = _homes(ready, units, names, held)
             reader_lists = _share_segments(homes, len(names)) if sharing else _assign_whole(homes, len(names))
             if fans_out:
                 reader_lists = _fan_out(ready, homes, reader_lists, len(names), drain_consumers)
         shares: list[list[SegmentBucket]] = [[] for _ in names]
         for segment, readers in zip(ready, reader_lists, strict=True):
-            for bucket, reader in zip(buckets.of(segment), readers, strict=True):
+            for bucket, reader in zip(units(segment.bucket_splits), readers, strict=True):
                 shares[reader].append(SegmentBucket(segment.segment_id, bucket))
         return {name: tuple(share) for name, share in zip(names, shares, strict=True)}
 
@@ -122,26 +123,12 @@ def _stabilize(
     return seen[-1]
 
 
-class _Buckets:
-    """Cache of the ownership units of segments, computed once for all segments with the same bucket boundaries."""
-
-    def __init__(self) -> None:
-        self._units: dict[tuple[int, ...], tuple[HashRange, ...]] = {}
-
-    def of(self, segment: Segment) -> tuple[HashRange, ...]:
-        splits = segment.bucket_splits
-        units = self._units.get(splits)
-        if units is None:
-            units = self._units[splits] = entry_buckets.ownership_units(splits)
-        return units
-
-
 # The consumers with which a bucket stays
 
 
 def _homes(
     ready: Sequence[Segment],
-    buckets: _Buckets,
+    units: Callable[[tuple[int, ...]], tuple[HashRange, ...]],
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
@@ -156,7 +143,7 @@ def _homes(
     inherited: dict[tuple[tuple[int, ...], tuple[int, ...]], _Homes] = {}  # siblings inherit alike
     homes_of_segments: list[_Homes] = []
     for segment in ready:
-        ranges = buckets.of(segment)
+        ranges = units(segment.bucket_splits)
         own = held.get(segment.segment_id, {})
         has_same_units = len(own) == sum(unit in own for unit in ranges)
         from_pieces: _Homes = [()] * len(ranges) if has_same_units else _inherited(ranges, [own])

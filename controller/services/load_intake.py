@@ -33,56 +33,52 @@ class IntakeResult:
     unknown: tuple[str, ...]
 
 
-class LoadIntake:
-    """Accepts samples. Thread-safe."""
+def take(
+    store: Store, area: LandingArea, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None
+) -> IntakeResult:
+    """Land the counters that a source reports. `sent_at_ms` is a time of the clock that stamped the
+    counters; None stands for the latest instant of the counters.
 
-    def __init__(self, store: Store, area: LandingArea) -> None:
-        self._store, self._area = store, area
-
-    def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> IntakeResult:
-        """Land the counters that a source reports. `sent_at_ms` is a time of the clock that stamped the
-        counters; None stands for the latest instant of the counters.
-
-        Raises InvalidInput for an instant out of bounds, StoreUnavailable if storage is unavailable.
-        """
-        if not counters:
-            return IntakeResult(0, ())
-        names = sorted({sample.backing_topic for sample in counters})
-        with self._store.transaction() as tx:
-            now = to_ms(database_now(tx))
-            for sample in counters:
-                _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now)
-            sent_at = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
-            _check("the request", sent_at, now)
-            reader = readers.seen(tx, source, Ahead(sent_at - now, 0), clock_ahead_ms=sent_at - now)
-            watched = {
-                log.backing_topic: log
-                for log in watched_logs.watched_logs(
-                    tx, sealed_for_seconds=watched_logs.SEALED_FOR_SECONDS, logs=names
-                )
-            }
-        samples = [
-            Sample(
-                watched[sample.backing_topic].topic_id,
-                watched[sample.backing_topic].segment_id,
-                sample.backing_topic,
-                source,
-                reader.name,
-                sample.instant_ms - reader.ahead_ms,
-                sample.msg_in,
-                sample.byte_in,
-                sample.msg_out,
-                sample.byte_out,
+    Raises InvalidInput for an instant out of bounds, StoreUnavailable if storage is unavailable.
+    """
+    if not counters:
+        return IntakeResult(0, ())
+    names = sorted({sample.backing_topic for sample in counters})
+    with store.transaction() as tx:
+        now = to_ms(database_now(tx))
+        for sample in counters:
+            _check(f"the sample of {sample.backing_topic}", sample.instant_ms, now)
+        sent_at = max(sample.instant_ms for sample in counters) if sent_at_ms is None else sent_at_ms
+        _check("the request", sent_at, now)
+        reader = readers.seen(tx, source, Ahead(sent_at - now, 0), clock_ahead_ms=sent_at - now)
+        watched = {
+            log.backing_topic: log
+            for log in watched_logs.watched_logs(
+                tx, sealed_for_seconds=watched_logs.SEALED_FOR_SECONDS, logs=names
             )
-            for sample in counters
-            if sample.backing_topic in watched
-        ]
-        if samples:
-            try:
-                self._area.append(now, f"intake-{secrets.token_hex(6)}", sample_table(samples))
-            except OSError as error:
-                raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
-        return IntakeResult(len(samples), tuple(name for name in names if name not in watched))
+        }
+    samples = [
+        Sample(
+            watched[sample.backing_topic].topic_id,
+            watched[sample.backing_topic].segment_id,
+            sample.backing_topic,
+            source,
+            reader.name,
+            sample.instant_ms - reader.ahead_ms,
+            sample.msg_in,
+            sample.byte_in,
+            sample.msg_out,
+            sample.byte_out,
+        )
+        for sample in counters
+        if sample.backing_topic in watched
+    ]
+    if samples:
+        try:
+            area.append(now, f"intake-{secrets.token_hex(6)}", sample_table(samples))
+        except OSError as error:
+            raise StoreUnavailable(f"the landing area is unavailable: {error}", 10.0) from error
+    return IntakeResult(len(samples), tuple(name for name in names if name not in watched))
 
 
 def _check(subject: str, instant_ms: int, now: int) -> None:

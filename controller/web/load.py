@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from controller.bootstrap import build_load_intake
+from controller.bootstrap import take_samples
 from controller.dataplane.base import Counters
 from controller.web.acting import HttpCaller
 from controller.web.demands import WRITE_LOAD, DemandingRoute
@@ -78,5 +78,5 @@ class SamplesTaken(BaseModel):
 def write_load(acting: HttpCaller, said: Annotated[Samples, Body()]) -> SamplesTaken:
     """Land samples of counters, as a collector would."""
     counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
-    taken = build_load_intake(acting.app).take(acting.grant.subject, counters, said.sent_at_ms)
+    taken = take_samples(acting.app, acting.grant.subject, counters, said.sent_at_ms)
     return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))
