@@ -133,11 +133,13 @@ def next_record(
     if cold:
         stays_cold = previous.cold_since is not None and thresholds.is_cold(previous.stats)
         cold_since = previous.cold_since if stays_cold else observed_at
-    if strict_pulsar:
+    if not previous.stats.are_rates:
+        is_news = True
+    elif strict_pulsar:
         is_news = is_material_change(previous.stats, stats, change_threshold)
     else:
         is_news = _is_news(previous.stats, stats, thresholds, change_threshold)
-    if is_news or not previous.stats.are_rates:
+    if is_news:
         return LoadUpdate(LoadRecord(stats, observed_at, cold_since, observed_at), True)
     record = LoadRecord(previous.stats, previous.modified_at, cold_since, observed_at)
     return LoadUpdate(record, cold_since != previous.cold_since)
