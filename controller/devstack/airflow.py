@@ -12,8 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import psutil
 
@@ -21,6 +20,7 @@ from controller.devstack.airflow_api import AirflowApi
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.process import ChildProcess, run_checked
+from controller.devstack.running import Running
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__API__HOST": LOOPBACK,
@@ -46,7 +46,7 @@ _COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class AirflowStandalone:
+class AirflowStandalone(Running):
     """One Airflow with its own metadata database; healthy 10 to 20 s after `start`, about 1 GiB of memory.
 
     `metadata_url` names an existing database (`postgresql+psycopg2://`). `connections` maps a connection id to
@@ -73,15 +73,6 @@ class AirflowStandalone:
         self._extra = dict(env or {})
         self._children: dict[str, ChildProcess] = {}
         self.api = AirflowApi(f"http://{LOOPBACK}:{self._port}")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

@@ -12,8 +12,7 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import psycopg2
 from psycopg2 import sql
@@ -25,6 +24,7 @@ from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
 from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess, RunAs, run_checked
+from controller.devstack.running import Running
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import connect
 
@@ -100,7 +100,7 @@ class PostgresServer:
             connection.close()
 
 
-class EmbeddedPostgres(PostgresServer):
+class EmbeddedPostgres(PostgresServer, Running):
     """A private server in `directory`, ready in about a second; its data stays until `destroy`.
 
     As root the server runs under another account, since PostgreSQL refuses root. If that account cannot access
@@ -128,15 +128,6 @@ class EmbeddedPostgres(PostgresServer):
         self._child: ChildProcess | None = None
         self._account: RunAs | None = None
         self.room = self._directory / "server"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def port(self) -> int:

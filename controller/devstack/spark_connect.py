@@ -12,13 +12,13 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
 from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess
+from controller.devstack.running import Running
 
 _SERVER: Final = (
     "org.apache.spark.sql.connect.service.SparkConnectServer"  # the name of the class for SparkSubmit
@@ -35,7 +35,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 
-class SparkConnectServer:
+class SparkConnectServer(Running):
     """A server on loopback; ready in about five seconds, 350 MiB after the start, up to `driver_memory` of heap."""
 
     def __init__(
@@ -53,15 +53,6 @@ class SparkConnectServer:
         self._port = port or 0
         self._token = secrets.token_urlsafe(24)
         self._child: ChildProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

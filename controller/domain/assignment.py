@@ -25,6 +25,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -89,20 +90,20 @@ def assign(
         return {}
     sharing = share_buckets and len(names) > len(ready)
     fans_out = drain_consumers > 1 and not sharing and not strict_pulsar
-    buckets = _Buckets()
+    units = cache(entry_buckets.ownership_units)  # many segments have the same boundaries
 
     def distribute(current_owners: Mapping[SegmentBucket, str]) -> Assignment:
         if strict_pulsar:
-            sizes = [len(buckets.of(segment)) for segment in ready]
+            sizes = [len(units(segment.bucket_splits)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
         else:
-            homes = _homes(ready, buckets, names, current_owners)
+            homes = _homes(ready, units, names, current_owners)
             reader_lists = _share_segments(homes, len(names)) if sharing else _assign_whole(homes, len(names))
             if fans_out:
                 reader_lists = _fan_out(ready, homes, reader_lists, len(names), drain_consumers)
         shares: list[list[SegmentBucket]] = [[] for _ in names]
         for segment, readers in zip(ready, reader_lists, strict=True):
-            for bucket, reader in zip(buckets.of(segment), readers, strict=True):
+            for bucket, reader in zip(units(segment.bucket_splits), readers, strict=True):
                 shares[reader].append(SegmentBucket(segment.segment_id, bucket))
         return {name: tuple(share) for name, share in zip(names, shares, strict=True)}
 
@@ -134,26 +135,12 @@ def _stabilize(
     return assignments[-1]
 
 
-class _Buckets:
-    """Cache of the ownership units of segments, computed once for all segments with the same bucket boundaries."""
-
-    def __init__(self) -> None:
-        self._units: dict[tuple[int, ...], tuple[HashRange, ...]] = {}
-
-    def of(self, segment: Segment) -> tuple[HashRange, ...]:
-        splits = segment.bucket_splits
-        units = self._units.get(splits)
-        if units is None:
-            units = self._units[splits] = entry_buckets.ownership_units(splits)
-        return units
-
-
 # The consumers with which a bucket stays
 
 
 def _homes(
     ready: Sequence[Segment],
-    buckets: _Buckets,
+    units: Callable[[tuple[int, ...]], tuple[HashRange, ...]],
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
@@ -169,7 +156,7 @@ def _homes(
     homes_by_descent: dict[tuple[tuple[int, ...], tuple[int, ...]], _Homes] = {}  # siblings inherit alike
     homes_of_segments: list[_Homes] = []
     for segment in ready:
-        ranges = buckets.of(segment)
+        ranges = units(segment.bucket_splits)
         own_owners = owners_by_segment.get(segment.segment_id, {})
         has_same_units = len(own_owners) == sum(unit in own_owners for unit in ranges)
         from_pieces: _Homes = [()] * len(ranges) if has_same_units else _inherited(ranges, [own_owners])

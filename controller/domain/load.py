@@ -136,11 +136,13 @@ def next_record(
     if cold:
         stays_cold = previous.cold_since is not None and thresholds.is_cold(previous.stats)
         cold_since = previous.cold_since if stays_cold else observed_at
-    if strict_pulsar:
+    if not previous.stats.are_rates:
+        must_rewrite = True
+    elif strict_pulsar:
         must_rewrite = is_material_change(previous.stats, stats, change_threshold)
     else:
         must_rewrite = _must_rewrite(previous.stats, stats, thresholds, change_threshold)
-    if must_rewrite or not previous.stats.are_rates:
+    if must_rewrite:
         return LoadUpdate(LoadRecord(stats, observed_at, cold_since, observed_at), True)
     record = LoadRecord(previous.stats, previous.modified_at, cold_since, observed_at)
     return LoadUpdate(record, cold_since != previous.cold_since)

@@ -23,8 +23,9 @@ SELECT t.topic_id, k.*
                       coalesce(cleave.parameter_number(held.stored), cleave.parameter_number(d.value)) AS number
                  FROM cleave.policy_default d
                 CROSS JOIN LATERAL (SELECT cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy) AS stored) held
-                WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'
-                   OR d.parameter IN ('load_change_threshold', 'load_stale_after_seconds', 'strict_pulsar')) parameters) k
+                WHERE d.parameter IN ('split_msg_rate_in', 'split_byte_rate_in', 'split_msg_rate_out', 'split_byte_rate_out',
+                                      'merge_msg_rate_in', 'merge_byte_rate_in', 'merge_msg_rate_out', 'merge_byte_rate_out',
+                                      'load_change_threshold', 'load_stale_after_seconds', 'strict_pulsar')) parameters) k
  WHERE t.state <> 'deleted';
 
 -- Length of a tick for each topic whose profile uses past load; the load memory has 45 ticks. A candidate with such a profile needs the

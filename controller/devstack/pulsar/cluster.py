@@ -10,8 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from controller.devstack.control_group import ControlGroup
 from controller.devstack.failure import DevstackFailed
@@ -27,6 +26,7 @@ from controller.devstack.pulsar.configuration import (
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
 from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
 from controller.devstack.pulsar.tokens import TokenAuthentication
+from controller.devstack.running import Running
 
 CLUSTER_NAME = "cleave"
 CALM: Final[Mapping[str, str]] = {
@@ -69,7 +69,7 @@ class ClusterBroker(JavaServer):
         super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))
 
 
-class PulsarCluster:
+class PulsarCluster(Running):
     """`brokers` brokers over one bookie; `properties` adds to or overrides the brokers' configuration.
 
     `hosts` are the names of the brokers, in turn: isolation policies distinguish brokers by host, not by port.
@@ -109,15 +109,6 @@ class PulsarCluster:
         self.brokers = tuple(
             self._create_broker(name, hosts[number % len(hosts)]) for number, name in enumerate(names)
         )
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def admin_url(self) -> str:

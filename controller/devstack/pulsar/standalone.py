@@ -9,8 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from controller.devstack.ports import LOOPBACK, release_port
 from controller.devstack.pulsar.configuration import (
@@ -23,12 +21,13 @@ from controller.devstack.pulsar.configuration import (
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
 from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
 from controller.devstack.pulsar.tokens import TokenAuthentication
+from controller.devstack.running import Running
 
 CLUSTER_NAME = "standalone"
 _MAIN = "org.apache.pulsar.PulsarStandaloneStarter"
 
 
-class PulsarStandalone:
+class PulsarStandalone(Running):
     """One broker with all its dependencies; `properties` adds to or overrides its configuration.
 
     With `authentication` every client needs one of its tokens.
@@ -50,15 +49,6 @@ class PulsarStandalone:
         self._authentication = authentication
         self._ports: dict[str, int] = {}
         self._server: JavaServer | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def admin_url(self) -> str:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from controller import client_metrics, metrics, telemetry
 from controller.clock import Clock, to_ms
@@ -41,18 +41,12 @@ still due, and the leases are corrected during the pause.
 """
 
 
-class Evaluate(Protocol):
-    """Evaluates dirty and due topics of the shards. Returns the number of intended operations."""
-
-    def __call__(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int: ...
-
-
-class RunOperations(Protocol):
-    """Claims and runs due operations of the shards. Returns the number of operations; 0 if none can be
-    claimed.
-    """
-
-    def __call__(self, shards: Shards) -> int: ...
+Evaluate = Callable[[Collection[Lane], Collection[int] | None, Shards], int]
+"""Evaluates dirty and due topics of the lanes and shards; of all topics if no ids are given. Returns the number of intended
+actions.
+"""
+RunOperations = Callable[[Shards], int]
+"""Claims and runs due operations of the shards. Returns the number of operations; 0 if none can be claimed."""
 
 
 class Round(NamedTuple):

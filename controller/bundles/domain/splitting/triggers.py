@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
@@ -169,10 +168,8 @@ class TriggerSettings:
             raise InvalidInput(f"trigger setting cooldown_seconds = {self.cooldown_seconds}; give 0 or more")
 
 
-class CutFinder(Protocol):
-    """Finds the cuts of a bundle once everything else allows a split; adds at most `budget` bundles."""
-
-    def __call__(self, bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal: ...
+CutFinder = Callable[[NamespaceBundle, int], SplitPlan | CutRefusal]
+"""Finds the cuts of a bundle once everything else allows a split; adds at most as many bundles as the number says."""
 
 
 def decide_splits(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
@@ -20,20 +19,12 @@ class Choice:
     state: BalanceState
 
 
-class Placement(Protocol):
-    """Chooses one of `candidates` (names of brokers with a report) for a bundle. Pure; it returns the state after it.
+Placement = Callable[[str, Sequence[str], Occupancy, BalanceSettings, BalanceState], Choice]
+"""Chooses for a bundle, which is named first, one of the candidates: names of brokers with a report. Pure; it returns the
+state after it.
 
-    Where Pulsar draws at random, a counter in the state decides. The same state gives the same choice.
-    """
-
-    def __call__(
-        self,
-        bundle_id: str,
-        candidates: Sequence[str],
-        occupancy: Occupancy,
-        settings: BalanceSettings,
-        state: BalanceState,
-    ) -> Choice: ...
+Where Pulsar draws at random, a counter in the state decides. The same state gives the same choice.
+"""
 
 
 def any_of(best: Sequence[str], candidates: Sequence[str], state: BalanceState) -> Choice:

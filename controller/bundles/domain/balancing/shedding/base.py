@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from controller.bundles.domain.balancing.moves import (
     BrokerReading,
@@ -34,16 +33,12 @@ class Shedding:
     state: BalanceState
 
 
-class Shedder(Protocol):
-    """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
+Shedder = Callable[[Cluster, BalanceSettings, BalanceState, int], Shedding]
+"""A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
-    It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within `grace_seconds`, and
-    none of a broker's own namespaces. A destination is never the source.
-    """
-
-    def __call__(
-        self, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
-    ) -> Shedding: ...
+It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within
+`grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
+"""
 
 
 @dataclass(frozen=True, slots=True)

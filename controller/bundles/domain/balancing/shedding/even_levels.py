@@ -117,10 +117,11 @@ class EvenLevels:
         """
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)
-            weigher = _Weigher(self._resource, owned)
+            figures = figures_of(self._resource)
+            whole = totals((bundle.stats or _NOTHING for bundle in owned), figures)
             listed: list[SharedBundle] = []
             for bundle in owned:
-                share = weigher.share(bundle) * self.load[broker]
+                share = share_of(bundle.stats or _NOTHING, whole, figures) * self.load[broker]
                 if share > 0 and self._may_leave(bundle):
                     insort(listed, SharedBundle(share, bundle.bundle_id))
             self._bundles[broker] = listed
@@ -142,18 +143,6 @@ class EvenLevels:
         self.remaining[destination] += 1
         self.occupancy.move(move.bundle_id, destination)
         return move
-
-
-class _Weigher:
-    """A bundle's share of its broker's traffic: in the dominating direction, or the mean of messages and bytes."""
-
-    def __init__(self, resource: str, owned: tuple[Bundle, ...]) -> None:
-        self._figures = figures_of(resource)
-        self._totals = totals((bundle.stats or _NOTHING for bundle in owned), self._figures)
-
-    def share(self, bundle: Bundle) -> float:
-        """Return the bundle's share of its broker's traffic, 0 to 1; 0 if there is no traffic."""
-        return share_of(bundle.stats or _NOTHING, self._totals, self._figures)
 
 
 _NOTHING = BundleStats()

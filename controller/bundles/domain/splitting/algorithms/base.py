@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol, Self
+from typing import Self
 
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
@@ -181,10 +181,8 @@ class SplitPlan:
         return cls(bundle, algorithm, cuts, parts, answer.left_undone)
 
 
-class SplitAlgorithm(Protocol):
-    """Pure. Called only for bundles that can be split. Raises InvalidInput for options that can never be right."""
-
-    def __call__(self, request: SplitRequest) -> CutPoints | CutRefusal: ...
+SplitAlgorithm = Callable[[SplitRequest], CutPoints | CutRefusal]
+"""Pure. Called only for bundles that can be split. Raises InvalidInput for options that can never be right."""
 
 
 def _part(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> PartLoad:
