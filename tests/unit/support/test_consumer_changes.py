@@ -63,7 +63,7 @@ def test_other_changes_explain_nothing(tmp_path: Path, line: str) -> None:
     assert not is_explained(changes(tmp_path / "log", line), run())
 
 
-@pytest.mark.parametrize("at_ns", [NOW - 2 * HANDED_NS, NOW + 2 * SECOND])
+@pytest.mark.parametrize("at_ns", [NOW - 2 * HANDED_NS, NOW + 2 * SECOND], ids=["before", "after"])
 def test_a_change_long_before_or_after_explains_nothing(tmp_path: Path, at_ns: int) -> None:
     assert not is_explained(changes(tmp_path / "log", SUBSCRIBING, at_ns=at_ns), run())
 
