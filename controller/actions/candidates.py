@@ -148,7 +148,7 @@ class WeighedCandidate(CandidateResponse):
     )
 
     def sentence(self) -> str:
-        verb = "would be" if self.dry_run else "was" if self.had_ended else "is"
+        verb = "was" if self.had_ended else "would be" if self.dry_run else "is"
         end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
         if self.waits:
             end = "in shadow, and waits for an approval"
@@ -200,7 +200,8 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
     """Backtest the candidate and the policy in force, then promote or refuse the candidate; with `ask`, request an
-    approval for a better one. The backtest is stored. A dry run compares the two only.
+    approval for a better one. The backtest is stored. A dry run compares the two only. A candidate that was promoted
+    or refused before is returned as it is, without a backtest.
 
     Raises InvalidInput for more than `MOST_DAYS` days on a server, and the errors of `policy_candidates.promote`.
     """
@@ -216,12 +217,6 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
         "actor": caller.actor,
         "request_key": caller.request_key,
     }
-    if context.dry_run:
-        comparison = policy_candidates.weigh(context.store, trials, request.topic, **arguments)
-        waits = request.ask and comparison.is_better
-        return _weighed(
-            context, policy_candidates.Promotion(request.topic, comparison.candidate, comparison, waits)
-        )
     promotion = policy_candidates.promote(
         context.store, trials, request.topic, **arguments, with_approval=request.ask
     )

@@ -101,7 +101,8 @@ def promote(
 ) -> Promotion:
     """Compare the topic's candidate with the policy in force by a backtest, then promote or refuse it in one
     transaction, and log a promotion. With `with_approval`, a candidate that would have cost less awaits
-    approval instead. A candidate that was promoted or refused stays as it is.
+    approval instead. A candidate that was promoted or refused stays as it is. In a dry run, whose store rolls back
+    each transaction, the comparison is made and the candidate stays as it is.
 
     `days` is the length of the topic's past that is simulated. Raises the errors of `weigh`, Conflict for a
     withdrawn candidate, and LostRace if the policy in force was changed in the meantime.
@@ -110,9 +111,11 @@ def promote(
     if candidate.state is not CandidateState.SHADOW:
         return Promotion(topic, _demand_not_withdrawn(candidate, topic))
     weighed = weigh(store, trials, topic, days=days, actor=actor, request_key=request_key)
+    if store.rolls_back:
+        return Promotion(topic, weighed.candidate, weighed, with_approval and weighed.is_better)
     with store.transaction() as tx:
         promotion = promote_on(tx, topic, weighed.run_id, actor=actor, with_approval=with_approval)
-    if promotion.is_promoted and promotion.weighed is not None and not store.rolls_back:
+    if promotion.is_promoted and promotion.weighed is not None:
         log.info("policy set", level=topic, actor=actor, candidate_id=promotion.candidate.candidate_id)
     return promotion
 

@@ -66,8 +66,10 @@ def test_a_repeat_of_a_promotion_is_harmless(cleave: CommandLine, recorded: str)
     before = cleave.rows()
 
     said = cleave.ok("policy", "promote", recorded)
+    in_a_dry_run = cleave.ok("policy", "promote", recorded, "--dry-run")
 
     assert "was promoted: regret" in said
+    assert "was promoted: regret" in in_a_dry_run
     assert cleave.rows() == before
 
 
