@@ -23,7 +23,7 @@ _LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b
 
 
 def ring_now(segments: Sequence[Row]) -> Figure:
-    """Draw segment strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
+    """Draw one strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
     trace = {
         "orientation": "h",
         "x": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
