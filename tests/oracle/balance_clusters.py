@@ -21,6 +21,7 @@ from controller.bundles.domain.load.resources import (
     RESOURCES,
     BrokerResources,
     ResourceUsage,
+    ResourceWeights,
 )
 from controller.bundles.domain.load.stats import BundleStats
 
@@ -124,12 +125,13 @@ def _properties(rng: random.Random) -> dict[str, Any]:
 
 
 def _settings(properties: dict[str, Any]) -> BalanceSettings:
+    defaults = ResourceWeights()
     short = {name.removeprefix("loadBalancer"): value for name, value in properties.items()}
     return BalanceSettings(
-        cpu_weight=short.get("CPUResourceWeight", 1.0),
-        direct_memory_weight=short.get("DirectMemoryResourceWeight", 1.0),
-        bandwidth_in_weight=short.get("BandwidthInResourceWeight", 1.0),
-        bandwidth_out_weight=short.get("BandwidthOutResourceWeight", 1.0),
+        cpu_weight=short.get("CPUResourceWeight", defaults.cpu),
+        direct_memory_weight=short.get("DirectMemoryResourceWeight", defaults.direct_memory),
+        bandwidth_in_weight=short.get("BandwidthInResourceWeight", defaults.bandwidth_in),
+        bandwidth_out_weight=short.get("BandwidthOutResourceWeight", defaults.bandwidth_out),
         overloaded_usage=short["BrokerOverloadedThresholdPercentage"] / 100,
         threshold_margin=short["BrokerThresholdShedderPercentage"] / 100,
         history_weight=short["HistoryResourcePercentage"],
