@@ -104,15 +104,13 @@ class Observation:
         return {}
 
     def sketches(self, tick: int) -> Mapping[int, tuple[float, ...]]:
-        """Return the key histogram of each segment; empty if keys are distributed evenly, because then no histogram is
-        counted.
+        """Return the key histogram of each segment by its id: the parts of the topic's load on the bins of its range.
+        Empty if keys are distributed evenly, because then no histogram is counted.
         """
         if self.spread.below is None:
             return {}
-        if not self.spread.is_steady:
-            self.sketched.clear()
         step = int(self.reports.steps[self.reports.last_of(tick)])
-        before = self.sketched
+        before = self.sketched if self.spread.is_steady else {}
         self.sketched = {
             segment_id: before.get(segment_id) or self.spread.sketch(hash_range, step)
             for segment_id, hash_range in zip(self.ids, self.ranges, strict=True)

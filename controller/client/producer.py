@@ -674,7 +674,8 @@ class Producer(OneProcess, StoresOnExit):
         """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them.
 
         None of the others can be: they wait again, the segment counts as fenced, and the layout is read
-        again.
+        again. An exception of `on_stored` becomes the error of the lane, which the next call of the application
+        raises; the messages count as stored. The caller holds the producer's lock.
         """
         lane.in_doubt = None
         lane.forget_failures()

@@ -158,7 +158,7 @@ class SegmentReaders(Generic[Reader]):
 
     def reason(self, segment_id: int, *, is_paused: bool) -> str:
         """Return the reason why no message of a segment is delivered at present: an error, a setback unless
-        paused, the opening, a pause, or no data.
+        paused, the opening (also if the segment has no reader), a pause, the next `receive`, or no data.
         """
         segment_reader = self._by_segment.get(segment_id)
         if segment_reader is not None and segment_reader.error is not None:

@@ -279,10 +279,11 @@ class PulsarReader(OneProcess):
         return True
 
     def _make_end_durable(self, deadline: Deadline) -> None:
-        """Make the broker write the end as the cursor's position to disk, so that it survives a crash. A
+        """Make the broker write the present position of the cursor to disk, so that it survives a crash. A
         move, even to the present position, is answered when it is on disk.
 
-        Does nothing if that was done. A reader of a bucket retries DataPlaneUnavailable until the deadline;
+        Call it only when the topic is read to its end: the move disconnects all readers of the subscription,
+        and unacknowledged messages are delivered again. Does nothing if that was done. A reader of a bucket retries DataPlaneUnavailable until the deadline;
         then, and for other readers at once, the error is raised.
         """
         pause = threading.Event()

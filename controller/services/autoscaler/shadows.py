@@ -127,8 +127,9 @@ def _evaluate(
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """Evaluate each candidate of these topics on the live inputs, at the live evaluation's time. A candidate
-    that cannot be evaluated is logged and skipped.
+    """Return the evaluations that differ from the previous evaluation of the same candidate. The inputs are read
+    again in this transaction; their time, and the policy below the candidate's parameters, are those of
+    `live_inputs`. A candidate that cannot be evaluated is logged and skipped.
     """
     in_shadow = {candidate.topic_id: candidate for candidate in candidates.in_shadow(tx, live_inputs.keys())}
     if not in_shadow:

@@ -108,10 +108,11 @@ class GateSteps:
     def move_cursors(
         self, operation: Operation, key: SubscriptionKey, logs: Sequence[SeekLog], instant_ms: int | None
     ) -> Mapping[str, object]:
-        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return the result for the journal.
+        """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return `logs` (the number), `read` (the
+        sealed segments that are read to their end) and `missing` (the segments without a log) for the journal.
 
-        The cursor of a segment stays at its barrier while an ancestor is unread. A sealed segment counts as read only after the data
-        plane has persisted its cursor.
+        The cursor of a segment stays at its barrier while an ancestor is unread. A sealed segment counts as read after the data plane
+        has persisted its cursor, and if its log is missing. A missing cursor is created.
         """
         with self._store.single_statement() as tx:
             layout = layouts.load_layout(tx, operation.topic_id)

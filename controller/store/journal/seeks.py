@@ -111,8 +111,9 @@ def intend_seek(
     `release_seconds` to release their buckets.
 
     After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader lock the row of
-    the subscription. Raises TopicNotLive, SubscriptionNotFound, Unsupported if a broker keeps the layout, and Conflict unless a
-    checkpoint subscription, and no other, seeks to `kept`, or if standard consumers would read a segment before its ancestors.
+    the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker keeps the layout, and Conflict unless a
+    checkpoint subscription, and no other, seeks to `kept`, if standard consumers would read a segment before its ancestors, or if the
+    request key was used for another request.
     """
 
     def write_intent() -> Operation:

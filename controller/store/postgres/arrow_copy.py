@@ -59,7 +59,9 @@ def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: p
 
 
 def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
-    """Return the result of a query in the columns and types of `schema`. The query must not contain input."""
+    """Return the result of a query in the types of `schema`. The query must return the columns of `schema` in its order, which is not
+    checked, and must not contain input.
+    """
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
         _copy(tx, f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)", file)
         file.seek(0)
