@@ -203,7 +203,7 @@ class Servers(Renewed):
             url = self._urls[(self._first + index) % len(self._urls)]
             try:
                 answer = self._sent(http, method, f"{url}{path}", document, query, timeout, headers)
-            except (httpx.HTTPError, httpx.InvalidURL, KeyError) as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 connection_error = error
                 continue
             if answer.status_code >= 500:  # this worker cannot respond at present, but another may
@@ -241,7 +241,8 @@ class Servers(Renewed):
         """Send the request, follow redirects, and return the response. Requests the token for each attempt if
         it is a function. The library would omit the token at another worker.
 
-        Raises httpx.TooManyRedirects, and InvalidInput for a value without a UTF-8 form or a token that is
+        Raises httpx.TooManyRedirects, httpx.RemoteProtocolError for a redirect without a Location, an exception of
+        the token function, and InvalidInput for a value without a UTF-8 form or a token that is
         invalid.
         """
         for _ in range(MOST_REDIRECTS + 1):
@@ -264,8 +265,10 @@ class Servers(Renewed):
             answer = http.send(request, stream=True)
             if answer.status_code != 307:
                 return answer
-            url, query = urljoin(url, answer.headers["Location"]), None
             answer.close()
+            if "Location" not in answer.headers:
+                raise httpx.RemoteProtocolError(f"{url} redirects without a Location")
+            url, query = urljoin(url, answer.headers["Location"]), None
         raise httpx.TooManyRedirects(f"redirected more than {MOST_REDIRECTS} times, last to {url}")
 
 

@@ -91,3 +91,23 @@ def test_another_program_at_the_address_is_named_with_the_address(
         with pytest.raises(kind) as refused:
             servers.ask("GET", "/anything")
         assert str(refused.value).startswith(f"{url}{said}")
+
+
+def test_a_redirect_without_a_location_counts_as_a_worker_that_cannot_respond() -> None:
+    with (
+        somebody(307, b"") as url,
+        closing(Servers([url], "token")) as servers,
+        pytest.raises(StoreUnavailable, match="redirects without a Location"),
+    ):
+        servers.ask("GET", "/anything")
+
+
+def test_an_error_of_a_token_function_is_raised_as_it_is() -> None:
+    def give() -> str:
+        raise KeyError("CLEAVE_TOKEN")
+
+    with (
+        closing(Servers(["http://127.0.0.1:9"], give)) as servers,
+        pytest.raises(KeyError, match="CLEAVE_TOKEN"),
+    ):
+        servers.ask("GET", "/anything")
