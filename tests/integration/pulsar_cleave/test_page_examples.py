@@ -56,10 +56,10 @@ def test_the_checkpoints_of_the_page_are_gone_on_from(shop: Shop) -> None:
             "how-to/read-from-checkpoints.md",
             topic=shop.topic,
             client=shop.client,
-            kept=kept[-1] if kept else None,
+            load_checkpoint=lambda: kept[-1] if kept else None,
             stopping=lambda: len(indexed) >= until,
             index=lambda key, payload: indexed.append((key, payload)),
-            keep=kept.append,
+            save_checkpoint=kept.append,
         )
 
     run(2 * len(KEYS))

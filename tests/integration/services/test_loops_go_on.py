@@ -115,7 +115,7 @@ class Told:
 class Kept:
     """A reader that the server does not know."""
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """It is known no more."""
 
 
@@ -167,7 +167,7 @@ def _leases(bench: Bench, _: Path) -> Broken:
 def _sampler(bench: Bench, _: Path) -> Broken:
     sampling = KeySampling(messages=10, from_load=0.5, every_seconds=60.0, fresh_seconds=60.0)
     return Broken(
-        KeySampler(bench.store, bench.planes, lambda: ALL, sampling, SystemClock()), KeySampler, "_due"
+        KeySampler(bench.store, bench.planes, lambda: ALL, sampling, SystemClock()), KeySampler, "_logs_due"
     )
 
 
@@ -226,7 +226,7 @@ LOOPS: dict[str, Callable[[Bench, Path], Broken]] = {
     "bundle collector": _bundle_collector,
     "key counts": _key_counts,
     "keeper of queues": _keeper,
-    "suspects": lambda bench, _: Broken(Suspects(bench.store, bench.planes, SystemClock()), Suspects, "look"),
+    "suspects": lambda bench, _: Broken(Suspects(bench.store, bench.planes, SystemClock()), Suspects, "check_next"),
     "drain watch": lambda bench, _: Broken(
         DrainWatch(bench.store, bench.planes, lambda: ALL, SystemClock()), DrainWatch, "round"
     ),
