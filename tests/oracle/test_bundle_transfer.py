@@ -36,8 +36,8 @@ pytestmark = [
 ]
 
 SEQUENCES, CYCLES = cases(500, 3_700), 3
-NOBODY_REPORTS = 3_408
-"""The one seed that leaves Pulsar without brokers: asked about always."""
+NOBODY_REPORTS = 2_348
+"""A seed that leaves Pulsar without brokers, in every run: few seeds do."""
 MANY = cases(1_350, 10_000)
 """Clusters at least: less than all, since a sequence ends with its first difference."""
 STALE = "an old report is picked from"

@@ -31,9 +31,11 @@ def frozen_database(tmp_path: Path) -> Iterator[str]:
     """URL of a server whose processes are all stopped."""
     with EmbeddedPostgres(tmp_path / "postgres", settings=FORGETFUL) as server:
         head = psutil.Process(server.pid)
+        head.suspend()  # so that it starts no more processes
         family = [head, *head.children(recursive=True)]
         for process in family:
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):  # a process of the start that has just ended
+                process.suspend()
         try:
             yield server.url("postgres")
         finally:
