@@ -226,7 +226,9 @@ LOOPS: dict[str, Callable[[Bench, Path], Broken]] = {
     "bundle collector": _bundle_collector,
     "key counts": _key_counts,
     "keeper of queues": _keeper,
-    "suspects": lambda bench, _: Broken(Suspects(bench.store, bench.planes, SystemClock()), Suspects, "check_next"),
+    "suspects": lambda bench, _: Broken(
+        Suspects(bench.store, bench.planes, SystemClock()), Suspects, "check_next"
+    ),
     "drain watch": lambda bench, _: Broken(
         DrainWatch(bench.store, bench.planes, lambda: ALL, SystemClock()), DrainWatch, "round"
     ),
