@@ -90,11 +90,11 @@ class Gates:
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
         """Acknowledge the barrier for the subscription, then remove the rate, then disconnect the subscription's consumers.
 
-        A missing topic or subscription is not an error.
+        A repeated call disconnects them again, because the first caller may have ended before it did. A missing topic or subscription is
+        not an error.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
-            is_shut = self._has_rate(backing_topic, subscription, deadline)
         except SegmentNotFound:
             return
         has_cursor = cursor_name(subscription) in internal["cursors"]
@@ -105,7 +105,7 @@ class Gates:
         path = _rate_path(backing_topic, subscription)
         act = f"remove the dispatch rate of {subscription!r} on {backing_topic}"
         self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE | _NO_POLICIES), deadline)
-        if has_cursor and is_shut and self._is_attached(backing_topic, subscription, deadline):
+        if has_cursor and self._is_attached(backing_topic, subscription, deadline):
             self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:

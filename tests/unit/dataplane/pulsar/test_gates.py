@@ -182,9 +182,18 @@ def test_the_consumers_of_a_gate_are_disconnected_once_its_rate_is_removed(
     broker.rate, broker.subscriptions = gates_module._RATE, {"billing": {"consumers": [{}]}}
 
     gates.open_gate(LOG, "billing", Deadline(1.0))
+
+    assert broker.changes == ["dispatchRate", "cut off billing"]
+
+
+def test_a_repeated_opening_disconnects_the_consumers_that_a_caller_that_died_left_connected(
+    broker: Broker, gates: Gates
+) -> None:
+    broker.rate, broker.subscriptions = None, {"billing": {"consumers": [{}]}}
+
     gates.open_gate(LOG, "billing", Deadline(1.0))
 
-    assert broker.changes == ["dispatchRate", "cut off billing", "dispatchRate"]
+    assert broker.changes == ["dispatchRate", "cut off billing"]
 
 
 def test_a_gate_without_consumers_is_opened_without_a_disconnection(broker: Broker, gates: Gates) -> None:
