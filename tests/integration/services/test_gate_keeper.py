@@ -368,13 +368,14 @@ def test_a_breached_gate_is_reported_until_it_is_whole_again(bench: GatedBench) 
     assert bench.rows(_HEALTH) == [(2, 0, 0)]
 
 
-def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench) -> None:
+@pytest.mark.parametrize("state", [GateState.CLOSED, GateState.SPENT, GateState.BREACHED], ids=str)
+def test_the_reconciler_has_a_gate_that_should_be_open_opened(bench: GatedBench, state: GateState) -> None:
     bench.stock_topic()
     bench.publish(0)
     bench.reshape(splitting(0))
     bench.read(0)
     bench.keep()
-    bench.gated.set_gate(bench.log_of(2), "billing", GateState.CLOSED)
+    bench.gated.set_gate(bench.log_of(2), "billing", state)
 
     assert kinds_of(bench, dry_run=True) == {FindingKind.GATE_SHUT}
     assert bench.gate_rows() == {1: "open", 2: "open"}

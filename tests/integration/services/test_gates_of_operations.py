@@ -10,7 +10,7 @@ from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.domain.decision import Lane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLive, Unsupported
-from controller.domain.gates import FenceState
+from controller.domain.gates import FenceState, GateState
 from controller.domain.operation import Operation, OperationState
 from controller.domain.seek_target import EARLIEST, SeekTarget
 from controller.services import autoscaler, subscription_consumers, topic_admin
@@ -421,10 +421,14 @@ def test_the_field_changes_when_sealed_segments_are_read(bench: GatedBench) -> N
         set_consumers(bench, STOCK)
 
 
-def test_the_field_finds_the_gates_again_that_a_restored_database_has_forgotten(bench: GatedBench) -> None:
+@pytest.mark.parametrize("state", [GateState.CLOSED, GateState.SPENT], ids=str)
+def test_the_field_finds_the_gates_again_that_a_restored_database_has_forgotten(
+    bench: GatedBench, state: GateState
+) -> None:
     bench.stock_topic()
     bench.publish(0)
     bench.reshape(splitting(0))
+    bench.gated.set_gate(bench.log_of(1), "billing", state)
     bench.execute("DELETE FROM cleave.gate")
     bench.execute("UPDATE cleave.subscription SET consumers = 'cleave'")
 

@@ -11,8 +11,9 @@ import pytest
 from controller.dataplane.pulsar import gates as gates_module
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.barrier import Barrier
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.gates import Gates
+from controller.dataplane.pulsar.gates import SPARE_ENTRIES, Gates
 from controller.domain.errors import DataGone, DataPlaneTimeout, SegmentNotFound, Unsupported
 from controller.domain.gates import GateState
 
@@ -33,6 +34,7 @@ class Broker:
         self.is_there = True
         self.subscriptions: dict[str, Any] = {}
         """Statistics of the topic's subscriptions, by name. All of them stand at the beginning."""
+        self.read_position = "7:0"
         self.changes: list[str] = []
         """Last words of the paths of requests that change something."""
 
@@ -59,10 +61,13 @@ class Broker:
         if not self.is_there:
             raise SegmentNotFound("no topic")
         return {
-            "ledgers": [{"ledgerId": 7, "entries": 0}],
+            "ledgers": [{"ledgerId": 7, "entries": self.messages}],
             "lastConfirmedEntry": f"7:{self.messages - 1}",
             "numberOfEntries": self.messages,
-            "cursors": {name: {"markDeletePosition": "7:-1"} for name in self.subscriptions},
+            "cursors": {
+                name: {"markDeletePosition": "7:-1", "readPosition": self.read_position}
+                for name in self.subscriptions
+            },
         }
 
     def cut_off(self, _backing_topic: str, subscription: str, _deadline: Deadline) -> None:
@@ -202,3 +207,27 @@ def test_a_gate_without_consumers_is_opened_without_a_disconnection(broker: Brok
     gates.open_gate(LOG, "billing", Deadline(1.0))
 
     assert broker.changes == ["dispatchRate"]
+
+
+@pytest.mark.parametrize(
+    ("read_position", "consumers", "state"),
+    [
+        ("7:0", [{}], GateState.CLOSED),
+        (f"7:{SPARE_ENTRIES}", [{}], GateState.CLOSED),
+        (f"7:{SPARE_ENTRIES + 1}", [{}], GateState.SPENT),
+        (f"7:{SPARE_ENTRIES + 1}", [], GateState.CLOSED),
+    ],
+)
+def test_a_gate_is_spent_when_connected_consumers_were_sent_several_entries_of_its_barrier(
+    broker: Broker,
+    gates: Gates,
+    monkeypatch: pytest.MonkeyPatch,
+    read_position: str,
+    consumers: list[dict[str, Any]],
+    state: GateState,
+) -> None:
+    broker.rate, broker.messages, broker.read_position = gates_module._RATE, 8, read_position
+    broker.subscriptions = {"billing": {"consumers": consumers}}
+    monkeypatch.setattr(gates_module, "barrier_of", lambda *_: Barrier((7, 0), (7, 7), 8))
+
+    assert gates.state(LOG, "billing", Deadline(1.0)) is state
