@@ -279,8 +279,8 @@ def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
         vertical_spacing=0.15 / len(pictures),
         subplot_titles=[f"Load of each segment over time: {policy}" for policy in pictures],
     )
-    for row, one in enumerate(pictures.values(), start=1):
-        for trace in _ring(one)["data"]:
+    for row, picture in enumerate(pictures.values(), start=1):
+        for trace in _ring(picture)["data"]:
             figure.add_trace(trace, row=row, col=1)
     figure.update_yaxes(figures.HASHES | {"tick0": 0, "dtick": 0x4000})
     figure.update_xaxes(title_text="time, UTC", row=len(pictures), col=1)
@@ -288,21 +288,21 @@ def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
     return _on_any_page(figure, height=150 + RING_HEIGHT * len(pictures))
 
 
-def _ring(one: Mapping[str, Any]) -> figures.Figure:
+def _ring(picture: Mapping[str, Any]) -> figures.Figure:
     """Return the ring over time of one simulation."""
-    made = one["ring"]
+    ring = picture["ring"]
     names = "segment_id", "range_start", "range_end", "created_at", "sealed_at"
     segments = [
         dict(zip(names, (*row[:3], _at(row[3]), _at(row[4])), strict=True))
         | {"hash_range": f"{row[1]:04x}-{row[2]:04x}"}
-        for row in made["segments"]
+        for row in ring["segments"]
     ]
     loads = [
         {"segment_id": segment_id, "cell": cell, "highest": ratio, "last": None}
-        for segment_id, cell, ratio in made["loads"]
+        for segment_id, cell, ratio in ring["loads"]
     ]
-    since, until = _times(one)[0], max(segment["sealed_at"] for segment in segments)
-    return mosaic.ring_over_time(segments, loads, mosaic.Grid(since, until, made["cell_ms"] / 1000))
+    since, until = _times(picture)[0], max(segment["sealed_at"] for segment in segments)
+    return mosaic.ring_over_time(segments, loads, mosaic.Grid(since, until, ring["cell_ms"] / 1000))
 
 
 def _front(

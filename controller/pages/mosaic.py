@@ -53,9 +53,9 @@ def grid(segments: Sequence[Row], since: datetime, now: datetime, limit: int) ->
     span = max((now - since).total_seconds(), 1.0)
     columns = MOST_COLUMNS
     while columns > 1:
-        made = Grid(since, now, span / columns)
-        if sum(len(made.cells(*_life(one, made))) for one in segments) <= limit:
-            return made
+        candidate = Grid(since, now, span / columns)
+        if sum(len(candidate.cells(*_life(segment, candidate))) for segment in segments) <= limit:
+            return candidate
         columns //= 2
     return Grid(since, now, span)
 
@@ -65,10 +65,16 @@ def ring_over_time(segments: Sequence[Row], loads: Iterable[Row], grid: Grid) ->
 
     `loads` has the columns segment_id, cell, highest and last, in the order of segment and cell. A load holds until the next one.
     """
-    known = {key: list(rows) for key, rows in groupby(loads, key=lambda one: one["segment_id"])}
-    tiles = {one["segment_id"]: list(_tiles(one, known.get(one["segment_id"], []), grid)) for one in segments}
+    loads_by_id = {key: list(rows) for key, rows in groupby(loads, key=lambda load: load["segment_id"])}
+    tiles = {
+        segment["segment_id"]: list(_tiles(segment, loads_by_id.get(segment["segment_id"], []), grid))
+        for segment in segments
+    }
     return {
-        "data": [_cells([tile for mine in tiles.values() for tile in mine]), _frames(segments, tiles, grid)],
+        "data": [
+            _cells([tile for of_segment in tiles.values() for tile in of_segment]),
+            _frames(segments, tiles, grid),
+        ],
         "layout": {
             "height": 420,
             "margin": {"l": 70, "r": 20, "t": 10, "b": 45},
@@ -81,32 +87,34 @@ def ring_over_time(segments: Sequence[Row], loads: Iterable[Row], grid: Grid) ->
 
 
 def _life(segment: Row, grid: Grid) -> tuple[datetime, datetime]:
-    """Return the part of the segment's lifetime that is drawn."""
+    """Return the part of the segment's lifetime that is drawn: from `since` on, and for an active segment up to `until`."""
     begins = max(segment["created_at"], grid.since)
     return begins, max(segment["sealed_at"] or grid.until, begins)
 
 
 def _tiles(segment: Row, loads: Sequence[Row], grid: Grid) -> Iterator[_Tile]:
-    """Divide a segment's lifetime into cells; neighbours with one load are one rectangle."""
+    """Yield the rectangles of a segment: its cells, of which neighbours with the same load are joined."""
     begins, ends = _life(segment, grid)
     cells = [
         _Tile(segment, max(grid.begin(cell), begins), min(grid.begin(cell + 1), ends), ratio)
         for cell, ratio in _ratios(loads, grid.cells(begins, ends))
     ]
-    for ratio, alike in groupby(cells, key=attrgetter("ratio")):
-        first, *rest = alike
+    for ratio, neighbours in groupby(cells, key=attrgetter("ratio")):
+        first, *rest = neighbours
         yield _Tile(segment, first.begins, rest[-1].ends if rest else first.ends, ratio)
 
 
 def _ratios(loads: Sequence[Row], cells: range) -> Iterator[tuple[int, float | None]]:
-    """Return the load of each cell: the highest of its records and of the record that holds when the cell begins."""
-    highest = {one["cell"]: one["highest"] for one in loads}
-    before = bisect_right(loads, cells[0] - 1, key=lambda one: int(one["cell"]))
-    held = loads[before - 1]["last"] if before else None
-    last = {one["cell"]: one["last"] for one in loads}
+    """Yield each cell with its load: the highest of its records and of the record that holds when the cell begins. None if neither
+    is known.
+    """
+    highest = {load["cell"]: load["highest"] for load in loads}
+    last = {load["cell"]: load["last"] for load in loads}
+    before = bisect_right(loads, cells[0] - 1, key=lambda load: int(load["cell"]))
+    current = loads[before - 1]["last"] if before else None
     for cell in cells:
-        yield cell, max((one for one in (held, highest.get(cell)) if one is not None), default=None)
-        held = last.get(cell, held)
+        yield cell, max((ratio for ratio in (current, highest.get(cell)) if ratio is not None), default=None)
+        current = last.get(cell, current)
 
 
 def _cells(tiles: Sequence[_Tile]) -> Figure:
@@ -122,14 +130,14 @@ def _cells(tiles: Sequence[_Tile]) -> Figure:
 def _frames(segments: Sequence[Row], tiles: dict[int, list[_Tile]], grid: Grid) -> Figure:
     """Draw the border and the id of each segment above its cells, where the mouse does not find them."""
     return {
-        **_bars(segments, [_life(one, grid) for one in segments]),
+        **_bars(segments, [_life(segment, grid) for segment in segments]),
         "marker": {"color": "rgba(0, 0, 0, 0)", "line": {"color": BORDER, "width": 1}},
-        "text": [str(one["segment_id"]) for one in segments],
+        "text": [str(segment["segment_id"]) for segment in segments],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "insidetextfont": {"color": "white", "shadow": "0 0 3px black, 0 0 3px black"},
         "textangle": 0,
-        "hovertext": [about(one, _peak(tiles[one["segment_id"]])) for one in segments],
+        "hovertext": [about(segment, _peak(tiles[segment["segment_id"]])) for segment in segments],
         "hoverinfo": "skip",
     }
 
@@ -138,11 +146,11 @@ def _bars(segments: Sequence[Row], spans: Sequence[tuple[datetime, datetime]]) -
     """Return bars that are as high as the ranges and as wide as the spans."""
     return {
         "type": "bar",
-        "base": [one["range_start"] for one in segments],
-        "y": [one["range_end"] - one["range_start"] + 1 for one in segments],
+        "base": [segment["range_start"] for segment in segments],
+        "y": [segment["range_end"] - segment["range_start"] + 1 for segment in segments],
         "x": [(begins + (ends - begins) / 2).isoformat() for begins, ends in spans],
         "width": [max((ends - begins) / timedelta(milliseconds=1), 1.0) for begins, ends in spans],
-        "customdata": [one["segment_id"] for one in segments],
+        "customdata": [segment["segment_id"] for segment in segments],
     }
 
 

@@ -11,11 +11,11 @@ change renews the rate's tokens. A consumer that stays connected would be sent t
 messages. A gate whose barrier is nearly used up is SPENT. Closing the gate again reloads the topic, and the next consumer
 begins with the first entry of the barrier.
 
-While consumers are connected to a closed gate, the broker looks at the rate once a second. The look that finds the rate removed
-starts a read wherever the last read ended. It may come within the second for which a Failover subscription waits after a
+While consumers are connected to a closed gate, the broker checks the rate once a second. The check that finds the rate removed
+starts a read at the position where the last read ended. It may come within the second for which a Failover subscription waits after a
 consumer has connected, before the broker moves the cursor back for this consumer (seen with 4.2.4). What was sent to the
 previous consumer then comes behind later messages, or not at all until the next message is appended. The consumers of an opened
-gate are therefore disconnected: the look then comes before a message is sent to the next consumer.
+gate are therefore disconnected: the check then comes before a message is sent to the next consumer.
 """
 
 from __future__ import annotations
