@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg2
 import pytest
@@ -20,10 +21,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def planes(database: str) -> Iterator[Planes]:
-    """Readers that are taken for dead after a second, and nobody who keeps them alive: the tests do, where they want it."""
-    logs = EmbeddedLogClient(database, queue_life_seconds=1.0)
+@contextmanager
+def unkept(database: str, life_seconds: float) -> Iterator[Planes]:
+    """Readers with this lifetime, which no thread extends."""
+    logs = EmbeddedLogClient(database, queue_life_seconds=life_seconds)
     logs._keeper.add = lambda reader: None  # type: ignore[method-assign]
     planes = Planes(EmbeddedDataPlane(database), logs)
     yield planes
@@ -31,6 +32,20 @@ def planes(database: str) -> Iterator[Planes]:
         planes.readers.pop().close()
     planes.logs.close()
     planes.plane.close()
+
+
+@pytest.fixture
+def planes(database: str) -> Iterator[Planes]:
+    """Readers that live longer than any test, however slow the machine is."""
+    with unkept(database, 3600.0) as planes:
+        yield planes
+
+
+@pytest.fixture
+def mortal(database: str) -> Iterator[Planes]:
+    """Readers that count as dead a second after their last call."""
+    with unkept(database, 1.0) as planes:
+        yield planes
 
 
 def rows(database: str, statement: str) -> list[tuple[object, ...]]:
@@ -45,7 +60,8 @@ def queue(planes: Planes, log: str, owner: str = "reader") -> EmbeddedQueueReade
     return found
 
 
-def test_what_a_dead_reader_held_is_given_to_others(planes: Planes) -> None:
+def test_what_a_dead_reader_held_is_given_to_others(mortal: Planes) -> None:
+    planes = mortal
     log = planes.log("s")
     planes.send(log, b"1", b"2")
     dead, alive = queue(planes, log, "dead"), queue(planes, log, "alive")
