@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +22,7 @@ from httpx_sse import ServerSentEvent
 
 from controller.client.background_calls import BackgroundCalls
 from controller.client.lag import lag_path
+from controller.client.leader_reports import Entry, LeaderReports, ReportKind
 from controller.client.retry import Backoff, Outage, retry_for
 from controller.client.servers import EventFeed, Servers, consumer_path, is_for_the_token
 from controller.clock import boot_seconds
@@ -33,6 +33,8 @@ from controller.domain.names import demand_name
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _DEREGISTER_SECONDS = 2.0
 """Longest wait of one deregistration attempt for one worker."""
+_FRESH_PART = 5 / 6
+"""Part of the silence limit that is left when the leader sends its next heartbeat (`ConsumerTiming`)."""
 _log = logging.getLogger(__name__)
 
 
@@ -146,6 +148,7 @@ class Session:
         # Two threads: while one waits for a heartbeat response, the other can report a release, which another
         # consumer may be waiting for.
         self._calls = BackgroundCalls(2, "cleave-session-calls")
+        self._reports = LeaderReports(self._calls, self._send_report)
         self._token_outage = Outage(patience_seconds)
         retry_for(self._register, seconds=patience_seconds)
         self._is_registered = True
@@ -211,22 +214,29 @@ class Session:
 
         A lost report is repeated after the next assignment.
         """
-        released = [
+        self._reports.add(
+            ReportKind("released", "buckets", self._incarnation),
             {
-                "segment_id": bucket.segment_id,
-                "bucket_start": bucket.bucket.start,
-                "generation": bucket.generation,
-            }
-            for bucket in buckets
-        ]
-        self._report("released", {"buckets": released})
+                bucket.identity: {
+                    "segment_id": bucket.segment_id,
+                    "bucket_start": bucket.bucket.start,
+                    "generation": bucket.generation,
+                }
+                for bucket in buckets
+            },
+        )
 
     def report_drained(self, buckets: Sequence[OwnedBucket]) -> None:
         """Report to the leader, in a background thread, that the sealed segments of these buckets are read to
         their ends. The caller repeats the report until the leader acts on it.
         """
-        segments = [{"segment_id": bucket.segment_id, "generation": bucket.generation} for bucket in buckets]
-        self._report("drained", {"segments": segments})
+        self._reports.add(
+            ReportKind("drained", "segments", self._incarnation),
+            {
+                bucket.segment_id: {"segment_id": bucket.segment_id, "generation": bucket.generation}
+                for bucket in buckets
+            },
+        )
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
         """End the session, and wait for its thread. If `leave` is True, the consumer's buckets are assigned
@@ -275,14 +285,10 @@ class Session:
             "%s: cannot deregister; other consumers wait for the grace period: %s", self._path, reason
         )
 
-    def _report(self, what: str, document: dict[str, object]) -> None:
-        request = {"incarnation": self._incarnation, **document}
-
-        def report() -> None:
-            with suppress(CleaveError):
-                self._servers.ask("POST", f"{self._path}/{what}", document=request)
-
-        self._calls.submit(report)
+    def _send_report(self, kind: ReportKind, entries: list[Entry]) -> None:
+        """Send the leader a report. Raises the leader's refusal, and StoreUnavailable."""
+        request = {"incarnation": kind.incarnation, kind.field: entries}
+        self._servers.ask("POST", f"{self._path}/{kind.name}", document=request)
 
     def _run(self) -> None:
         """Keep connected until the session is closed or permanently refused: follow a stream, and reconnect
@@ -331,8 +337,8 @@ class Session:
 
     def _follow(self) -> None:
         """Register if necessary, and hold one stream open until the leader ends it: adopt assignments, and
-        answer each event with a heartbeat. Raises the errors of `_register`, and StoreUnavailable if the
-        stream breaks.
+        answer the first event and each heartbeat of the leader with a heartbeat, and an assignment if one is
+        due. Raises the errors of `_register`, and StoreUnavailable if the stream breaks.
         """
         if not self._is_registered:
             self._register()
@@ -347,16 +353,18 @@ class Session:
             self._feed = feed
             if self._closing.is_set():
                 return
-            for event in feed:
+            for number, event in enumerate(feed):
                 if self._closing.is_set():
                     return
                 if event.event == "end":
                     self._handle_end(event)
                     return
-                if event.event == "assignment":
+                is_assignment = event.event == "assignment"
+                if is_assignment:
                     self._adopt(_ASSIGNMENT.decode(event.data))
-                self._send_heartbeat()
-                if event.event == "assignment":
+                if number == 0 or not is_assignment or self._is_heartbeat_due:
+                    self._send_heartbeat()
+                if is_assignment:
                     self._on_change()
 
     def _handle_end(self, end: ServerSentEvent) -> None:
@@ -383,6 +391,13 @@ class Session:
                 "the response does not come from a worker of Cleave; correct the address"
             ) from None
         self._current_until = max(self._current_until, began_at + self._silent_seconds)
+
+    @property
+    def _is_heartbeat_due(self) -> bool:
+        """True if the last accepted heartbeat is so old that the leader would have sent a heartbeat, had it not
+        sent assignments. Many assignments follow one another while buckets move, and the leader is then busy.
+        """
+        return self._current_until - boot_seconds() < _FRESH_PART * self._silent_seconds
 
     def _send_heartbeat(self) -> None:
         """Send the leader a heartbeat in a background thread.

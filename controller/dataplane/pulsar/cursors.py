@@ -132,11 +132,18 @@ class Cursors:
         These messages are delivered again: those acknowledged between the query and the move, those of a
         batch acknowledged in part, and those acknowledged behind the first unacknowledged message.
         """
-        cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
-        purpose = f"take over {subscription!r} on {backing_topic}"
-        self._move_behind(
-            backing_topic, subscription, place_told(cursor["markDeletePosition"]), purpose, deadline
-        )
+        internal = self.internal(backing_topic, deadline)
+        self._move_to_present(internal, backing_topic, subscription, deadline)
+
+    def make_durable(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
+        """Make the broker write the subscription's present position to disk. A move, even to the present
+        position, is answered when it is on disk, and disconnects all holders.
+
+        A terminated topic without entries has only one position, so its readers stay connected.
+        """
+        internal = self.internal(backing_topic, deadline)
+        if not is_closed_and_empty(internal):
+            self._move_to_present(internal, backing_topic, subscription, deadline)
 
     def move_before(
         self, backing_topic: str, subscription: str, place: tuple[int, int], deadline: Deadline
@@ -173,13 +180,20 @@ class Cursors:
         """
         if self.unread_entries(backing_topic, subscription, deadline) != 0:
             return False
-        if self._is_closed_and_empty(backing_topic, deadline):
-            return True
-        self.cut_off(backing_topic, subscription, deadline)
+        self.make_durable(backing_topic, subscription, deadline)
         return self.unread_entries(backing_topic, subscription, deadline) == 0
 
     def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
         return is_closed_and_empty(self.internal(backing_topic, deadline))
+
+    def _move_to_present(
+        self, internal: Mapping[str, Any], backing_topic: str, subscription: str, deadline: Deadline
+    ) -> None:
+        cursor = self._cursor(internal, backing_topic, subscription)
+        purpose = f"take over {subscription!r} on {backing_topic}"
+        self._move_behind(
+            backing_topic, subscription, place_told(cursor["markDeletePosition"]), purpose, deadline
+        )
 
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], purpose: str, deadline: Deadline

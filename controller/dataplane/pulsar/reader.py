@@ -88,7 +88,7 @@ class PulsarReader(OneProcess):
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._unreadable: CleaveError | None = None
-        self._is_attached = self._is_end_durable = False
+        self._is_attached = self._is_finished = self._is_end_durable = False
         self._closing = threading.Lock()
         self._opened: tuple[pulsar.Client, pulsar.Consumer, Intake] | None = None
         self._intake: Intake | None = None
@@ -269,7 +269,8 @@ class PulsarReader(OneProcess):
         self._demand_held()
         deadline = self._cursors.deadline()
         if not self._drain.is_drained(deadline, is_idle=lambda: not (self._unacknowledged or self._arrived)):
-            # the topic was drained when the reader was opened, so the cursor was moved back
+            # if the topic was drained before, the cursor was moved back
+            self._is_finished = False
             if not self._is_attached:
                 self.interrupt()
                 self._demand_held()
@@ -279,17 +280,18 @@ class PulsarReader(OneProcess):
         return True
 
     def _make_end_durable(self, deadline: Deadline) -> None:
-        """Make the broker write the present position of the cursor to disk, so that it survives a crash. A
-        move, even to the present position, is answered when it is on disk.
+        """Make the broker write the present position of the cursor to disk, so that it survives a crash
+        (`Cursors.make_durable`).
 
-        Call it only when the topic is read to its end: the move disconnects all readers of the subscription,
-        and unacknowledged messages are delivered again. Does nothing if that was done. A reader of a bucket retries DataPlaneUnavailable until the deadline;
-        then, and for other readers at once, the error is raised.
+        Call it only when the topic is read to its end: all readers of the subscription may be disconnected,
+        and unacknowledged messages are then delivered again. Does nothing if that was done. A reader of a
+        bucket retries DataPlaneUnavailable until the deadline; then, and for other readers at once, the error
+        is raised.
         """
         pause = threading.Event()
         while not self._is_end_durable:
             try:
-                self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
+                self._cursors.make_durable(self._backing_topic, self._subscription, deadline)
                 self._is_end_durable = True
             except DataPlaneUnavailable:  # another reader of the subscription does the same at this moment
                 if self.bucket is None or not deadline.left_seconds:
@@ -327,10 +329,11 @@ class PulsarReader(OneProcess):
         says why it ended.
         """
         self.check_connection()
-        if not self._interrupted.is_set():
+        if not self._interrupted.is_set() or (self._is_finished and self._lost is None):
             return
         lost = self._why_lost(None)
-        if self._lost is not None or not self._has_finished():
+        self._is_finished = self._lost is None and self._has_finished()
+        if not self._is_finished:
             raise lost
 
     def _has_finished(self) -> bool:

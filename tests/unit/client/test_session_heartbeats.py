@@ -1,0 +1,97 @@
+"""Which events of the leader a session answers with a heartbeat: the first of a stream, the leader's own heartbeats, and an assignment
+that comes when a heartbeat of the leader would have been due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from controller.client import session
+from controller.client.servers import Servers
+from controller.client.session import Session
+from tests.support.scripted_leader import ScriptedLeader
+from tests.support.waiting import wait_until
+
+SILENT_SECONDS = 1e6
+"""The limit that `ScriptedLeader` sends."""
+
+
+class SteppedClock:
+    """`boot_seconds` of the session. It stands still until the test moves it."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SteppedClock:
+    clock = SteppedClock()
+    monkeypatch.setattr(session, "boot_seconds", clock)
+    return clock
+
+
+@pytest.fixture
+def leader() -> ScriptedLeader:
+    return ScriptedLeader()
+
+
+@pytest.fixture
+def running(clock: SteppedClock, leader: ScriptedLeader) -> Iterator[Session]:
+    del clock
+    running = Session(cast(Servers, leader), "topic://a/b/c", "s", "me", on_change=lambda: None)
+    yield running
+    running.close()
+
+
+def assign(leader: ScriptedLeader, running: Session, generation: int, *, stream: int = 1) -> None:
+    """Send an assignment, and wait until the session has adopted it."""
+    document = {"term": 1, "epoch": 0, "origin": 1, "data_plane": "embedded", "buckets": []}
+    leader.feed(stream).say("assignment", document | {"generation": generation})
+    wait_until(
+        lambda: running.assignment is not None and running.assignment.generation == generation,
+        message=f"assignment {generation} is adopted",
+    )
+
+
+def heartbeats_so_far(leader: ScriptedLeader, running: Session) -> int:
+    """Let the leader send a heartbeat, whose answer is the last one. Return the number of the answers before it."""
+    wait_until(lambda: not running._is_heartbeat_pending, message="no heartbeat is under way")
+    answers = len(leader.of("pulse"))
+    leader.feed().say("heartbeat", {})
+    leader.call("pulse", answers + 1)
+    return len(leader.of("pulse")) - 1
+
+
+def test_assignments_in_quick_succession_are_answered_once(running: Session, leader: ScriptedLeader) -> None:
+    assign(leader, running, 1)
+    leader.call("pulse")
+    for generation in range(2, 6):
+        assign(leader, running, generation)
+    assert heartbeats_so_far(leader, running) == 1
+
+
+@pytest.mark.parametrize(("passed_part", "heartbeats"), [(0.1, 1), (0.2, 2)])
+def test_an_assignment_is_answered_once_a_heartbeat_is_due(
+    running: Session, leader: ScriptedLeader, clock: SteppedClock, passed_part: float, heartbeats: int
+) -> None:
+    assign(leader, running, 1)
+    assert heartbeats_so_far(leader, running) == 1
+    wait_until(lambda: not running._is_heartbeat_pending, message="no heartbeat is under way")
+    clock.seconds = passed_part * SILENT_SECONDS
+    assign(leader, running, 2)
+    assign(leader, running, 3)  # the session handles events in order, so it has decided about the second
+    assert heartbeats_so_far(leader, running) == 1 + heartbeats
+
+
+def test_the_first_assignment_of_every_stream_is_answered(running: Session, leader: ScriptedLeader) -> None:
+    assign(leader, running, 1)
+    leader.call("pulse")
+    leader.feed().hang_up()
+    leader.call("attach", 2)
+    assign(leader, running, 2, stream=2)
+    leader.call("pulse", 2)
