@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 import pulsar
@@ -20,6 +21,7 @@ import requests
 
 from controller.dataplane.base import LogMessage, LogReader, OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.buckets import HASHES, ordering_key
 from controller.dataplane.pulsar.cursors import Cursors
@@ -36,6 +38,7 @@ LOW, HIGH = FULL_RANGE.halves()
 HOLDER = """
 import sys
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.domain.hash_range import HashRange
 admin_url, service_url, log, bucket = sys.argv[1:]
@@ -626,3 +629,65 @@ def test_a_bucket_that_nobody_claims_for_a_while_costs_no_other_a_message(segmen
         assert payloads(messages) == [b"%d" % number for number in range(len(messages))]
         readers[bucket].acknowledge(messages[-1].position)
     segment.settles_at(0)
+
+
+def test_a_reader_disconnected_at_the_end_asks_the_broker_once_whether_it_has_finished(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = segment.client()
+    segment.send(logs, LOW, b"1")
+    segment.send(logs, HIGH, b"2")
+    low, high = segment.reader(logs, LOW), segment.reader(logs, HIGH)
+    for reader in (low, high):
+        reader.acknowledge(read(reader, 1)[-1].position)
+    segment.plane.terminate_segment(segment.log)
+    segment.settles_at(0)
+    requests_to_broker: list[str] = []
+    ask = Cursors._ask
+
+    def counted(cursors: Cursors, log: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
+        requests_to_broker.append(what)
+        return ask(cursors, log, what, deadline)
+
+    wait_until(low.is_drained, message="the log is drained")  # which disconnects the other reader
+    wait_until(high.may_wait, message="the other reader knows that it is disconnected")
+    assert high.read(1) == ()
+
+    monkeypatch.setattr(Cursors, "_ask", counted)
+    for _ in range(5):
+        assert high.read(1) == ()
+    assert requests_to_broker == []
+    assert high.is_drained()
+
+
+def test_a_finished_reader_ends_when_its_cursor_is_moved_back(segment: Segment) -> None:
+    logs = segment.client()
+    segment.send(logs, LOW, b"1")
+    segment.send(logs, HIGH, b"2")
+    low, high = segment.reader(logs, LOW), segment.reader(logs, HIGH)
+    for reader in (low, high):
+        reader.acknowledge(read(reader, 1)[-1].position)
+    segment.plane.terminate_segment(segment.log)
+    segment.settles_at(0)
+    wait_until(low.is_drained, message="the log is drained")
+    wait_until(high.may_wait, message="the other reader knows that it is disconnected")
+    assert high.read(1) == ()
+
+    segment.plane.seek(segment.log, "s", 0)
+
+    assert "moved" in ends(high.is_drained, LostRace)
+
+
+def test_the_cursor_of_an_empty_log_is_not_moved_at_its_end(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves: list[str] = []
+    monkeypatch.setattr(Cursors, "_move_behind", lambda _cursors, log, *_: moves.append(log))
+    logs = segment.client()
+    low, high = segment.reader(logs, LOW), segment.reader(logs, HIGH)
+    segment.plane.terminate_segment(segment.log)
+
+    wait_until(low.is_drained, message="the log is drained")
+
+    assert high.is_drained()
+    assert moves == []
