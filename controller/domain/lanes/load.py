@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
 from controller.domain.lanes.evaluation_context import EvaluationContext
+from controller.domain.lanes.load_freshness import refuse_stale
 from controller.domain.load import METRICS
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
@@ -130,6 +131,6 @@ def _is_refused(context: EvaluationContext, index: int) -> bool:
             )
         )
         return True
-    return context.refuse_stale(Lane.LOAD, index) or context.refuse_during(
+    return refuse_stale(context, Lane.LOAD, index) or context.refuse_during(
         context.cooldowns.split, Lane.LOAD, segment_id
     )
