@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from controller.domain.decision import Lane, Refusal, RefusalReason
 from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.load import LoadRecord
+from controller.domain.load_record import LoadRecord
 
 
 def is_stale(context: EvaluationContext, record: LoadRecord) -> bool:

@@ -12,7 +12,7 @@ from controller.domain.decision import Lane, Refusal, RefusalReason
 from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.lanes.load_freshness import is_stale, refuse_stale, wake_when_stale
-from controller.domain.load import METRICS, LoadRecord
+from controller.domain.load_record import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
 

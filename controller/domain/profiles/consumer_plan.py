@@ -24,7 +24,7 @@ from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
-from controller.domain.load import LoadRecord
+from controller.domain.load_record import LoadRecord
 from controller.domain.segment import Segment
 
 COLLECTING_MS = 500
