@@ -1,6 +1,6 @@
 """The merge lane: the coldest pair of neighbours becomes one segment.
 
-A pair is a candidate if both sides are below all four merge thresholds. It must meet the conditions of `merge_gates`,
+A pair is a candidate if both sides are below all four merge thresholds. It must meet the conditions of `merge_conditions`,
 and of the pairs that meet them the coldest is merged.
 """
 
