@@ -17,7 +17,7 @@ from benchmarks.machine import machine
 from controller.domain.evaluation_input import TICKS_OF_MEMORY, Capabilities, EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 
 _NOW = 1_800_000_000_000

@@ -21,7 +21,7 @@ from controller.domain.evaluator import decide
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape_of_action import plan
 from controller.domain.segment import Segment

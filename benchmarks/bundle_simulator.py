@@ -19,7 +19,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load.averages import BundleLoad
-from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
 
 CYCLE_MS = 60_000

@@ -15,7 +15,7 @@ from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.optimum import lower_bound
 from controller.backtest.score import Prices
 from controller.backtest.simulation import Act, Simulation, Verdict
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from spark_jobs.backtest_ring import ring
 
 POINTS = 2_000

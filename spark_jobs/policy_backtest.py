@@ -32,7 +32,7 @@ from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.backtest.spread import Spread
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
-from controller.domain.load import METRICS, LoadStats
+from controller.domain.load_record import METRICS, LoadStats
 from controller.domain.policy import AutoScalePolicy, validate
 from spark_jobs.backtest_picture import front, picture
 from spark_jobs.recorded_load import RATE_COLUMNS, Recording, series_of

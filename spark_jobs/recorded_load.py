@@ -21,7 +21,7 @@ import pyarrow as pa
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import LoadSeries
 from controller.domain.hash_range import RING_SIZE, HashRange
-from controller.domain.load import METRICS
+from controller.domain.load_record import METRICS
 from controller.domain.policy import AutoScalePolicy
 
 MOST_BINS = 256

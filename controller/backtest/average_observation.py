@@ -15,7 +15,7 @@ from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 
 
 class FollowedAverageObservation(Observation):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes, any_along, is_nan
-from controller.domain.load import METRICS, LoadStats
+from controller.domain.load_record import METRICS, LoadStats
 
 DIGITS = 9
 """Number of digits of an average, in capacities, that are compared: further digits depend on the order of the additions.

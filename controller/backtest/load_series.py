@@ -23,7 +23,7 @@ import numpy as np
 from controller.backtest.arrays import Floats, Mask, any_along, is_nan
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.load import METRICS
+from controller.domain.load_record import METRICS
 
 MEAN_LOAD = 5.6
 """Mean load to which a recorded trace is scaled, in capacities of one segment."""

@@ -26,7 +26,7 @@ from controller.backtest.spread import Spread
 from controller.domain.errors import InvariantViolated
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 
 _FIRST_LOOK_AHEAD = 64
 _LONGEST_LOOK_AHEAD = 2048

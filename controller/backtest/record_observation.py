@@ -18,8 +18,8 @@ from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.load_memory import LoadMemory, Origin, origins_of
+from controller.domain.load_record import LoadRecord, LoadStats
 
 _WIDER = 1 + 1e-9
 

@@ -1,4 +1,4 @@
-"""Load records in arrays, by the rule of `domain/load.next_record`; a test compares the two."""
+"""Load records in arrays, by the rule of `domain.load_record_rule.next_record`; a test compares the two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
-from controller.domain.load import FLOOR_FRACTION, METRICS, LoadRecord, LoadStats, LoadThresholds
+from controller.domain.load_record import METRICS, LoadRecord, LoadStats, LoadThresholds
+from controller.domain.load_record_rule import FLOOR_FRACTION
 
 NOT_COLD = -1
 """Value of `cold_since` for a segment that is not cold."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes, any_along, is_nan
 from controller.backtest.load_series import LoadSeries
-from controller.domain.load import METRICS, LoadThresholds
+from controller.domain.load_record import METRICS, LoadThresholds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ message and all behind it again. While a bucket has `held_limit` unsettled messa
 are read; other buckets continue.
 
 Everything except the handler runs in the thread that calls `turn` or `run`, which is the consumer's thread.
-The pool's threads report to it (`keyed_handling`). If a bucket is to be released to another consumer, no
+The pool's threads report to it (`message_delivery`). If a bucket is to be released to another consumer, no
 message of it is begun; messages in progress are finished and acknowledged, and then the bucket is released.
 Unsettled messages of a lost bucket are dropped: they are neither begun nor acknowledged here.
 

@@ -6,8 +6,7 @@ time, in a thread of the producer, while the application continues: a second bat
 the first was not.
 
 If a segment is fenced, its lanes wait until the layout with the segment's successors is published; other
-lanes continue. Once the result of each batch in flight is known, the remaining messages are routed again, in
-order and before newer messages. Nothing is sent twice: a batch whose response was lost is first repeated
+lanes continue (`successor_routing`). Nothing is sent twice: a batch whose response was lost is first repeated
 under its own number, and the log detects whether it has the batch. A batch for an active segment whose log is
 missing is repeated too: the producer reports the segment, and a worker creates the log again.
 """
@@ -19,12 +18,10 @@ import logging
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, islice
 
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
@@ -32,12 +29,10 @@ from controller.client.closing import StoresOnExit
 from controller.client.delayed_sends import DelayedSends
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
-from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
-from controller.client.layout_watch import LayoutWatch
-from controller.client.retry import retry_for
-from controller.client.send_lane import SendLane, WaitingMessage, lane_of
+from controller.client.layout_source import LayoutSource, TakesSuspects
+from controller.client.send_lane import SendLane
+from controller.client.successor_routing import LOOK_SECONDS, SuccessorRouting
 from controller.dataplane.base import EagerLogClient, LogClient, Metadata, OutgoingMessage
-from controller.domain.entry_buckets import bucket_of
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -47,9 +42,8 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
-from controller.domain.key_hash import key_bytes, key_hash
+from controller.domain.key_hash import key_bytes
 from controller.domain.names import demand_name
-from controller.domain.segment import Segment
 from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
@@ -61,14 +55,6 @@ RETRY_SECONDS = 0.1
 """Time between two attempts of a producer with a batch delay to send overdue messages, or to read an awaited
 layout.
 """
-LOOK_SECONDS = 1.0
-"""Time between two reads of the layout while a fenced segment has no successor, even without a
-notification.
-"""
-MOST_ROUTES = 65_536
-"""Number of keys whose lane is cached. The cache is cleared when it is full."""
-MOST_OPENED_AHEAD = 1_000
-"""Number of messages in doubt that decide which logs are opened ahead."""
 _KEYS = (str, bytes, type(None))
 """Types of a key."""
 _METADATA = (Metadata, type(None))
@@ -152,10 +138,7 @@ class Producer(OneProcess, StoresOnExit):
                 source, topic, self.producer_id, key_counts_seconds, self._lock
             )
         self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
-        self._numbers, self._turn = itertools.count(1), itertools.count()
-        self._unrouted: deque[WaitingMessage] = deque()
-        self._lanes: dict[tuple[int, int], SendLane] = {}
-        self._routes: dict[str | bytes, tuple[SendLane, bytes, int, int]] = {}
+        self._numbers = itertools.count(1)
         self._fenced = FencedSegments(source.suspects(topic) if isinstance(source, TakesSuspects) else None)
         self._pending = 0
         self._progress = threading.Event()
@@ -164,12 +147,18 @@ class Producer(OneProcess, StoresOnExit):
         self._is_closing = False
         """True once no further batch may begin."""
         self._has_failed = False  # True if a lane has an error that the application's next call raises
-        self._is_outdated = True
-        """True if a layout may exist that is newer than the layout used for routing."""
-        self._watch = LayoutWatch(source, topic, on_change=self._changed)
-        self._snapshot: TopicSnapshot = self._watch.snapshot
-        """Layout used for routing: the newest layout, once no batch for a removed segment is in doubt."""
-        self._opened_ahead = self._snapshot
+        self._routing = SuccessorRouting(
+            source,
+            topic,
+            self.producer_id,
+            self._fenced,
+            logs=logs,
+            key_counts=self._key_counts,
+            timeout_seconds=send_timeout_seconds,
+            send_again=self._start_lanes,
+            on_change=self._progress.set,
+        )
+        self._lanes = self._routing.lanes
         for thread in (self._delayed, self._key_counts):
             if thread is not None:
                 thread.start()
@@ -198,13 +187,15 @@ class Producer(OneProcess, StoresOnExit):
         busy_threads.add(thread)
         try:
             with self._lock:
-                if self._unrouted or self._is_outdated:
-                    self._unrouted.append((payload, None if key is None else key_bytes(key), None, metadata))
+                if self._routing.unrouted or self._routing.is_outdated:
+                    self._routing.unrouted.append(
+                        (payload, None if key is None else key_bytes(key), None, metadata)
+                    )
                     self._pending += 1
-                    self._route_all()
-                    self._start_lanes(self._lanes.values(), whole_batches=True)
+                    self._routing.route_all()
+                    self._start_lanes(self._lanes, whole_batches=True)
                 else:
-                    lane = self._put(payload, key, metadata)
+                    lane = self._lanes.put(payload, key, metadata)
                     self._pending += 1
                     if self._is_full(lane):
                         self._start(lane)
@@ -271,7 +262,7 @@ class Producer(OneProcess, StoresOnExit):
         Lanes with retried errors get the full time again.
         """
         with self._busy(), self._lock:
-            for lane in self._lanes.values():
+            for lane in self._lanes:
                 if lane.error is None or isinstance(lane.error, DataPlaneUnavailable | StoreUnavailable):
                     lane.forget_failures()
         self._work_until(is_done, sends_all=True)
@@ -281,7 +272,7 @@ class Producer(OneProcess, StoresOnExit):
         self._takes_nothing = self._is_closing = True
 
     def _described(self) -> str:
-        return f"Producer of {self._watch.snapshot.name}"
+        return f"Producer of {self._routing.watch.snapshot.name}"
 
     def _end_unless_interrupted(self) -> None:
         """End the producer's threads, unless this is a signal handler that interrupts a call. That call then
@@ -320,7 +311,7 @@ class Producer(OneProcess, StoresOnExit):
                 self._delayed.close()
             self._sends.shutdown(wait=True)  # batches in flight must end
             self._fenced.close()
-            self._watch.close()
+            self._routing.watch.close()
 
     def _refuse_to_send(self) -> None:
         """Raise the reason why no message is accepted, after the batches in flight have ended."""
@@ -330,7 +321,7 @@ class Producer(OneProcess, StoresOnExit):
         raise self._closed()
 
     def _closed(self, error: CleaveError | None = None) -> Terminal:
-        name = f"the producer of {self._snapshot.name}"
+        name = f"the producer of {self._lanes.snapshot.name}"
         if not self._is_closing:
             return Terminal(f"{name} is being closed; create another producer")
         dropped = f" with {self._pending} message(s) that are not known to be stored" if self._pending else ""
@@ -375,22 +366,20 @@ class Producer(OneProcess, StoresOnExit):
             # cleared before the check, so that a change during the check sets it again
             self._progress.clear()
             with self._lock:
-                is_routed = self._route_all()
+                is_routed = self._routing.route_all()
                 self._fenced.report(LOOK_SECONDS)
                 self._demand_sent()
                 if is_done():
                     return
-                self._start_lanes(self._lanes.values(), whole_batches=not sends_all)
-                if not any(lane.is_sending for lane in self._lanes.values()):
-                    self._start_lanes(self._lanes.values())
-                fenced = self._waiting_for_successors() if is_routed else []
-                due_at = min(
-                    (lane.next_try_at for lane in self._lanes.values() if lane.in_doubt), default=0.0
-                )
+                self._start_lanes(self._lanes, whole_batches=not sends_all)
+                if not any(lane.is_sending for lane in self._lanes):
+                    self._start_lanes(self._lanes)
+                fenced = self._routing.waiting_for_successors() if is_routed else []
+                due_at = min((lane.next_try_at for lane in self._lanes if lane.in_doubt), default=0.0)
             now = time.monotonic()
             if fenced and now >= deadline:
                 raise SegmentTerminated(
-                    f"{fenced[0].backing_topic} is {self._fenced.state_of(fenced[0].segment_id)} and {self._snapshot.name} has no successor "
+                    f"{fenced[0].backing_topic} is {self._fenced.state_of(fenced[0].segment_id)} and {self._lanes.snapshot.name} has no successor "
                     f"for it after {self._send_timeout_seconds:g} s; check the topic's operations, then flush again"
                 )
             limits = [
@@ -399,18 +388,11 @@ class Producer(OneProcess, StoresOnExit):
                 *([due_at - now] if due_at > now else []),
             ]
             if not self._progress.wait(max(0.0, min(limits))) and fenced:
-                self._look_again()
-
-    def _waiting_for_successors(self) -> list[SendLane]:
-        return [
-            lane
-            for lane in self._lanes.values()
-            if lane.segment_id in self._fenced and not lane.is_empty and not lane.is_sending
-        ]
+                self._routing.look_again()
 
     def _demand_sent(self) -> None:
         """Raise the error of the first lane that has one, once: the lane forgets the error and is retried."""
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             if lane.error is not None:
                 error = lane.error
                 lane.forget_failures()
@@ -426,7 +408,7 @@ class Producer(OneProcess, StoresOnExit):
         """
         with self._lock:
             try:
-                is_routed = self._route_all()
+                is_routed = self._routing.route_all()
             except CleaveError:
                 return time.monotonic() + RETRY_SECONDS
             except Exception:  # noqa: BLE001 - the thread would end, and no later message would be sent
@@ -434,146 +416,17 @@ class Producer(OneProcess, StoresOnExit):
                 return time.monotonic() + RETRY_SECONDS
             self._fenced.report(LOOK_SECONDS)
             now = time.monotonic()
-            lanes = self._lanes.values()
             self._start_lanes(
-                [lane for lane in lanes if lane.in_doubt is not None or lane.since + delay_seconds <= now]
+                [
+                    lane
+                    for lane in self._lanes
+                    if lane.in_doubt is not None or lane.since + delay_seconds <= now
+                ]
             )
-            waiting = [lane for lane in lanes if not lane.is_empty]
+            waiting = [lane for lane in self._lanes if not lane.is_empty]
             if not is_routed or any(lane.segment_id in self._fenced or lane.in_doubt for lane in waiting):
                 return time.monotonic() + RETRY_SECONDS
             return min((lane.since + delay_seconds for lane in waiting), default=None)
-
-    def _route_all(self) -> bool:
-        """Move unrouted messages into their lanes, in order. Return False if that must wait for batches in
-        doubt.
-        """
-        if not self._follow_layout():
-            return False
-        while self._unrouted:
-            payload, key, _, metadata = self._unrouted[0]
-            self._put(payload, key, metadata)
-            self._unrouted.popleft()
-        return True
-
-    def _changed(self) -> None:
-        self._is_outdated = True
-        self._progress.set()
-
-    def _look_again(self) -> None:
-        self._watch.look_again()
-        self._changed()
-
-    def _follow_layout(self) -> bool:
-        """Adopt the newest layout if it may have changed.
-
-        Messages for removed segments are routed again, before newer messages. Return False while the result
-        of a batch for a removed segment is unknown. After an error, the next call tries again.
-        """
-        if not self._is_outdated:
-            return True
-        self._is_outdated = False  # cleared before reading, so that a change during the read sets it again
-        try:
-            is_adopted = self._adopt_newest()
-        except BaseException:
-            self._is_outdated = True
-            raise
-        self._is_outdated = self._is_outdated or not is_adopted
-        return is_adopted
-
-    def _adopt_newest(self) -> bool:
-        """Read the layout if it has changed, and adopt it.
-
-        Return False if a batch for a removed segment is in doubt; the batch is sent again.
-        """
-        if self._watch.changed:
-            retry_for(self._watch.refresh_if_changed, seconds=self._send_timeout_seconds)
-        active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
-        removed = [place for place in self._lanes if place[0] not in active]
-        in_doubt = [self._lanes[place] for place in removed if self._lanes[place].in_doubt is not None]
-        if in_doubt:  # the log still knows if it has stored the batch
-            self._open_ahead(in_doubt)
-            self._start_lanes(in_doubt)
-            return False
-        unrouted = [message for place in removed for message in self._lanes.pop(place).waiting]
-        self._unrouted.extendleft(reversed(unrouted))
-        self._fenced.retain(active)
-        self._routes.clear()
-        self._snapshot = self._watch.snapshot
-        return True
-
-    def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
-        """Begin to open, once for each layout, the logs that messages in doubt go to if they are not stored.
-        Does nothing if the log client is not eager. Only the first MOST_OPENED_AHEAD messages decide.
-
-        The opening takes as long as the response to the batches, so both run at the same time.
-        """
-        snapshot = self._watch.snapshot
-        if self._eager is None or self._opened_ahead is snapshot:
-            return
-        self._opened_ahead = snapshot
-        batches = [lane.in_doubt[1] for lane in lanes if lane.in_doubt is not None]
-        keys = {
-            message.key for message in islice(chain(*batches), MOST_OPENED_AHEAD) if message.key is not None
-        }
-        places = {}
-        for hashes in map(key_hash, keys):
-            segment = snapshot.layout.segment_for(hashes.segment_hash)
-            places[segment.segment_id, bucket_of(segment.bucket_splits, hashes.bucket_hash)] = segment
-        for (_, bucket), segment in places.items():
-            lane = lane_of(snapshot, segment, bucket, self.producer_id)
-            self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
-
-    def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
-        """Append the message to its lane, and return the lane. Counts its hash if key counts are on."""
-        if key is None:
-            segment, bucket_hash = self._next_place()
-            lane = self._lane(segment, bucket_hash)
-            lane.put(payload, None, bucket_hash, metadata)
-            if self._key_counts is not None:
-                self._key_counts.count(None)
-            return lane
-        route = self._routes.get(key)
-        if route is None:
-            route = self._route(key)
-        lane, coded, bucket_hash, segment_hash = route
-        lane.put(payload, coded, bucket_hash, metadata)
-        if self._key_counts is not None:
-            self._key_counts.count(segment_hash)
-        return lane
-
-    def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
-        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash, and cache them.
-
-        A full cache is cleared first. Raises InvalidInput for a key without a UTF-8 form.
-        """
-        coded = key_bytes(key)
-        hashes = key_hash(coded)
-        segment = self._snapshot.layout.segment_for(hashes.segment_hash)
-        if len(self._routes) >= MOST_ROUTES:
-            self._routes.clear()
-        lane = self._lane(segment, hashes.bucket_hash)
-        route = self._routes[key] = (lane, coded, hashes.bucket_hash, hashes.segment_hash)
-        return route
-
-    def _next_place(self) -> tuple[Segment, int]:
-        """Return segment and bucket hash of a message without a key: the segments in rotation, and the
-        buckets of each.
-        """
-        turn, active = next(self._turn), self._snapshot.layout.active
-        segment = active[turn % len(active)]
-        starts = (0, *segment.bucket_splits)
-        return segment, starts[turn // len(active) % len(starts)]
-
-    def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
-        """Return the lane of a bucket, created if necessary. A segment with one bucket accepts batches with
-        any bucket hash.
-        """
-        bucket = bucket_of(segment.bucket_splits, bucket_hash)
-        lane = self._lanes.get((segment.segment_id, bucket))
-        if lane is None:
-            lane = lane_of(self._snapshot, segment, bucket, self.producer_id)
-            self._lanes[segment.segment_id, bucket] = lane
-        return lane
 
     def _start_lanes(self, lanes: Iterable[SendLane], *, whole_batches: bool = False) -> None:
         """Send the waiting messages of each lane, or only whole batches."""
@@ -646,8 +499,8 @@ class Producer(OneProcess, StoresOnExit):
             failure = error
         with self._lock:
             lane.is_sending = False
-            if is_missing and self._is_active(lane.segment_id):
-                self._await_log(lane)
+            if is_missing and self._routing.is_active(lane.segment_id):
+                self._routing.await_log(lane)
             elif failure is None:
                 self._settle(lane, batch, stored)
             else:
@@ -658,17 +511,6 @@ class Producer(OneProcess, StoresOnExit):
         self._progress.set()
         if self._delayed is not None:
             self._delayed.notify()
-
-    def _is_active(self, segment_id: int) -> bool:
-        return any(segment.segment_id == segment_id for segment in self._watch.snapshot.layout.active)
-
-    def _await_log(self, lane: SendLane) -> None:
-        """Repeat the batch under its number after a delay: it can be stored once the log is created again,
-        which makes no new layout.
-        """
-        self._fenced.add(lane.segment_id, is_missing=True)
-        lane.next_try_at = time.monotonic() + LOOK_SECONDS
-        self._look_again()
 
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
         """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them.
@@ -681,11 +523,7 @@ class Producer(OneProcess, StoresOnExit):
         lane.forget_failures()
         self._pending -= stored
         if stored < len(batch):
-            # The segment counts as fenced for all its buckets, because a fenced log is not called again.
-            self._fenced.add(lane.segment_id, is_missing=False)
-            lane.put_back(batch[stored:])
-            if self._is_active(lane.segment_id):  # otherwise the layout with the successors is known
-                self._look_again()
+            self._routing.requeue(lane, batch[stored:])
         else:
             self._fenced.note_stored(lane.segment_id)
         if stored:

@@ -1,8 +1,6 @@
 """The `cleave` command: one line for an error, tables for people, JSON for programs.
 
-Exit codes: 0 success; 2 the request cannot succeed as it is (bad input, not found, conflict, not possible on that data plane); 75 try again
-later; 1 any other failure (an aborted operation, a missing right, a finding of `doctor` or `check-history`).
-`command_list.py` has the list of commands.
+`command_list.py` has the list of commands, `exit_codes.py` the code with which a command ends.
 """
 
 from __future__ import annotations
@@ -18,16 +16,9 @@ import typer
 from typer import Abort, Exit
 
 from controller.commands.command_list import CommandList
+from controller.commands.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED, exit_code
 from controller.commands.server_choice import name_server
-from controller.domain.errors import (
-    CleaveError,
-    Conflict,
-    InvalidInput,
-    NotFound,
-    Retryable,
-    StoreRefused,
-    Unsupported,
-)
+from controller.domain.errors import CleaveError
 from controller.domain.formatting import printable
 
 try:
@@ -36,8 +27,6 @@ except ImportError:  # an older Typer, as with Airflow 3.1, raises the errors of
     from click import ClickException as TyperException  # type: ignore[assignment]
 
 DISTRIBUTION = "pulsar-cleave"
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
-BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
 
 app = typer.Typer(
     name="cleave",
@@ -109,15 +98,6 @@ def run(arguments: list[str] | None = None) -> int:
         return _say(f"{message.rstrip('.')}; `{where} --help` lists the possible ones", EXIT_BAD_INPUT)
     except CleaveError as error:
         return _say(str(error), exit_code(type(error)))
-
-
-def exit_code(kind: type[CleaveError]) -> int:
-    """Return the exit code for an error of this type."""
-    if issubclass(kind, StoreRefused):
-        return EXIT_BAD_INPUT
-    if issubclass(kind, Retryable):
-        return EXIT_TRY_AGAIN
-    return EXIT_BAD_INPUT if issubclass(kind, BAD_INPUT) else EXIT_FAILED
 
 
 def _say(message: str, code: int) -> int:

@@ -13,7 +13,8 @@ from operator import sub
 
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
-from controller.domain.load import DEFAULT_WINDOW_MS, METRICS, LoadStats
+from controller.domain.load_record import METRICS, LoadStats
+from controller.domain.load_window import DEFAULT_WINDOW_MS
 from controller.domain.whole_numbers import MOST
 
 MAX_SOURCE_LENGTH = 512

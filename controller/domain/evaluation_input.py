@@ -18,7 +18,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import METRICS, LoadRecord, LoadStats
+from controller.domain.load_record import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
 from controller.domain.policy_parameters import write_parameter
 from controller.domain.reshape import ReshapeKind

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.hash_range import HashRange
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 
 _BRIDGED_SECONDS, _BRIDGED_TICKS = 300, 5
 _NEARLY_ALL = 0.8

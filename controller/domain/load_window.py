@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from controller.domain.errors import InvalidInput
-from controller.domain.load import DEFAULT_WINDOW_MS
 from controller.domain.policy import MAX_SECONDS
+
+DEFAULT_WINDOW_MS = 60_000
+"""Default length of the window over which rates are computed, in milliseconds."""
 
 SHORTEST_LOOKBACK_MS = 60_000
 """Milliseconds for which a reporter may pause before its series restarts, however short the window."""

@@ -19,7 +19,8 @@ from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_B
 from controller.domain.errors import InvalidPolicy
 from controller.domain.formatting import shown
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.load import DEFAULT_CHANGE_THRESHOLD, METRICS, LoadStats, LoadThresholds
+from controller.domain.load_record import METRICS, LoadStats, LoadThresholds
+from controller.domain.load_record_rule import DEFAULT_CHANGE_THRESHOLD
 from controller.domain.policy_parameters import ParameterValue, misfit, read_parameters, write_parameter
 
 PROFILES = ("adaptive", "pip483")

@@ -3,7 +3,7 @@ window, and takes its other inputs from the decision log.
 
 A difference means that the stored history differs from the inputs of the decision, so that a backtest of this
 history would not represent the topic. Two rules are replayed: that of load records
-(`domain.load.next_record`, and of silence), and that of load memory (`domain.load_memory`). The state before
+(`domain.load_record_rule.next_record`, and of silence), and that of load memory (`domain.load_memory`). The state before
 the first window is taken from the first decision.
 """
 
@@ -20,8 +20,9 @@ from controller.domain.decision import Lane
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
-from controller.domain.load import METRICS, LoadRecord, LoadStats, next_record
 from controller.domain.load_memory import LoadMemory, origins_of
+from controller.domain.load_record import METRICS, LoadRecord, LoadStats
+from controller.domain.load_record_rule import next_record
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.replay import Document, Replay
 

@@ -17,7 +17,7 @@ from controller.bundles.domain.balancing.settings import MIB, BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load.averages import BundleLoad, TimeAverage
-from controller.bundles.domain.load.resources import (
+from controller.bundles.domain.load.broker_usage import (
     RESOURCES,
     BrokerResources,
     ResourceUsage,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from controller.domain.decision import Decision, Evaluation, Merge, RefusalReason, Split
 from controller.domain.evaluation_input import EvaluationInput, History
 from controller.domain.evaluator import decide
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from tests.oracle.pulsar_classes import as_acts
 from tests.support.ancestry import merge_depth_by_ancestry
 

@@ -13,7 +13,7 @@ from random import Random
 
 from controller.domain.evaluation_input import Capabilities, EvaluationInput, History
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 
 NOW = 1_000_000_000

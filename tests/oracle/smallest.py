@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from controller.domain.evaluation_input import EvaluationInput, History
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy
 
 

@@ -25,7 +25,8 @@ from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadStats, is_material_change
+from controller.domain.load_record import LoadStats
+from controller.domain.load_record_rule import is_material_change
 from controller.domain.policy import violations
 from tests.oracle import deviations, scalable_states
 from tests.oracle.pulsar_classes import PulsarClasses, as_acts

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage, max_usage
+from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage, max_usage
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.hashes import topic_hash
 from spark_jobs.bundle_load import COUNTS, RATES, ReportWindow

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
-from controller.domain.load import LoadRecord, LoadStats, LoadThresholds, LoadUpdate, next_record
+from controller.domain.load_record import LoadRecord, LoadStats, LoadThresholds
+from controller.domain.load_record_rule import LoadUpdate, next_record
 from controller.domain.load_window import LoadWindow
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from controller.domain.counter_rates import CounterSample
-from controller.domain.load import FLOOR_FRACTION, LoadStats, LoadThresholds
+from controller.domain.load_record import LoadStats, LoadThresholds
+from controller.domain.load_record_rule import FLOOR_FRACTION
 from controller.domain.load_window import LoadWindow
 from tests.spark.oracle import Case, Stored, Values, by_topic
 

@@ -16,7 +16,7 @@ from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.domain.counter_rates import CounterSample
 from controller.domain.errors import InvalidInput, Retryable
-from controller.domain.load import LoadStats, LoadThresholds
+from controller.domain.load_record import LoadStats, LoadThresholds
 from controller.landing.schemas import KEY_COUNT_SCHEMA
 from controller.store.load.records import SKETCH_SCHEMA
 from spark_jobs.run_bundle_load import main as bundle_main

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from controller.domain.counter_rates import CounterSample
-from controller.domain.load import LoadStats, LoadThresholds
+from controller.domain.load_record import LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.store.load.records import Baseline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
-from controller.domain.load import DEFAULT_WINDOW_MS
+from controller.domain.load_window import DEFAULT_WINDOW_MS
 
 
 def rates_from_counters(

@@ -27,7 +27,7 @@ COMMANDS = [
     if path.stem != "trace_spans"  # needs the extra `traces`
 ]
 STARTS = {
-    "": ["pulsar_cleave", "controller.commands.program"],
+    "": ["pulsar_cleave", "controller.commands.entry_point"],
     "client": ["pulsar_cleave", "controller.dataplane.pulsar.log_client"],
     "embedded": ["pulsar_cleave", "controller.dataplane.embedded.log_client"],
     "server": [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from controller.domain.decision import Decision, Lane, Recut, Refusal, RefusalReason, Split
 from controller.domain.evaluation_input import EvaluationInput
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from controller.domain.segment import Segment
 
 

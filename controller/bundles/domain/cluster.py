@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Self
 
 from controller.bundles.domain.load.averages import BundleLoad
-from controller.bundles.domain.load.resources import BrokerResources
+from controller.bundles.domain.load.broker_usage import BrokerResources
 from controller.bundles.domain.load.stats import BundleStats
 from controller.domain.errors import InvalidInput
 

@@ -20,7 +20,7 @@ from controller import metrics, telemetry
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.cluster import is_system_namespace
-from controller.bundles.domain.load.resources import RESOURCES
+from controller.bundles.domain.load.broker_usage import RESOURCES
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea

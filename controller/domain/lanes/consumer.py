@@ -14,6 +14,7 @@ import math
 
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
 from controller.domain.lanes.evaluation_context import EvaluationContext
+from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
@@ -36,7 +37,7 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
         return ()
     rates = [
         0.0
-        if record is None or context.is_stale(record) or math.isnan(record.stats.msg_rate_in)
+        if record is None or is_stale(context, record) or math.isnan(record.stats.msg_rate_in)
         else record.stats.msg_rate_in
         for record in context.records
     ]
@@ -64,7 +65,7 @@ def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
     for index in sorted(range(len(active)), key=lambda i: (-rates[i], active[i].segment_id)):
         segment = active[index]
         if rates[index] > 0:
-            context.wake_when_stale(context.records[index])
+            wake_when_stale(context, context.records[index])
         if context.refuse_busy(Lane.CONSUMER, segment.segment_id):
             continue
         if segment.hash_range.width > 1 or context.strict:

@@ -16,7 +16,7 @@ from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
@@ -140,19 +140,6 @@ class EvaluationContext:
         )
         return remaining + sum(created)
 
-    def is_stale(self, record: LoadRecord) -> bool:
-        """Return True if the reading is too old to decide on. Pulsar has no such rule, so no reading is stale under
-        `strict_pulsar`.
-        """
-        return not self.strict and self.now - record.observed_at > self.stale_ms
-
-    def wake_when_stale(self, record: LoadRecord | None) -> None:
-        """Limit the validity of the evaluation to the time until which this reading is fresh. Does nothing without
-        a record, under `strict_pulsar`, or for a reading that is stale already.
-        """
-        if record is not None and not self.strict:
-            self.wake_at(record.observed_at + self.stale_ms + 1)
-
     def wake_at(self, instant: int) -> None:
         """Limit the validity of the evaluation to `instant` (milliseconds since the Unix epoch), at which the
         result may change without a change of the input. An instant that is not after `now`, or later than the limit
@@ -179,31 +166,6 @@ class EvaluationContext:
         return Split(
             segment.segment_id, (), reason, segment.hash_range.equal_cuts(2) if has_no_choice else None
         )
-
-    def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
-        """Refuse the segment at `index` and return True if its reading is stale. Otherwise limit the validity of
-        the evaluation to the time at which the reading becomes stale, and return False; without a record only
-        return False.
-        """
-        record = self.records[index]
-        if record is None:
-            return False
-        if not self.is_stale(record):
-            self.wake_when_stale(record)
-            return False
-        observed_at = record.observed_at
-        self.refuse(
-            Refusal(
-                segment_id=self.active[index].segment_id,
-                lane=lane,
-                reason=RefusalReason.STALE_LOAD,
-                metric="observed_at",
-                value=observed_at,
-                needed=observed_at + self.stale_ms,
-                other_id=other_id,
-            )
-        )
-        return True
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
         """Refuse the segment and return True if a live operation seals it, or an action that awaits approval or was

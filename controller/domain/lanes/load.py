@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
 from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.load import METRICS
+from controller.domain.lanes.load_freshness import refuse_stale
+from controller.domain.load_record import METRICS
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 """Pulsar's names of the metrics, in the order of `METRICS`; they are the reasons of splits."""
@@ -130,6 +131,6 @@ def _is_refused(context: EvaluationContext, index: int) -> bool:
             )
         )
         return True
-    return context.refuse_stale(Lane.LOAD, index) or context.refuse_during(
+    return refuse_stale(context, Lane.LOAD, index) or context.refuse_during(
         context.cooldowns.split, Lane.LOAD, segment_id
     )

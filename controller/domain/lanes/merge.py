@@ -1,6 +1,6 @@
 """The merge lane: the coldest pair of neighbours becomes one segment.
 
-A pair is a candidate if both sides are below all four merge thresholds. It must meet the conditions of `merge_gates`,
+A pair is a candidate if both sides are below all four merge thresholds. It must meet the conditions of `merge_conditions`,
 and of the pairs that meet them the coldest is merged.
 """
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 from controller.domain.decision import Decision, Lane, Merge, Refusal, RefusalReason
 from controller.domain.lanes.evaluation_context import EvaluationContext
 from controller.domain.lanes.merge_conditions import MergeConditions
-from controller.domain.load import METRICS, LoadRecord
+from controller.domain.load_record import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
 

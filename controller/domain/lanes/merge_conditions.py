@@ -11,7 +11,8 @@ from __future__ import annotations
 from controller.domain.decision import Lane, Refusal, RefusalReason
 from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.load import METRICS, LoadRecord
+from controller.domain.lanes.load_freshness import is_stale, refuse_stale, wake_when_stale
+from controller.domain.load_record import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
 
@@ -122,9 +123,9 @@ class MergeConditions:
         split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
         busiest = 0.0
         for segment, record in zip(context.active, context.records, strict=True):
-            if record is None or not record.stats.msg_rate_in >= split_rate or context.is_stale(record):
+            if record is None or not record.stats.msg_rate_in >= split_rate or is_stale(context, record):
                 continue
-            context.wake_when_stale(record)
+            wake_when_stale(context, record)
             if segment.hash_range.width > 1:
                 busiest = max(busiest, record.stats.msg_rate_in)
         return busiest
@@ -232,15 +233,14 @@ class MergeConditions:
             return pairs
         sides = {*pairs, *(i + 1 for i in pairs)}
         oldest = min((r for r in map(context.records.__getitem__, sides) if r), key=_observed_at)
-        if not context.is_stale(oldest):
-            context.wake_when_stale(oldest)
+        if not is_stale(context, oldest):
+            wake_when_stale(context, oldest)
             return pairs
         return [i for i in pairs if not self._is_stale(i)]
 
     def _is_stale(self, i: int) -> bool:
         left, right = self._ids[i], self._ids[i + 1]
-        refuse = self._context.refuse_stale
-        return refuse(_LANE, i, right) or refuse(_LANE, i + 1, left)
+        return refuse_stale(self._context, _LANE, i, right) or refuse_stale(self._context, _LANE, i + 1, left)
 
     def _is_too_soon(self, i: int, since: list[int | None]) -> bool:
         """Refuse the pair during the merge window of either side and during the merge cooldown; a pair of which a

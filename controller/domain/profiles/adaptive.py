@@ -44,18 +44,11 @@ from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
 from controller.domain.lanes import idle_buckets
 from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.load import METRICS, LoadStats
+from controller.domain.lanes.load_freshness import is_stale, refuse_stale, wake_when_stale
+from controller.domain.load_record import METRICS, LoadStats
 from controller.domain.profiles import consumer_plan
-from controller.domain.profiles.ring_plan import (
-    MAX_RUN,
-    OVERLOAD_WEIGHT,
-    Candidate,
-    Member,
-    Prices,
-    RingPlan,
-    Run,
-    plan_ring,
-)
+from controller.domain.profiles.ring_plan import Member, RingPlan, plan_ring
+from controller.domain.profiles.run_prices import MAX_RUN, OVERLOAD_WEIGHT, Candidate, Prices, Run
 from controller.domain.split_points.fewest import fewest_cuts
 
 CODE_VERSION = "adaptive-5"
@@ -191,10 +184,10 @@ class _Planner:
             return Member(load, width, (load,), is_excluded=True)
         ticks = self._ticks(segment.segment_id, load)
         load = ticks[0]
-        if context.is_stale(record):
-            context.refuse_stale(self._lane(load), i)
+        if is_stale(context, record):
+            refuse_stale(context, self._lane(load), i)
             return Member(load, width, ticks, is_excluded=True)
-        context.wake_when_stale(record)
+        wake_when_stale(context, record)
         if segment.segment_id in context.busy:
             if load > 1:
                 context.refuse_busy(self._lane(load), segment.segment_id)

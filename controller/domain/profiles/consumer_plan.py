@@ -23,7 +23,8 @@ from controller.domain.decision import CONSUMER_COUNT, Decision, Lane, Rebucket,
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.evaluation_context import EvaluationContext
-from controller.domain.load import LoadRecord
+from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
+from controller.domain.load_record import LoadRecord
 from controller.domain.segment import Segment
 
 COLLECTING_MS = 500
@@ -193,14 +194,14 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
             continue
         rate = _rate(context, record)
         if rate > 0:
-            context.wake_when_stale(record)
+            wake_when_stale(context, record)
         candidates.append(_Candidate(segment, context.places_of(segment.bucket_count), rate))
     return sorted(candidates, key=lambda c: (-c.rate, c.segment.segment_id))
 
 
 def _rate(context: EvaluationContext, record: LoadRecord | None) -> float:
     """Return the incoming messages per second; 0 without a fresh reading."""
-    if record is None or context.is_stale(record) or math.isnan(record.stats.msg_rate_in):
+    if record is None or is_stale(context, record) or math.isnan(record.stats.msg_rate_in):
         return 0.0
     return record.stats.msg_rate_in
 

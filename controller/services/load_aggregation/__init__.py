@@ -1,10 +1,10 @@
 """Load aggregation: computes load records from landed counter samples, one run per window.
 
 `aggregation` begins a run: it opens the loader's login, sets the window, and has `engine_choice` select the
-engine. `run` performs the steps of the run (baseline, files, merge, history). `counted` selects the key
-counts of the run. An *engine* computes rates from the files that `landed` describes: `spark_engine`, or
-`sql_engine`, which computes the same rates in PostgreSQL. `record_changes` applies the rule of load records
-to the rates.
+engine. `run` performs the steps of the run (baseline, files, merge, history). `key_counts_of_run` selects the
+key counts of the run. An *engine* computes rates from the files that `engine_input` describes: `spark_engine`,
+or `sql_engine`, which computes the same rates in PostgreSQL. `record_changes` applies the rule of load records
+(`domain.load_record_rule`) to the rates. `left_over_history` publishes the rates of interrupted runs.
 """
 
 from controller.services.load_aggregation.aggregation import LoadAggregation

@@ -1,4 +1,4 @@
-"""Computes the load records that a run writes: applies the rule `domain.load.next_record` to each segment
+"""Computes the load records that a run writes: applies the rule `domain.load_record_rule.next_record` to each segment
 with rates, and marks silent segments.
 
 If a source reported samples, but none of a segment, the segment's record is marked as silent, so that the
@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from controller.domain.load import METRICS, LoadRecord, LoadStats, LoadThresholds, next_record
+from controller.domain.load_record import METRICS, LoadRecord, LoadStats, LoadThresholds
+from controller.domain.load_record_rule import next_record
 from controller.domain.load_window import LoadWindow
 from controller.landing.history import with_rates
 from controller.store.load.records import CHANGE_SCHEMA, Baseline

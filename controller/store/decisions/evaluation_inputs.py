@@ -28,7 +28,7 @@ from controller.domain.evaluation_input import Capabilities, EvaluationInput, Hi
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import share_within
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import METRICS, LoadRecord, LoadStats
+from controller.domain.load_record import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from controller.commands.cli import exit_code
+from controller.commands.exit_codes import exit_code
 from controller.domain import errors, policy
 from controller.domain.errors import CleaveError
 from docs.reference.pages.markdown import code, page, table

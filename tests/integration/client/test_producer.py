@@ -199,7 +199,7 @@ def test_a_batch_in_doubt_is_settled_before_anything_is_routed_anew(
     with pytest.raises(DataPlaneUnavailable):
         producer.flush()
     bench.reshape(splitting(0))
-    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
+    wait_until(lambda: producer._routing.watch.changed, message="the new layout is told of")
 
     for number in range(2, 4):
         producer.send(b"%d" % number, "key-1")
@@ -237,11 +237,11 @@ def test_what_a_batch_in_doubt_may_go_to_is_opened_while_the_log_is_asked_for_it
     with pytest.raises(DataPlaneUnavailable):
         producer.flush()
     bench.reshape(splitting(0))
-    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
+    wait_until(lambda: producer._routing.watch.changed, message="the new layout is told of")
 
     producer.flush()
 
-    assert sorted(logs.opened) == sorted(producer._snapshot.backing_topics.values())
+    assert sorted(logs.opened) == sorted(producer._lanes.snapshot.backing_topics.values())
     assert flows(bench, 0, 1, 2) == in_order(1)
     producer.close()
 
@@ -257,7 +257,7 @@ def test_a_batch_that_a_fence_refused_goes_before_what_was_sent_after_it(
             producer.send(b"%d" % number, "key-1")
     wait_until(lambda: logs.refuse == 0, message="the batch was tried")
     bench.reshape(splitting(0))
-    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
+    wait_until(lambda: producer._routing.watch.changed, message="the new layout is told of")
 
     producer.flush()
 
@@ -493,7 +493,7 @@ def test_what_is_of_a_wrong_type_is_refused_and_keeps_no_other_waiting(
 ) -> None:
     producer.send(b"0", "key-1")
     if is_outdated:
-        producer._changed()
+        producer._routing._changed()
     with pytest.raises(InvalidInput, match=r"producer\.send: (payload|key) must be .+, not a value of type"):
         producer.send(payload, key=key)
     assert producer.pending == 1

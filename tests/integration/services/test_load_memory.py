@@ -13,8 +13,8 @@ import pytest
 
 from controller.clock import to_ms
 from controller.domain.evaluation_input import TICKS_OF_MEMORY, EvaluationInput
-from controller.domain.load import METRICS, LoadStats
 from controller.domain.load_memory import LoadMemory, origins_of
+from controller.domain.load_record import METRICS, LoadStats
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.backtest.records import RecordArrays
-from controller.domain.load import LoadRecord, LoadStats, LoadThresholds, next_record
+from controller.domain.load_record import LoadRecord, LoadStats, LoadThresholds
+from controller.domain.load_record_rule import next_record
 
 SPLIT, MERGE = LoadStats(10.0, 100.0, 40.0, 80.0), LoadStats(4.0, 20.0, 10.0, 20.0)
 rates = st.sampled_from([0.0, 0.01, 0.02, 0.5, 0.6, 3.99, 4.0, 4.5, 9.0, 10.0, 10.5, 20.0, 200.0])

@@ -18,7 +18,7 @@ from controller.domain.decision import Evaluation, Recut, Split
 from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.hash_range import MAX_HASH
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from tests.unit.backtest import worlds

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controller.domain.evaluation_input import Capabilities, EvaluationInput, History, LiveReshape
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from tests.unit.domain.strategies import layouts

@@ -12,7 +12,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.evaluation_input import EvaluationInput, History, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
 from controller.domain.reshape import ReshapeKind
 from tests.support.ancestry import merge_depth_by_ancestry

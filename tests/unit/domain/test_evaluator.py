@@ -10,7 +10,7 @@ from controller.domain.decision import Evaluation, Lane, Merge, Rebucket, Refusa
 from controller.domain.evaluation_input import Capabilities, EvaluationInput, History
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
 from tests.unit.domain.situations import NOW, SHARED, ago, topic
 

@@ -13,7 +13,7 @@ from controller.domain.decision import Decision, Evaluation, Lane, Merge, Rebuck
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.reshape import Reshape, ReshapeKind, plan_merge, plan_rebucket, plan_split
 from tests.support.ancestry import merge_depth_by_ancestry
 from tests.unit.domain.pulsar_reference import pulsar_decides

@@ -26,7 +26,8 @@ from controller.domain.evaluation_input import EvaluationInput, LiveReshape
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats, next_record
+from controller.domain.load_record import LoadRecord, LoadStats
+from controller.domain.load_record_rule import next_record
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, violations
 from controller.domain.segment import Segment, parse_segment_descriptor
 from tests.support.counters import rates_from_counters

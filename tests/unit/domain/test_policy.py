@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.errors import InvalidPolicy
-from controller.domain.load import METRICS
+from controller.domain.load_record import METRICS
 from controller.domain.policy import (
     MAX_SECONDS,
     OVERRIDABLE_PARAMETERS,

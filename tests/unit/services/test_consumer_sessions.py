@@ -13,7 +13,7 @@ from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.hash_range import HashRange
 from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import PushedAssignment
-from controller.services.consumer_sessions.sessions import SubscriptionSessions
+from controller.services.consumer_sessions.session_memory import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.topics.consumers import ConsumerRow

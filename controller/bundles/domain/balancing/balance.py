@@ -23,7 +23,7 @@ from controller.bundles.domain.balancing.shedding.registry import shedder
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.resources import RESOURCES, max_usage, weighted_max_usage
+from controller.bundles.domain.load.broker_usage import RESOURCES, max_usage, weighted_max_usage
 
 _WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 

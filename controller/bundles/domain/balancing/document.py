@@ -16,7 +16,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.canonical_json import RATES, read_load, write_load, write_number
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster, NamespacePolicy
-from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
 from controller.domain.policy_parameters import write_parameter
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
-from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
 

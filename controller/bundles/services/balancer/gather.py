@@ -21,7 +21,7 @@ from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
-from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.broker_usage import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled
 from controller.bundles.domain.ring.bundle import NamespaceBundle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.bundles.brokers import documents
-from controller.bundles.domain.load.resources import ResourceUsage
+from controller.bundles.domain.load.broker_usage import ResourceUsage
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
 from controller.domain.errors import BundleNotFound, DataPlaneUnavailable, NotFound

@@ -22,7 +22,7 @@ from controller.bundles.domain.cycle_text import (
     state_from_json,
     state_to_json,
 )
-from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle

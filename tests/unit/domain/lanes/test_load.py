@@ -9,7 +9,7 @@ from controller.domain.evaluation_input import Capabilities, EvaluationInput, Hi
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadStats
+from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment

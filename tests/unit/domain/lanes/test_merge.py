@@ -11,7 +11,7 @@ from controller.domain.evaluation_input import EvaluationInput, History, LiveRes
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment

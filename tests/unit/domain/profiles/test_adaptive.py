@@ -30,7 +30,7 @@ from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, violations
 from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_TICKS, STOP_TICKS
 from controller.domain.reshape import ReshapeKind

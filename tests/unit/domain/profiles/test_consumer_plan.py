@@ -22,7 +22,7 @@ from controller.domain.evaluation_input import (
 )
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load_record import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.reshape_of_action import plan

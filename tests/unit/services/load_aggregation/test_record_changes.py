@@ -1,4 +1,4 @@
-"""The records that a run writes are those of `domain.load.next_record`, segment by segment, on random histories."""
+"""The records that a run writes are those of `domain.load_record_rule.next_record`, segment by segment, on random histories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.domain.load import METRICS
+from controller.domain.load_record import METRICS
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.store.load.records import HEARD_SCHEMA, Baseline

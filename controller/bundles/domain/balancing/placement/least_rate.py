@@ -13,7 +13,7 @@ from controller.bundles.domain.balancing.placement.base import Choice, any_of
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.load.resources import weighted_max_usage
+from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 
 def least_long_term_rate(

@@ -16,7 +16,7 @@ from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.resources import weighted_max_usage
+from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 
 def least_usage(

@@ -31,7 +31,7 @@ from controller.bundles.domain.balancing.shedding.base import (
 )
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
-from controller.bundles.domain.load.resources import weighted_max_usage
+from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster
-from controller.bundles.domain.load.resources import dominating_resource, weighted_max_usage
+from controller.bundles.domain.load.broker_usage import dominating_resource, weighted_max_usage
 from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried

@@ -15,7 +15,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.load.resources import weighted_max_usage
+from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 MARGIN: Final = 0.05
 """How far below its threshold a broker is brought, as a fraction of usage."""

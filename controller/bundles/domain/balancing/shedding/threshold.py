@@ -23,7 +23,7 @@ from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byt
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import BrokerReport, Cluster
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.resources import weighted_max_usage
+from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 MARGIN: Final = 0.05
 _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary

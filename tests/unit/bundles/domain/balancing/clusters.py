@@ -10,7 +10,7 @@ from controller.bundles.domain.balancing.settings import PLACEMENT_NAMES, SHEDDE
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster, NamespacePolicy
 from controller.bundles.domain.load.averages import BundleLoad, TimeAverage
-from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.broker_usage import BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
 
 NOW_MS = 1_800_000_000_000

@@ -15,7 +15,7 @@ from controller.bundles.domain.balancing.shedding.even import even
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Bundle, Cluster, NamespacePolicy
-from controller.bundles.domain.load.resources import ResourceUsage
+from controller.bundles.domain.load.broker_usage import ResourceUsage
 from tests.support.drawn import cases
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
 from controller.domain.evaluator import decide
-from controller.domain.load import LoadRecord, LoadStats, LoadUpdate, is_material_change, next_record
+from controller.domain.load_record import LoadRecord, LoadStats
+from controller.domain.load_record_rule import LoadUpdate, is_material_change, next_record
 from controller.domain.policy import AutoScalePolicy
 from tests.support.counters import rates_from_counters
 from tests.unit.domain.situations import NOW, topic

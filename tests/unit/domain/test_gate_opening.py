@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain import gate_rule
-from controller.domain.gate_rule import GatePlan
+from controller.domain import gate_opening
+from controller.domain.gate_opening import GatePlan
 from controller.domain.layout import SegmentLayout
 from tests.unit.domain.strategies import layouts, layouts_with_drained
 
@@ -28,7 +28,7 @@ def test_a_gate_is_opened_exactly_when_every_ancestor_is_drained(case: Case, dat
     layout, drained = case
     shut = data.draw(st.sets(st.sampled_from(sorted(layout.segments))))
 
-    plan = gate_rule.plan(layout, drained, shut)
+    plan = gate_opening.plan(layout, drained, shut)
 
     assert set(plan.may_open) == {i for i in shut if layout.ancestors(i) <= drained}
 
@@ -38,7 +38,7 @@ def test_what_is_to_be_drained_is_sealed_readable_and_holds_a_gate_back(case: Ca
     layout, drained = case
     shut = children_of(layout)
 
-    plan = gate_rule.plan(layout, drained, shut)
+    plan = gate_opening.plan(layout, drained, shut)
 
     for i in plan.to_drain:
         assert not layout.segments[i].is_active
@@ -53,7 +53,7 @@ def test_draining_and_opening_ends_with_every_gate_open_and_never_before_its_anc
 ) -> None:
     drained, shut = set[int](), set(children_of(layout))
     while shut:
-        plan = gate_rule.plan(layout, drained, shut)
+        plan = gate_opening.plan(layout, drained, shut)
         assert plan.may_open or plan.to_drain, "nothing would ever open the gates that are left"
         for i in plan.may_open:
             assert layout.ancestors(i) <= drained
@@ -66,18 +66,18 @@ def test_a_segment_that_is_no_longer_there_holds_nothing_back(case: Case) -> Non
     layout, drained = case
     gone = max(layout.segments) + 1
 
-    assert gone in gate_rule.plan(layout, drained, [gone]).may_open
+    assert gone in gate_opening.plan(layout, drained, [gone]).may_open
 
 
 def test_a_grandchild_waits_for_its_grandparent_although_its_parent_is_drained() -> None:
-    assert gate_rule.plan(CHAIN, {1}, [1, 2, 3, 4]) == GatePlan((), (0,))
+    assert gate_opening.plan(CHAIN, {1}, [1, 2, 3, 4]) == GatePlan((), (0,))
 
 
 def test_an_empty_child_is_drained_after_its_own_gate_was_opened() -> None:
-    assert gate_rule.plan(CHAIN, {0}, [1, 2, 3, 4]) == GatePlan((1, 2), ())
-    assert gate_rule.plan(CHAIN, {0}, [3, 4]) == GatePlan((), (1,))
+    assert gate_opening.plan(CHAIN, {0}, [1, 2, 3, 4]) == GatePlan((1, 2), ())
+    assert gate_opening.plan(CHAIN, {0}, [3, 4]) == GatePlan((), (1,))
 
 
 def test_what_joins_two_waits_for_both() -> None:
-    assert gate_rule.plan(JOINED, {0}, [2]) == GatePlan((), (1,))
-    assert gate_rule.plan(JOINED, {0, 1}, [2]) == GatePlan((2,), ())
+    assert gate_opening.plan(JOINED, {0}, [2]) == GatePlan((), (1,))
+    assert gate_opening.plan(JOINED, {0, 1}, [2]) == GatePlan((2,), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.load.resources import (
+from controller.bundles.domain.load.broker_usage import (
     BrokerResources,
     ResourceUsage,
     ResourceWeights,

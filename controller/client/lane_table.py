@@ -1,0 +1,100 @@
+"""Assigns each message of a producer to the lane of its entry bucket, under one layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+
+from controller.client.key_counts import KeyCounts
+from controller.client.layout_source import TopicSnapshot
+from controller.client.send_lane import SendLane, WaitingMessage, lane_of
+from controller.dataplane.base import Metadata
+from controller.domain.entry_buckets import bucket_of
+from controller.domain.key_hash import key_bytes, key_hash
+from controller.domain.segment import Segment
+
+MOST_ROUTES = 65_536
+"""Number of keys whose lane is cached. The cache is cleared when it is full."""
+
+
+class LaneTable:
+    """The lanes of one producer, created when a message needs them. For use under the producer's lock."""
+
+    def __init__(self, snapshot: TopicSnapshot, producer_id: str, key_counts: KeyCounts | None) -> None:
+        """Create an empty table. `key_counts` counts the hash of each message; None counts nothing."""
+        self.snapshot = snapshot
+        """Layout used for routing."""
+        self._producer_id, self._key_counts = producer_id, key_counts
+        self._lanes: dict[tuple[int, int], SendLane] = {}
+        """Lanes by segment id and number of the entry bucket."""
+        self._routes: dict[str | bytes, tuple[SendLane, bytes, int, int]] = {}
+        self._turn = itertools.count()
+
+    def __iter__(self) -> Iterator[SendLane]:
+        return iter(self._lanes.values())
+
+    def put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
+        """Append the message to its lane, and return the lane. Counts its hash if key counts are on."""
+        if key is None:
+            segment, bucket_hash = self._next_place()
+            lane = self._lane(segment, bucket_hash)
+            lane.put(payload, None, bucket_hash, metadata)
+            if self._key_counts is not None:
+                self._key_counts.count(None)
+            return lane
+        route = self._routes.get(key)
+        if route is None:
+            route = self._route(key)
+        lane, coded, bucket_hash, segment_hash = route
+        lane.put(payload, coded, bucket_hash, metadata)
+        if self._key_counts is not None:
+            self._key_counts.count(segment_hash)
+        return lane
+
+    def lanes_outside(self, active: Collection[int]) -> list[SendLane]:
+        """Return the lanes of segments that are not in `active`."""
+        return [lane for lane in self if lane.segment_id not in active]
+
+    def adopt(self, snapshot: TopicSnapshot, active: Collection[int]) -> list[WaitingMessage]:
+        """Use a newer layout, whose active segments are `active`. Remove the lanes of all other segments, and
+        return their waiting messages, in the order of each key.
+        """
+        removed = [place for place in self._lanes if place[0] not in active]
+        unrouted = [message for place in removed for message in self._lanes.pop(place).waiting]
+        self._routes.clear()
+        self.snapshot = snapshot
+        return unrouted
+
+    def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
+        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash, and cache them.
+
+        A full cache is cleared first. Raises InvalidInput for a key without a UTF-8 form.
+        """
+        coded = key_bytes(key)
+        hashes = key_hash(coded)
+        segment = self.snapshot.layout.segment_for(hashes.segment_hash)
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes.clear()
+        lane = self._lane(segment, hashes.bucket_hash)
+        route = self._routes[key] = (lane, coded, hashes.bucket_hash, hashes.segment_hash)
+        return route
+
+    def _next_place(self) -> tuple[Segment, int]:
+        """Return segment and bucket hash of a message without a key: the segments in rotation, and the
+        buckets of each.
+        """
+        turn, active = next(self._turn), self.snapshot.layout.active
+        segment = active[turn % len(active)]
+        starts = (0, *segment.bucket_splits)
+        return segment, starts[turn // len(active) % len(starts)]
+
+    def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
+        """Return the lane of a bucket, created if necessary. A segment with one bucket accepts batches with
+        any bucket hash.
+        """
+        bucket = bucket_of(segment.bucket_splits, bucket_hash)
+        lane = self._lanes.get((segment.segment_id, bucket))
+        if lane is None:
+            lane = lane_of(self.snapshot, segment, bucket, self._producer_id)
+            self._lanes[segment.segment_id, bucket] = lane
+        return lane

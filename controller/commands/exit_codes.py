@@ -1,0 +1,29 @@
+"""Exit codes of the command `cleave`, by the kind of the error.
+
+0 success; 2 the request cannot succeed as it is (bad input, not found, conflict, not possible on that data plane); 75 try again
+later; 1 any other failure (an aborted operation, a missing right, a finding of `doctor` or `check-history`).
+"""
+
+from __future__ import annotations
+
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Retryable,
+    StoreRefused,
+    Unsupported,
+)
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
+BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
+
+
+def exit_code(kind: type[CleaveError]) -> int:
+    """Return the exit code for an error of this type."""
+    if issubclass(kind, StoreRefused):
+        return EXIT_BAD_INPUT
+    if issubclass(kind, Retryable):
+        return EXIT_TRY_AGAIN
+    return EXIT_BAD_INPUT if issubclass(kind, BAD_INPUT) else EXIT_FAILED
