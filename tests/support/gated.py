@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,14 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.barrier import ENTRIES
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.domain.gates import GateState
 from tests.support.bench_planes import OnPulsar
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.waiting import wait_until
 
 FAILOVER, EXCLUSIVE = pulsar.ConsumerType.Failover, pulsar.ConsumerType.Exclusive
+RATE = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 2**31 - 1}
+"""Dispatch rate of a closed gate, as the admin API takes it."""
 _PATIENT_SECONDS = 60.0
 _QUIET = pulsar.LoggerLevel.Error
 
@@ -107,6 +111,22 @@ class GatedScene:
             message=f"a consumer was sent an entry of {log}",
         )
         assert self.dispatched(log, subscription) <= ENTRIES
+
+    def wear_down(self, log: str, subscription: str = "stock") -> None:
+        """Change a policy of the topic until the gate is spent. A consumer must be connected.
+
+        Each change renews the tokens of the rate, and one more entry passes.
+        """
+        rates = itertools.count(100)
+
+        def is_spent() -> bool:
+            sent = self.dispatched(log, subscription)
+            rate = {**RATE, "dispatchThrottlingRateInMsg": next(rates)}
+            self.admin("POST", f"{path_of(log)}/other/dispatchRate", json=rate)
+            wait_until(lambda: self.dispatched(log, subscription) > sent, message="an entry passes")
+            return self.plane.gate_state(log, subscription) is GateState.SPENT
+
+        wait_until(is_spent, message="the gate is spent")
 
     def close(self) -> None:
         """Close the consumers, remove the logs and close the connections."""
