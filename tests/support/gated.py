@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,13 +149,23 @@ def received(consumer: pulsar.Consumer, most: int = 1000) -> list[bytes]:
 
 
 def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
-    """Receive and acknowledge the next `count` messages. Return their payloads. Raises pulsar.Timeout."""
-    payloads: list[bytes] = []
-    for _ in range(count):
+    """Receive and acknowledge until `count` different messages were delivered. Return their payloads, in the order of first deliveries.
+
+    A message may be delivered again if the consumer loses its connection before the broker has the acknowledgement. Raises pulsar.Timeout.
+    """
+    payloads: dict[bytes, None] = {}
+    while len(payloads) < count:
         message = consumer.receive(timeout_millis=int(_PATIENT_SECONDS * 1000))
         consumer.acknowledge(message)
-        payloads.append(message.data())
-    return payloads
+        payloads[message.data()] = None
+    return list(payloads)
+
+
+def acknowledge_all(consumer: pulsar.Consumer) -> None:
+    """Acknowledge all messages that the consumer has buffered."""
+    with suppress(pulsar.Timeout):
+        while True:
+            consumer.acknowledge(consumer.receive(timeout_millis=1))
 
 
 def numbers(count: int) -> Sequence[bytes]:

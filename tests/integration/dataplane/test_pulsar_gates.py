@@ -23,7 +23,17 @@ from controller.domain.errors import DataGone, NotFound, SegmentNotFound, Subscr
 from controller.domain.gates import FenceState, GateState
 from controller.domain.hash_range import FULL_RANGE
 from tests.support.brokers import SharedBroker
-from tests.support.gated import EXCLUSIVE, FAILOVER, RATE, GatedScene, numbers, path_of, receive, received
+from tests.support.gated import (
+    EXCLUSIVE,
+    FAILOVER,
+    RATE,
+    GatedScene,
+    acknowledge_all,
+    numbers,
+    path_of,
+    receive,
+    received,
+)
 from tests.support.planes import Planes, payloads
 from tests.support.waiting import wait_until
 
@@ -66,7 +76,12 @@ def test_a_closed_gate_lets_nothing_pass_until_it_is_opened(
     scene.plane.open_gate(log, "stock")
     assert scene.plane.gate_state(log, "stock") is GateState.OPEN
     assert receive(consumer, 10) == numbers(10)
-    wait_until(lambda: scene.plane.backlog(log, "stock") == 0)
+
+    def is_read() -> bool:
+        acknowledge_all(consumer)
+        return scene.plane.backlog(log, "stock") == 0
+
+    wait_until(is_read, message="all messages are acknowledged")
 
 
 def test_without_a_barrier_the_rate_lets_a_message_pass_after_each_load(scene: GatedScene) -> None:
