@@ -39,8 +39,8 @@ class GatedDataPlane(DataPlane, Protocol):
     def open_gate(self, backing_topic: str, subscription: str) -> None:
         """Start the delivery of the log's messages to the subscription, from the first message behind the barrier.
 
-        A cursor that is already behind the barrier does not move. The call does nothing if the log or the subscription
-        is missing, or if the gate was never closed.
+        A cursor that is already behind the barrier does not move. Clients of the log may be disconnected and reconnect. The
+        call does nothing if the log or the subscription is missing.
         """
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:

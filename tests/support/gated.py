@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +16,14 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.barrier import ENTRIES
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.domain.gates import GateState
 from tests.support.bench_planes import OnPulsar
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.waiting import wait_until
 
 FAILOVER, EXCLUSIVE = pulsar.ConsumerType.Failover, pulsar.ConsumerType.Exclusive
+RATE = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 2**31 - 1}
+"""Dispatch rate of a closed gate, as the admin API takes it."""
 _PATIENT_SECONDS = 60.0
 _QUIET = pulsar.LoggerLevel.Error
 
@@ -108,6 +113,22 @@ class GatedScene:
         )
         assert self.dispatched(log, subscription) <= ENTRIES
 
+    def wear_down(self, log: str, subscription: str = "stock") -> None:
+        """Change a policy of the topic until the gate is spent. A consumer must be connected.
+
+        Each change renews the tokens of the rate, and one more entry passes.
+        """
+        rates = itertools.count(100)
+
+        def is_spent() -> bool:
+            sent = self.dispatched(log, subscription)
+            rate = {**RATE, "dispatchThrottlingRateInMsg": next(rates)}
+            self.admin("POST", f"{path_of(log)}/other/dispatchRate", json=rate)
+            wait_until(lambda: self.dispatched(log, subscription) > sent, message="an entry passes")
+            return self.plane.gate_state(log, subscription) is GateState.SPENT
+
+        wait_until(is_spent, message="the gate is spent")
+
     def close(self) -> None:
         """Close the consumers, remove the logs and close the connections."""
         self.client.close()
@@ -128,13 +149,23 @@ def received(consumer: pulsar.Consumer, most: int = 1000) -> list[bytes]:
 
 
 def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
-    """Receive and acknowledge the next `count` messages. Return their payloads. Raises pulsar.Timeout."""
-    payloads: list[bytes] = []
-    for _ in range(count):
+    """Receive and acknowledge until `count` different messages were delivered. Return their payloads, in the order of first deliveries.
+
+    A message may be delivered again if the consumer loses its connection before the broker has the acknowledgement. Raises pulsar.Timeout.
+    """
+    payloads: dict[bytes, None] = {}
+    while len(payloads) < count:
         message = consumer.receive(timeout_millis=int(_PATIENT_SECONDS * 1000))
         consumer.acknowledge(message)
-        payloads.append(message.data())
-    return payloads
+        payloads[message.data()] = None
+    return list(payloads)
+
+
+def acknowledge_all(consumer: pulsar.Consumer) -> None:
+    """Acknowledge all messages that the consumer has buffered."""
+    with suppress(pulsar.Timeout):
+        while True:
+            consumer.acknowledge(consumer.receive(timeout_millis=1))
 
 
 def numbers(count: int) -> Sequence[bytes]:

@@ -14,14 +14,16 @@ begins with the first entry of the barrier.
 While consumers are connected to a closed gate, the broker checks the rate once a second. The check that finds the rate removed
 starts a read at the position where the last read ended. It may come within the second for which a Failover subscription waits after a
 consumer has connected, before the broker moves the cursor back for this consumer (seen with 4.2.4). What was sent to the
-previous consumer then comes behind later messages, or not at all until the next message is appended. The consumers of an opened
-gate are therefore disconnected: the check then comes before a message is sent to the next consumer.
+previous consumer then comes behind later messages, or not at all until the next message is appended. A disconnection of the consumers
+does not prevent this: a consumer that has connected again, and was sent messages before the check, may disconnect once more. The
+topic of an opened gate is therefore reloaded, which ends the checks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -84,14 +86,13 @@ class Gates:
             self._skip_for_others(backing_topic, subscription, barrier, deadline)
         if self._is_attached(backing_topic, subscription, deadline):
             # If a consumer connected before the rate was set, its dispatcher may wait in a read that the rate does not limit.
-            act = f"reload {backing_topic}"
-            self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act), deadline)
+            self._reload(backing_topic, deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, then remove the rate, then disconnect the subscription's consumers.
+        """Acknowledge the barrier for the subscription, then remove the rate, then reload the topic.
 
-        A repeated call disconnects them again, because the first caller may have ended before it did. A missing topic or subscription is
-        not an error.
+        A repeated call reloads the topic again, because the first caller may have ended before it did. A missing topic or subscription
+        is not an error. Raises DataPlaneTimeout.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)
@@ -105,8 +106,12 @@ class Gates:
         path = _rate_path(backing_topic, subscription)
         act = f"remove the dispatch rate of {subscription!r} on {backing_topic}"
         self._admin.ask(Ask("DELETE", path, act, accept=topic_requests.GONE | _NO_POLICIES), deadline)
-        if has_cursor and self._is_attached(backing_topic, subscription, deadline):
-            self._cursors.cut_off(backing_topic, subscription, deadline)
+        if has_cursor:
+            # The topic is reloaded without connected consumers, too: a check may be due from a consumer that has just left. If the topic
+            # were reloaded before the broker applies the removal, the topic would begin with the rate, and with its checks.
+            with suppress(SegmentNotFound):
+                _wait(lambda: not self._has_rate(backing_topic, subscription, deadline), act, deadline)
+            self._reload(backing_topic, deadline)
 
     def state(self, backing_topic: str, subscription: str, deadline: Deadline) -> GateState | None:
         """Return the state of the gate. None if the topic or the subscription does not exist.
@@ -248,6 +253,13 @@ class Gates:
             return False
 
         _wait(is_skipped, act, deadline)
+
+    def _reload(self, backing_topic: str, deadline: Deadline) -> None:
+        """Make the broker reload the topic, so that its consumers and producers reconnect. A missing topic is not an error."""
+        act = f"reload {backing_topic}"
+        self._admin.ask(
+            Ask("PUT", f"{topic_path(backing_topic)}/unload", act, accept=topic_requests.GONE), deadline
+        )
 
     def _is_attached(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         ask = topic_requests.stats(backing_topic, f"list consumers of {subscription!r} on {backing_topic}")
