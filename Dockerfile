@@ -37,6 +37,6 @@ WORKDIR /opt/cleave
 COPY --from=packages /opt/cleave/.venv .venv
 COPY dags dags
 COPY plugins plugins
-COPY --chmod=755 docker docker
+COPY docker docker
 USER 50000:50000
 CMD ["cleave", "--help"]

@@ -395,6 +395,14 @@ def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
+def test_every_builder_takes_the_dockerfile() -> None:
+    """`docker build` of Docker 20.10, which distributions have, does not use BuildKit."""
+    assert (
+        re.findall(r"(?:COPY|ADD|RUN) --(?!from=|chown=)\S+|<<\S+|^# syntax=.*", DOCKERFILE, re.MULTILINE)
+        == []
+    )
+
+
 def test_the_image_leaves_out_nothing_that_runs() -> None:
     """The packages it skips are none that the package needs with the extras that its services and commands use."""
     (pattern,) = re.findall(r"grep -vE '([^']+)'", DOCKERFILE)
