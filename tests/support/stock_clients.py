@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from controller.client.history import Event, Record, history_files, read_history
 from controller.client.history_check import Verdict, check
@@ -211,11 +212,24 @@ def unsent(records: Iterable[Record]) -> int:
     return sum(max(numbers) + 1 - len(numbers) for numbers in sent.values())
 
 
-def breaks(records: Iterable[Record]) -> int:
-    """Return the number of messages that were delivered for the first time before their predecessor of the same producer and key."""
-    first: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+class Break(NamedTuple):
+    """A message that was delivered for the first time before its predecessor: the first deliveries of both."""
+
+    message: Record
+    predecessor: Record
+
+
+def breaks(records: Iterable[Record]) -> list[Break]:
+    """Return the messages that were delivered for the first time before their predecessor of the same producer and key."""
+    first: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for record in records:
         if record.event is Event.DELIVERED:
-            at = first[record.producer, record.key]
-            at[record.number] = min(record.at_ns, at.get(record.number, record.at_ns))
-    return sum(at[number] < at[number - 1] for at in first.values() for number in at if number - 1 in at)
+            known = first[record.producer, record.key].setdefault(record.number, record)
+            if record.at_ns < known.at_ns:
+                first[record.producer, record.key][record.number] = record
+    return [
+        Break(message, by_number[number - 1])
+        for by_number in first.values()
+        for number, message in by_number.items()
+        if number - 1 in by_number and message.at_ns < by_number[number - 1].at_ns
+    ]
