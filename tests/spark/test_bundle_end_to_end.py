@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.aggregation import BundleAggregation, aggregate
 from controller.bundles.services.balancer import ApplySettings

@@ -14,7 +14,7 @@ import requests
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.embedded.log_client import EmbeddedLogClient
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane

@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import requests
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.barrier import ENTRIES
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from tests.support.bench_planes import OnPulsar

@@ -12,7 +12,7 @@ import pytest
 from controller.bootstrap import application
 from controller.client.servers import Servers
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.devstack.serving import client_of, serving_worker
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.brokers import SharedBroker

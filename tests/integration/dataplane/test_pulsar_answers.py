@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.dataplane.base import LogState, Successor
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
 from controller.domain.errors import (

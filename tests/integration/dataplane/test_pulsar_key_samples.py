@@ -11,7 +11,7 @@ import pytest
 
 from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import key_samples
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.errors import Unsupported
 from controller.domain.key_hash import key_hash

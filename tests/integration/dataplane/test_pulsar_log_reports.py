@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from controller.dataplane.base import LogReport, LogState, OutgoingMessage, Successor
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.log_origin import LogOrigin

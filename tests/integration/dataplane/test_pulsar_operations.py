@@ -6,7 +6,7 @@ import pulsar
 import pytest
 
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.services import deletion_sweeper
 from controller.store.topics.subscriptions import list_subscriptions

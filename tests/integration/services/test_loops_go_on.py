@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from structlog.testing import capture_logs
 
 from controller import repeating
-from controller.bundles.reports import ReportArea
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.services.collector import BundleCollector
 from controller.client.servers import topic_path
 from controller.clock import SystemClock
@@ -50,7 +50,7 @@ from controller.services.worker.work_loop import WorkLoop
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.published import PublishedLayout
+from controller.store.topics.published_layout import PublishedLayout
 from tests.support.bench import Bench
 
 SOON = 0.02

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.ring.hashes import topic_hash
-from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
 from controller.bundles.services.balancer.replay import difference_of

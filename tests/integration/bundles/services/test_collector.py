@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.brokers.documents import TopicReport
-from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services.collector import BundleCollector, BundleTick
 from controller.clock import SystemClock, to_datetime
 from controller.dataplane.pulsar_load.brokers import Broker

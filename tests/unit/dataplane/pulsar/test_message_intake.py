@@ -7,7 +7,7 @@ from typing import Any, cast
 import pulsar
 import pytest
 
-from controller.dataplane.pulsar.intake import Intake
+from controller.dataplane.pulsar.message_intake import Intake
 from tests.support.scripted_leader import Aside
 from tests.support.scripted_library import ScriptedLibrary
 
