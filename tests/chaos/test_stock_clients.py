@@ -17,7 +17,7 @@ from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.chaos.stock_scene import StockOrderedScene, StockVerdict
 from tests.chaos.test_ordered_consumption import SEED
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.stock_clients import Programs
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.chaos, pytest.mark.timeout(7200)]
@@ -53,7 +53,7 @@ def run(
         url = postgres_server.create_database(
             f"cleave_stock_{SEED}_{os.urandom(3).hex()}", template=migrated_template
         )
-        place = OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "stock")
+        place = PulsarTopic.fresh(killable_broker.admin_url, killable_broker.service_url, "stock")
         with closing(Bench(url, place)) as bench, ExitStack() as running:
             scene = StockOrderedScene(
                 bench,

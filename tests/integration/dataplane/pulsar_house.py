@@ -20,7 +20,7 @@ from tests.support.command_line import CommandLine
 
 
 @dataclass
-class PulsarHouse:
+class PulsarSetup:
     """What the tests look at and act with, beside the command line."""
 
     cleave: CommandLine
