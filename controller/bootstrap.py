@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from controller.clock import STEADY_CLOCK, SystemClock
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
-from controller.domain.bearer import bearer_token
+from controller.domain.bearer_token import bearer_token
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.names import demand_name

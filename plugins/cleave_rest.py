@@ -44,7 +44,7 @@ def _calls() -> Any:
     from cleave_dags import reachable
 
     from controller.pages.context import PageContext
-    from controller.pages.mounted import ContextServices, grant_of_user
+    from controller.pages.mounted_services import ContextServices, grant_of_user
     from controller.web.app import app_for_people
 
     services = ContextServices(PageContext(reachable))

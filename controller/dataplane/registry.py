@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import Unsupported
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from controller.client.retry import retry_for
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.requirements import Namespaces
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
 from controller.devstack.pulsar.java_server import QUICK

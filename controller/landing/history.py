@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from controller.landing.file_names import day_directories, day_directory, day_of, format_tick, parse_tick
 from controller.landing.location import Location
-from controller.landing.names import day_directories, day_directory, day_of, format_tick, parse_tick
 from controller.landing.schemas import RATE_SCHEMA
 
 _SCRATCH = "_runs"

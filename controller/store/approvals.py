@@ -30,7 +30,7 @@ from controller.domain.approvals import (
 )
 from controller.domain.decision import Decision, sealed_by
 from controller.domain.errors import NotFound
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 
 
 @dataclass(frozen=True, slots=True)

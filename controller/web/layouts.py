@@ -25,7 +25,7 @@ from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics import inspected
-from controller.store.topics.published import PublishedLayout
+from controller.store.topics.published_layout import PublishedLayout
 from controller.web.paths import (
     NAMESPACE_PATH,
     PRINTABLE,

@@ -35,7 +35,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.postgres.migrations import migrate
 from tests.chaos.scene import ENDS_WITHIN_SECONDS, Scene
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 
 RATE = 300
 """Messages a second of each producer."""
@@ -141,7 +141,7 @@ def play(ground: SoakRun, number: int, taken_away: ExitStack) -> float:
     directory.mkdir()
     url = ground.postgres.create_database(name, template="soaked")
     taken_away.callback(ground.postgres.drop_database, name)
-    bench = Bench(url, OnPulsar.fresh(ground.broker.admin_url, ground.broker.service_url, "soak"))
+    bench = Bench(url, PulsarTopic.fresh(ground.broker.admin_url, ground.broker.service_url, "soak"))
     taken_away.enter_context(closing(bench))
     if bench.pulsar is not None:
         taken_away.callback(bench.pulsar.remove, bench.plane)

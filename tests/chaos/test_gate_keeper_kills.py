@@ -25,7 +25,7 @@ from tests.chaos.gated_scene import check_no_gate_is_early, keeper_of, open_gate
 from tests.chaos.strikes import NewBench, start, where_of
 from tests.chaos.test_gates import retry_for
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches
 from tests.support.gated import GatedScene, numbers, receive, received
 from tests.support.gated_logs import GatedBench
@@ -164,7 +164,7 @@ def new_killable_bench(
     """Factory of benches on a broker that the test may kill."""
 
     def build(url: str) -> Bench:
-        return Bench(url, OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "gates"))
+        return Bench(url, PulsarTopic.fresh(killable_broker.admin_url, killable_broker.service_url, "gates"))
 
     yield from benches(postgres_server, migrated_template, build)
 

@@ -18,7 +18,7 @@ from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.chaos.stock_scene import KEEP_ALIVE_SECONDS, StockOrderedScene, StockVerdict
 from tests.chaos.test_ordered_consumption import SEED
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import demand_jars
 from tests.support.stock_clients import Programs
 
@@ -80,7 +80,7 @@ def run(
         url = postgres_server.create_database(
             f"cleave_stock_{SEED}_{os.urandom(3).hex()}", template=migrated_template
         )
-        place = OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "stock")
+        place = PulsarTopic.fresh(killable_broker.admin_url, killable_broker.service_url, "stock")
         with closing(Bench(url, place)) as bench, ExitStack() as running:
             scene = StockOrderedScene(
                 bench,

@@ -20,7 +20,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.services.gate_keeper import GateKeeper
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.faulty_data_plane import FaultyDataPlane
 from tests.support.gated_logs import ALL, GatedBench
 
@@ -36,7 +36,7 @@ def main(
 ) -> None:
     """Run the operation, or without one whatever is due side by side, to its end or to `at`.
 
-    `pulsar`: the fields of an `OnPulsar`, where the topic is on a broker. `gated`: the embedded logs have gates.
+    `pulsar`: the fields of an `PulsarTopic`, where the topic is on a broker. `gated`: the embedded logs have gates.
     """
     points = {at}
 
@@ -45,7 +45,7 @@ def main(
             points.discard(name)
             os.kill(os.getpid(), signal.Signals[by])
 
-    bench = GatedBench(url) if gated else Bench(url, None if pulsar is None else OnPulsar(**pulsar))
+    bench = GatedBench(url) if gated else Bench(url, None if pulsar is None else PulsarTopic(**pulsar))
     name = bench.plane.name
     plane = FaultyDataPlane(bench.planes[name])
     plane.before_call = lambda _call, number: strike(f"call:{number}")

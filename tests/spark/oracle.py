@@ -19,7 +19,7 @@ Values = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A load record as it is stored."""
 
     stats: LoadStats
@@ -38,7 +38,7 @@ class Case:
     thresholds: LoadThresholds
     change_threshold: float = 0.25
     strict_pulsar: bool = False
-    stored: Stored | None = None
+    stored: StoredRecord | None = None
     heard_before: dict[str, int] = field(default_factory=dict)
 
     def rates(self, window: LoadWindow) -> LoadStats | None:

@@ -12,7 +12,7 @@ from controller.domain.counter_rates import CounterSample
 from controller.domain.load_record import LoadStats, LoadThresholds
 from controller.domain.load_record_rule import FLOOR_FRACTION
 from controller.domain.load_window import LoadWindow
-from tests.spark.oracle import Case, Stored, Values, by_topic
+from tests.spark.oracle import Case, StoredRecord, Values, by_topic
 
 END = 1_800_000_000_000
 WINDOW = LoadWindow(END, 60_000, 60_000)
@@ -56,9 +56,9 @@ def _stats(random: Random) -> LoadStats:
     return LoadStats(*(random.choice([*few, random.uniform(0, 5_000)]) for _ in range(4)))
 
 
-def _stored(random: Random, names: list[str]) -> Stored:
+def _stored(random: Random, names: list[str]) -> StoredRecord:
     cold_since, silent_since = (random.choice([None, None, _instant(random)]) for _ in range(2))
-    return Stored(
+    return StoredRecord(
         _stats(random), random.choice(names), _instant(random), cold_since, silent_since, random.randint(1, 9)
     )
 

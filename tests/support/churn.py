@@ -37,7 +37,7 @@ _REFUSALS = (Retryable, Conflict, NotFound, InvalidLayoutChange)
 
 
 @dataclass
-class Tale:
+class ProcessRecord:
     """Actions of one process, for a comparison with the database."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Tale:
     operation_of_key: dict[str, int] = field(default_factory=dict)
 
 
-def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> Tale:
+def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> ProcessRecord:
     """Run `rounds` rounds on the topics `names`, each followed by the due operations and sometimes by a sweep. Return the record of the
     process.
     """
@@ -78,7 +78,7 @@ class _Player:
         self, store: Store, plane: EmbeddedDataPlane, rng: random.Random, who: str, names: Sequence[str]
     ) -> None:
         self.rng = rng
-        self.tale = Tale()
+        self.tale = ProcessRecord()
         self._store = store
         self._plane = plane
         self._who = who

@@ -241,7 +241,7 @@ class _SlowPositionReader:
         self._wrapped.close()
 
 
-class HeldLogs(FaultyLogs):
+class MeetingLogs(FaultyLogs):
     """Logs whose first appends of the buckets wait for each other; the number of concurrent appends of one bucket is recorded."""
 
     def __init__(self, wrapped: LogClient, at_once: int) -> None:

@@ -10,7 +10,7 @@ from controller.dataplane.base import LogMessage, Position
 from tests.support.scripted_leader import PATIENCE_SECONDS
 
 
-class Diary:
+class EventRecord:
     """Events in their order. Thread-safe."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class HeldLogs:
     crashed.
     """
 
-    def __init__(self, diary: Diary, **messages: int) -> None:
+    def __init__(self, diary: EventRecord, **messages: int) -> None:
         """`messages` is the number of messages in each log."""
         self.diary, self.messages = diary, dict(messages)
         self.opened = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.requirements import Namespaces
 from tests.support.waiting import wait_until
 

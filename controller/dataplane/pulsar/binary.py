@@ -20,8 +20,8 @@ from weakref import WeakSet
 
 import pulsar
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting, encrypting
 from controller.domain.errors import (
     CleaveError,

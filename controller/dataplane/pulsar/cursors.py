@@ -15,6 +15,7 @@ from typing import Any
 
 from controller.dataplane.base import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.broker_versions import VERSION
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
@@ -25,7 +26,6 @@ from controller.dataplane.pulsar.stored_entries import (
     place_told,
 )
 from controller.dataplane.pulsar.topic_requests import FAILED
-from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import (
     DataGone,
     DataPlaneUnavailable,

@@ -28,9 +28,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from controller.dataplane.pulsar import topic_requests
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import ENTRIES, Barrier, append_barrier, barrier_of
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors, is_closed_and_empty
 from controller.dataplane.pulsar.errors import late
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path

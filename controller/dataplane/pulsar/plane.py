@@ -18,8 +18,8 @@ from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState,
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import set_wise, topic_requests
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.existing_topics import describe_topic
 from controller.dataplane.pulsar.gates import Gates

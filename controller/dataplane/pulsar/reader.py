@@ -28,9 +28,9 @@ from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
-from controller.dataplane.pulsar.intake import Intake
+from controller.dataplane.pulsar.message_intake import Intake
 from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
-from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
+from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -193,7 +193,7 @@ class PulsarReader(OneProcess):
 
         Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
         NotFound), which a request determines; Terminal if the next message is encrypted and no key here can
-        decrypt it; LostRace if the broker has stopped delivering (`stall`).
+        decrypt it; LostRace if the broker has stopped delivering (`reader_stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")

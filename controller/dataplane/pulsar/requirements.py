@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.broker_versions import VERSION, reads_policies_first
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.errors import UnknownAddress, refusal
 from controller.dataplane.pulsar.names import namespace_path
 from controller.dataplane.pulsar.topic_requests import GONE
-from controller.dataplane.pulsar.versions import VERSION, reads_policies_first
 from controller.domain.errors import Unsupported
 
 INACTIVE = {

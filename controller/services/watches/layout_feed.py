@@ -21,7 +21,7 @@ from controller.store import leases
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
-from controller.store.topics.published import PublishedLayout, published_layout
+from controller.store.topics.published_layout import PublishedLayout, published_layout
 
 log = telemetry.get_logger(__name__)
 

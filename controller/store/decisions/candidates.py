@@ -20,7 +20,7 @@ from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.policy import PolicyOverride
 from controller.store import approvals
 from controller.store.approvals import NewApproval
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 
 
 class CandidateState(StrEnum):

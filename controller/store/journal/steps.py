@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row
 from controller.clock import to_datetime, to_ms
 from controller.domain.errors import FencedOut
 from controller.domain.operation import Observed, Operation, OperationState, Step
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState
 
 FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})

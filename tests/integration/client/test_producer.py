@@ -26,7 +26,7 @@ from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.integration.client.conftest import flows, stored
 from tests.support.bench import TOPIC, Bench
-from tests.support.faulty_logs import FaultyLogs, HeldLogs
+from tests.support.faulty_logs import FaultyLogs, MeetingLogs
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(40)]
@@ -368,7 +368,7 @@ def test_buckets_send_at_once_and_each_of_them_one_batch_at_a_time(
     bench: Bench, source: PostgresSource
 ) -> None:
     bench.topic_with(segments=1)
-    logs = HeldLogs(bench.logs, at_once=4)
+    logs = MeetingLogs(bench.logs, at_once=4)
     with Producer(source, logs, TOPIC, batch_messages=5) as producer:
         send_numbered(producer, range(5))
         producer.flush()

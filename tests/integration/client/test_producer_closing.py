@@ -20,7 +20,7 @@ from controller.services.segment_admin import splitting
 from tests.integration.client.conftest import flows, stored
 from tests.support.bench import TOPIC, Bench
 from tests.support.drawn import cases
-from tests.support.faulty_logs import FaultyLogs, HeldLogs
+from tests.support.faulty_logs import FaultyLogs, MeetingLogs
 from tests.support.waiting import wait_until
 
 
@@ -93,7 +93,7 @@ def test_a_send_while_another_thread_closes_says_what_is_dropped_and_not_what_is
     bench: Bench, source: PostgresSource
 ) -> None:
     bench.topic_with(segments=1)
-    logs = HeldLogs(bench.logs, at_once=2)
+    logs = MeetingLogs(bench.logs, at_once=2)
     producer = Producer(source, logs, TOPIC, batch_messages=1)
     producer.send(b"0", "key-1")
     with ThreadPoolExecutor(2) as threads:

@@ -24,7 +24,7 @@ from controller.services.operation_runner import run_due
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.topics.subscriptions import SubscriptionKind, list_subscriptions
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.older_runner import record_alone
 from tests.support.waiting import wait_until
 
@@ -32,7 +32,7 @@ KEYS, BEFORE, AFTER = 6, 4, 3
 """Messages for each key, before the adoption and after it."""
 
 
-class Till(threading.Thread):
+class SendingApplication(threading.Thread):
     """An application that sends key after key, one message at a time, until the broker refuses it."""
 
     def __init__(self, client: pulsar.Client, topic: str) -> None:
@@ -55,7 +55,7 @@ class Till(threading.Thread):
 
 
 def read_until(
-    house: PulsarHouse, servers: Servers, subscription: str, enough: Callable[[list[bytes]], bool]
+    house: PulsarSetup, servers: Servers, subscription: str, enough: Callable[[list[bytes]], bool]
 ) -> list[bytes]:
     """What a consumer of Cleave's is given, each message acknowledged, until that is enough."""
     logs = build_log_client("pulsar", plane_settings(house.app.settings))
@@ -75,7 +75,7 @@ def read_until(
 
 
 @pytest.fixture
-def partitioned(house: PulsarHouse) -> str:
+def partitioned(house: PulsarSetup) -> str:
     """Three partitions with keyed messages; `billing` has read some of them, `pool` is shared."""
     path = f"persistent/{house.namespace}/orders"
     house.admin("PUT", f"{path}/partitions", json=3)
@@ -96,7 +96,7 @@ def partitioned(house: PulsarHouse) -> str:
 
 
 @pytest.fixture
-def connected(house: PulsarHouse, partitioned: str) -> Iterator[str]:
+def connected(house: PulsarSetup, partitioned: str) -> Iterator[str]:
     """The same, with a producer and a consumer still at it."""
     client = house.client()
     client.create_producer(partitioned, producer_name="till")
@@ -105,7 +105,7 @@ def connected(house: PulsarHouse, partitioned: str) -> Iterator[str]:
     client.close()
 
 
-def test_a_dry_run_says_what_would_follow_and_changes_nothing(house: PulsarHouse, connected: str) -> None:
+def test_a_dry_run_says_what_would_follow_and_changes_nothing(house: PulsarSetup, connected: str) -> None:
     told = house.cleave.json("topics", "adopt", connected, "--segments", "2", "--dry-run")
 
     assert told["topic"] == house.topic
@@ -118,14 +118,14 @@ def test_a_dry_run_says_what_would_follow_and_changes_nothing(house: PulsarHouse
     assert [house.app.planes["pulsar"].segment_state(log) for log in told["closes"]] == [LogState.OPEN] * 3
 
 
-def test_whoever_is_connected_is_named_and_not_cut_off_unasked(house: PulsarHouse, connected: str) -> None:
+def test_whoever_is_connected_is_named_and_not_cut_off_unasked(house: PulsarSetup, connected: str) -> None:
     answer = house.cleave.refused("topics", "adopt", connected)
     assert "is in use: producers till" in answer
     assert "clerk of billing" in answer
 
 
 def test_what_was_in_it_is_read_first_and_each_key_in_order(
-    house: PulsarHouse, servers: Servers, partitioned: str
+    house: PulsarSetup, servers: Servers, partitioned: str
 ) -> None:
     house.cleave.ok("topics", "adopt", partitioned, "--segments", "2")
 
@@ -155,12 +155,12 @@ def test_what_was_in_it_is_read_first_and_each_key_in_order(
 
 
 def test_cut_off_while_in_use_nothing_that_was_acknowledged_is_lost(
-    house: PulsarHouse, servers: Servers, partitioned: str
+    house: PulsarSetup, servers: Servers, partitioned: str
 ) -> None:
     """The producer is told that the topic has ended; whoever consumes reads on, and Cleave's consumers read the rest."""
     client = house.client()
     consumer = client.subscribe(partitioned, "billing", consumer_name="clerk")
-    till = Till(client, partitioned)
+    till = SendingApplication(client, partitioned)
     till.start()
     wait_until(lambda: len(till.acknowledged) >= 3 * KEYS, message="the till is at work")
 
@@ -188,7 +188,7 @@ def test_cut_off_while_in_use_nothing_that_was_acknowledged_is_lost(
 
 
 def test_until_the_fence_deleting_the_new_topic_undoes_everything(
-    house: PulsarHouse, partitioned: str
+    house: PulsarSetup, partitioned: str
 ) -> None:
     planned = topic_adoption.plan(house.app.planes, partitioned)
     request = Request("adopt", Origin.MANUAL, "tester", "try")
@@ -215,7 +215,7 @@ def test_until_the_fence_deleting_the_new_topic_undoes_everything(
     client.close()
 
 
-def test_a_plain_topic_becomes_the_parent_of_one_segment(house: PulsarHouse) -> None:
+def test_a_plain_topic_becomes_the_parent_of_one_segment(house: PulsarSetup) -> None:
     old = f"persistent://{house.namespace}/plain"
     house.admin("PUT", f"persistent/{house.namespace}/plain")
     client = house.client()
@@ -228,7 +228,7 @@ def test_a_plain_topic_becomes_the_parent_of_one_segment(house: PulsarHouse) -> 
     assert "is already terminated" in house.cleave.refused("topics", "adopt", old)
 
 
-def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarHouse) -> None:
+def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarSetup) -> None:
     assert "has no topic" in house.cleave.refused(
         "topics", "adopt", f"persistent://{house.namespace}/nothing"
     )
@@ -236,7 +236,7 @@ def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarHouse) ->
 
 @pytest.mark.parametrize("options", [["--dry-run"], []])
 def test_a_partition_of_a_topic_is_not_adopted_without_the_others(
-    house: PulsarHouse, partitioned: str, options: list[str]
+    house: PulsarSetup, partitioned: str, options: list[str]
 ) -> None:
     told = house.cleave.refused("topics", "adopt", f"{partitioned}-partition-0", *options)
     assert f"adopt {partitioned} with all its partitions" in told
@@ -244,7 +244,7 @@ def test_a_partition_of_a_topic_is_not_adopted_without_the_others(
     assert not house.app.planes["pulsar"].describe_topic(partitioned).terminated  # type: ignore[attr-defined]
 
 
-def test_a_subscription_that_no_consumer_could_join_is_listed_and_refused(house: PulsarHouse) -> None:
+def test_a_subscription_that_no_consumer_could_join_is_listed_and_refused(house: PulsarSetup) -> None:
     old = f"persistent://{house.namespace}/shared"
     house.admin("PUT", f"persistent/{house.namespace}/shared")
     client = house.client()

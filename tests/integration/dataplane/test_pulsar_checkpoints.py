@@ -14,14 +14,14 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.domain.errors import DataGone
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(house: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
     logs = house.app.log_client("pulsar")
     yield logs
@@ -46,7 +46,7 @@ def take(consumer: CheckpointConsumer, count: int) -> dict[str, list[int]]:
 
 
 def test_every_key_keeps_its_order_through_a_split_and_a_merge_and_restores(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
     found: dict[str, list[int]] = {key: [] for key in KEYS}
@@ -78,7 +78,7 @@ def test_every_key_keeps_its_order_through_a_split_and_a_merge_and_restores(
 
 
 def test_a_place_whose_ledger_the_broker_does_not_have_is_told(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     """Without a subscription or retention a broker deletes whole ledgers, and would give the next one without a word."""
     house.create(1)

@@ -26,14 +26,14 @@ from controller.domain.errors import (
     SegmentTerminated,
 )
 from controller.domain.hash_range import HashRange
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = 40
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(house: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
     logs = house.app.log_client("pulsar")
     yield logs
@@ -62,7 +62,7 @@ def receive_all(consumer: StreamConsumer, count: int, *others: StreamConsumer) -
 
 
 def test_every_key_keeps_its_order_through_a_split_and_a_merge(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
     rounds = 12
@@ -86,7 +86,7 @@ def test_every_key_keeps_its_order_through_a_split_and_a_merge(
 
 
 def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     """Two consumers share the buckets. One acknowledges what it has in hand, and that counts for nothing."""
     house.create(1, "billing")
@@ -127,7 +127,7 @@ def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
 
 
 def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent to the successor as well it would be there twice; not sent at all it would be lost."""
     house.create(1)
@@ -146,7 +146,7 @@ def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
 
 @pytest.mark.parametrize("looks_too_early", [0, 1])
 def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_in_the_log(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch, looks_too_early: int
+    house: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch, looks_too_early: int
 ) -> None:
     """4.2.4 answers so to what was under way when the topic was terminated, stored or not, and tells where the topic ends a moment
     later. Sent to the successor as well it would be there twice.
@@ -181,7 +181,7 @@ def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_
 
 
 def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.create(1)
     log, buckets = house.log_of(0), [HashRange(one << 14, ((one + 1) << 14) - 1) for one in range(4)]
@@ -216,7 +216,7 @@ def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
     assert len(entries) == len({*entries})
 
 
-def test_a_producer_is_opened_ahead_of_its_first_append(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_producer_is_opened_ahead_of_its_first_append(house: PulsarSetup, logs: LogClient) -> None:
     house.create(1, "s")
     log = house.log_of(0)
     assert isinstance(logs, EagerLogClient)
@@ -246,7 +246,7 @@ def logs_that_lose_answers(logs: LogClient, log: str, monkeypatch: pytest.Monkey
 
 
 def test_a_repeat_on_an_open_topic_is_stored_once_by_the_broker(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even by another client that knows nothing of the first one's success."""
     house.create(1, "s")
@@ -260,7 +260,7 @@ def test_a_repeat_on_an_open_topic_is_stored_once_by_the_broker(
     assert house.app.planes["pulsar"].backlog(log, "s") == 5
 
 
-def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarSetup, logs: LogClient) -> None:
     house.create(1, "s")
     log = house.log_of(0)
     batch = [OutgoingMessage(bytes([i]) * 400_000, b"k") for i in range(8)]
@@ -280,7 +280,7 @@ def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarHouse, lo
     reader.close()
 
 
-def test_a_batch_is_sent_without_waiting_and_one_at_a_time(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_batch_is_sent_without_waiting_and_one_at_a_time(house: PulsarSetup, logs: LogClient) -> None:
     house.create(1, "s")
     log = house.log_of(0)
     assert isinstance(logs, EagerLogClient)
@@ -305,7 +305,7 @@ def test_a_batch_is_sent_without_waiting_and_one_at_a_time(house: PulsarHouse, l
     assert house.app.planes["pulsar"].backlog(log, "s") == 3
 
 
-def test_what_no_broker_takes_is_refused_before_it_is_sent(house: PulsarHouse, logs: LogClient) -> None:
+def test_what_no_broker_takes_is_refused_before_it_is_sent(house: PulsarSetup, logs: LogClient) -> None:
     house.create(1)
 
     with pytest.raises(InvalidInput, match="at most"):
@@ -314,7 +314,7 @@ def test_what_no_broker_takes_is_refused_before_it_is_sent(house: PulsarHouse, l
         logs.append(house.log_of(0), [OutgoingMessage(b"x")], producer="", sequence=1)
 
 
-def test_a_strangers_consumer_is_never_cut_off(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_strangers_consumer_is_never_cut_off(house: PulsarSetup, logs: LogClient) -> None:
     house.create(1, "s")
     log = house.log_of(0)
     client = house.client()
@@ -327,7 +327,7 @@ def test_a_strangers_consumer_is_never_cut_off(house: PulsarHouse, logs: LogClie
     client.close()
 
 
-def test_a_topics_end_disturbs_no_other_reader(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_topics_end_disturbs_no_other_reader(house: PulsarSetup, logs: LogClient) -> None:
     """The library breaks the connection that tells it of the end (apache/pulsar-client-cpp#605)."""
     house.create(2, "s")
     rung = threading.Event()
@@ -349,7 +349,7 @@ def test_a_topics_end_disturbs_no_other_reader(house: PulsarHouse, logs: LogClie
 
 @pytest.mark.parametrize("messages", [0, 2])
 def test_a_log_that_is_closed_and_read_to_its_end_is_opened_without_a_connection(
-    house: PulsarHouse, logs: LogClient, messages: int
+    house: PulsarSetup, logs: LogClient, messages: int
 ) -> None:
     """Sealed before anything came, or read by somebody who died before saying so: the library may never open it."""
     house.create(1, "s")
@@ -369,7 +369,7 @@ def test_a_log_that_is_closed_and_read_to_its_end_is_opened_without_a_connection
 
 
 def test_a_closed_log_that_is_moved_back_is_read_again_by_a_new_reader(
-    house: PulsarHouse, logs: LogClient
+    house: PulsarSetup, logs: LogClient
 ) -> None:
     house.create(1, "s")
     log, plane = house.log_of(0), house.app.planes["pulsar"]
@@ -388,7 +388,7 @@ def test_a_closed_log_that_is_moved_back_is_read_again_by_a_new_reader(
     heir.close()
 
 
-def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs: LogClient) -> None:
+def test_messages_of_other_clients_are_read_as_they_are(house: PulsarSetup, logs: LogClient) -> None:
     """One by one or in batches, with keys that are text, through Pulsar's own producer."""
     house.create(1, "s")
     client = house.client()
@@ -410,7 +410,7 @@ def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs
 
 
 def test_a_topic_that_moves_ends_the_reading_and_the_next_one_goes_on(
-    house: PulsarHouse, logs: LogClient
+    house: PulsarSetup, logs: LogClient
 ) -> None:
     """Unloaded as the load balancer does it: producers find it again, and nothing acknowledged comes twice."""
     house.create(1, "s")
@@ -445,7 +445,7 @@ def test_a_topic_that_moves_ends_the_reading_and_the_next_one_goes_on(
     heir.close()
 
 
-def test_a_fence_outlives_the_broker_that_set_it(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_fence_outlives_the_broker_that_set_it(house: PulsarSetup, logs: LogClient) -> None:
     house.create(1, "s")
     log, plane = house.log_of(0), house.app.planes["pulsar"]
     logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
@@ -461,7 +461,7 @@ def test_a_fence_outlives_the_broker_that_set_it(house: PulsarHouse, logs: LogCl
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "open"])
 def test_a_closed_log_that_nobody_can_subscribe_to_is_loaded_anew(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+    house: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch, is_closed: bool
 ) -> None:
     """A broker may leave a topic fenced for ever when it is terminated between a message and its storing.
 

@@ -20,14 +20,14 @@ from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogMessage, OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.requirements import Namespaces
 from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.key_hash import key_hash
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.brokers import pulsar_client
 from tests.support.waiting import wait_until
 
@@ -82,7 +82,7 @@ class Applications:
 
 @pytest.fixture
 def applications(
-    house: PulsarHouse, pair: KeyPair, make_pair: Callable[[str], KeyPair]
+    house: PulsarSetup, pair: KeyPair, make_pair: Callable[[str], KeyPair]
 ) -> Iterator[Applications]:
     """See `Applications`."""
     writes = {"encryption_key": "orders-1", "encryption_public_key_file": str(pair.public)}
@@ -118,7 +118,7 @@ def raw_entries(access: PulsarAccess, log: str) -> list[Any]:
 
 
 def test_encrypted_batches_keep_to_their_buckets_and_every_key_its_order_through_a_split(
-    house: PulsarHouse, applications: Applications, servers: Servers
+    house: PulsarSetup, applications: Applications, servers: Servers
 ) -> None:
     house.create(1, "billing")
     sent = [(f"key-{number % 40}".encode(), b"%d of %s" % (number // 40, SECRET)) for number in range(400)]
@@ -160,7 +160,7 @@ def test_encrypted_batches_keep_to_their_buckets_and_every_key_its_order_through
 @pytest.mark.parametrize("client", ["without_key", "with_another_key"])
 @pytest.mark.parametrize("bucket", [None, HIGH], ids=["whole", "bucket"])
 def test_who_has_no_key_reads_up_to_there_and_acknowledges_nothing_beyond(
-    house: PulsarHouse, applications: Applications, client: str, bucket: Any
+    house: PulsarSetup, applications: Applications, client: str, bucket: Any
 ) -> None:
     house.create(1, "billing")
     log, hashed = house.log_of(0), HIGH.start
@@ -198,7 +198,7 @@ def test_who_has_no_key_reads_up_to_there_and_acknowledges_nothing_beyond(
 
 
 def test_consumers_of_every_kind_raise_it_and_lose_nothing(
-    house: PulsarHouse, applications: Applications, servers: Servers
+    house: PulsarSetup, applications: Applications, servers: Servers
 ) -> None:
     house.create(1, "billing")
     house.cleave.ok("subscriptions", "create", house.topic, "shared", "--kind", "queue")
@@ -232,7 +232,7 @@ def test_consumers_of_every_kind_raise_it_and_lose_nothing(
 
 
 def test_with_a_key_that_is_none_nothing_goes_out_in_the_clear(
-    house: PulsarHouse, pair: KeyPair, tmp_path: Path
+    house: PulsarSetup, pair: KeyPair, tmp_path: Path
 ) -> None:
     house.create(1)
     log, no_key = house.log_of(0), tmp_path / "no-key.pem"
@@ -249,7 +249,7 @@ def test_with_a_key_that_is_none_nothing_goes_out_in_the_clear(
 
 
 def test_a_namespace_that_requires_encryption_is_told_of_and_takes_encrypted_messages(
-    house: PulsarHouse, applications: Applications, pair: KeyPair
+    house: PulsarSetup, applications: Applications, pair: KeyPair
 ) -> None:
     house.create(1, "billing")
     path = f"{house.access.admin_urls[0]}/admin/v2/namespaces/{house.namespace}/encryptionRequired"

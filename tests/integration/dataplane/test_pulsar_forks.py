@@ -8,7 +8,7 @@ import pytest
 
 from controller.client.servers import Servers
 from controller.devstack.serving import token_for
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.forked import GROUP, QUEUE, REFUSED, STREAM, Place
 from tests.support.forking import demand_refused, found_by
 
@@ -16,7 +16,7 @@ Found = Callable[[str], list[object]]
 
 
 @pytest.fixture
-def found(house: PulsarHouse, servers: Servers, database: str) -> Found:
+def found(house: PulsarSetup, servers: Servers, database: str) -> Found:
     """Return what a process of this kind has found on a topic of one segment, first in its children."""
     house.create(1, STREAM)
     for name, kind in ((QUEUE, "queue"), (GROUP, "checkpoint")):
@@ -33,7 +33,7 @@ def found(house: PulsarHouse, servers: Servers, database: str) -> Found:
     return lambda kind: found_by(kind, place)
 
 
-def stored(house: PulsarHouse) -> int:
+def stored(house: PulsarSetup) -> int:
     """Return the number of messages in the topic's log."""
     path = f"persistent/{house.log_of(0).removeprefix('persistent://')}/stats"
     return int(house.admin("GET", path).json()["msgInCounter"])
@@ -47,7 +47,7 @@ def test_a_child_is_refused_each_call_and_the_parent_stays_connected(kind: str, 
 
 
 def test_children_store_nothing_by_their_parents_producer_and_are_told_so(
-    found: Found, house: PulsarHouse
+    found: Found, house: PulsarSetup
 ) -> None:
     children = found("made before")
 
@@ -56,6 +56,6 @@ def test_children_store_nothing_by_their_parents_producer_and_are_told_so(
     assert stored(house) == 1  # the parent's own
 
 
-def test_children_store_all_by_producers_of_their_own(found: Found, house: PulsarHouse) -> None:
+def test_children_store_all_by_producers_of_their_own(found: Found, house: PulsarSetup) -> None:
     assert found("made after") == ["stored", "stored"]
     assert stored(house) == 200

@@ -15,11 +15,11 @@ from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services.operation_runner import run_operation
 from controller.services.reconciler import FindingKind
 from controller.store.journal import operations
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.waiting import wait_until
 
 
-def kinds(house: PulsarHouse) -> list[FindingKind]:
+def kinds(house: PulsarSetup) -> list[FindingKind]:
     """What a comparison finds now."""
     return [finding.kind for finding in house.reconcile()]
 
@@ -29,7 +29,7 @@ def path_of(log: str) -> str:
     return log.replace("://", "/")
 
 
-def test_a_segment_terminated_by_hand_is_healed_by_a_successor(house: PulsarHouse) -> None:
+def test_a_segment_terminated_by_hand_is_healed_by_a_successor(house: PulsarSetup) -> None:
     """Its messages stay where they are, and the application's own subscription goes on on the successor."""
     house.create(2, "billing")
     log = house.log_of(0)
@@ -58,7 +58,7 @@ def test_a_segment_terminated_by_hand_is_healed_by_a_successor(house: PulsarHous
     with_messages.close()
 
 
-def test_a_segment_deleted_by_hand_is_made_again(house: PulsarHouse) -> None:
+def test_a_segment_deleted_by_hand_is_made_again(house: PulsarSetup) -> None:
     house.create(2, "billing")
     house.admin("DELETE", f"{path_of(house.log_of(1))}?force=true")
 
@@ -69,7 +69,7 @@ def test_a_segment_deleted_by_hand_is_made_again(house: PulsarHouse) -> None:
     assert kinds(house) == []
 
 
-def test_a_subscription_deleted_by_hand_is_made_again(house: PulsarHouse) -> None:
+def test_a_subscription_deleted_by_hand_is_made_again(house: PulsarSetup) -> None:
     house.create(1, "billing")
     house.admin("DELETE", f"{path_of(house.log_of(0))}/subscription/billing?force=true")
 
@@ -78,7 +78,7 @@ def test_a_subscription_deleted_by_hand_is_made_again(house: PulsarHouse) -> Non
 
 
 def test_a_topic_named_like_a_segment_but_never_reserved_is_reported_and_left_alone(
-    house: PulsarHouse,
+    house: PulsarSetup,
 ) -> None:
     house.create(1)
     foreign = f"persistent://{house.namespace}/orders-segment-0000-ffff-77"
@@ -88,7 +88,7 @@ def test_a_topic_named_like_a_segment_but_never_reserved_is_reported_and_left_al
     assert house.app.planes["pulsar"].segment_state(foreign) is LogState.OPEN
 
 
-def test_a_deleted_topic_is_not_made_anew_by_clients_that_are_still_there(house: PulsarHouse) -> None:
+def test_a_deleted_topic_is_not_made_anew_by_clients_that_are_still_there(house: PulsarSetup) -> None:
     """A producer and a consumer that know nothing of Cleave keep trying; the namespace forbids it."""
     house.create(1, "billing")
     log = house.log_of(0)
@@ -110,7 +110,7 @@ def test_a_deleted_topic_is_not_made_anew_by_clients_that_are_still_there(house:
 
 @pytest.mark.parametrize("how", ["terminate", "delete"])
 def test_clients_have_a_worker_repair_what_was_done_by_hand(
-    house: PulsarHouse, servers: Servers, how: str
+    house: PulsarSetup, servers: Servers, how: str
 ) -> None:
     """Nobody runs maintenance: the producer that meets the log reports it."""
     house.create(1, "billing")

@@ -13,7 +13,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import DataPlaneUnavailable
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.judged_run import KEYS, JudgedRun, two_come_and_the_first_goes
 from tests.support.waiting import wait_until
 
@@ -25,7 +25,7 @@ def buckets() -> int | None:
 
 
 @pytest.fixture
-def run(house: PulsarHouse, servers: Servers, buckets: int | None, tmp_path: Path) -> Iterator[JudgedRun]:
+def run(house: PulsarSetup, servers: Servers, buckets: int | None, tmp_path: Path) -> Iterator[JudgedRun]:
     """On a topic of one segment with four buckets, or so many; its worker does what is asked for."""
     house.create(1)
     if buckets is not None:
@@ -58,7 +58,7 @@ def test_buckets_change_hands_under_load_and_none_is_left_unclaimed(run: JudgedR
 
 
 @pytest.mark.parametrize("buckets", [200])
-def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarHouse, run: JudgedRun) -> None:
+def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarSetup, run: JudgedRun) -> None:
     """Each with one consumer of the broker, whose slots are those of its three or four buckets; half of them change hands."""
     a = run.join("a")
     run.send(0)
@@ -88,14 +88,14 @@ def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarHouse, run: Judg
     assert max(seen | consumers(house)) <= MOST_UNITS
 
 
-def consumers(house: PulsarHouse) -> set[int]:
+def consumers(house: PulsarSetup) -> set[int]:
     """How many the broker has for the subscription of the active segment."""
     log = house.log_of(house.layout.active[0].segment_id).replace("://", "/")
     answer = requests.get(f"{house.access.admin_urls[0]}/admin/v2/{log}/stats", timeout=30)
     return {len(answer.json()["subscriptions"]["billing"]["consumers"])}
 
 
-def test_what_is_acknowledged_after_a_seek_is_acknowledged(house: PulsarHouse, run: JudgedRun) -> None:
+def test_what_is_acknowledged_after_a_seek_is_acknowledged(house: PulsarSetup, run: JudgedRun) -> None:
     """Whatever was acknowledged before it, and further on."""
     a = run.join("a")
     run.send(0)

@@ -14,7 +14,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, LogMessage
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(24)]
@@ -22,7 +22,7 @@ BAD = KEYS[0]
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(house: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
     logs = house.app.log_client("pulsar")
     yield logs
@@ -56,13 +56,13 @@ def turn_until(predicate: Callable[[], object], work: KeyedWork) -> None:
     wait_until(turn, timeout_seconds=90)
 
 
-def unread(house: PulsarHouse) -> int:
+def unread(house: PulsarSetup) -> int:
     plane = house.app.planes["pulsar"]
     return sum(plane.backlog(log, "billing") or 0 for log in plane.list_segments(house.topic))
 
 
 def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
     with Producer(HttpSource(servers), logs, house.topic) as producer:
@@ -92,7 +92,7 @@ def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
 
 
 def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name_so_and_comes_back(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
     handler = RecordingHandler()

@@ -7,11 +7,11 @@ import secrets
 
 import pytest
 
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.pulsar_namespaces import make_namespace
 
 
-def findings(house: PulsarHouse, *arguments: str) -> dict[str, list[tuple[str, str]]]:
+def findings(house: PulsarSetup, *arguments: str) -> dict[str, list[tuple[str, str]]]:
     """Levels and sentences by check, whatever the exit code."""
     found: dict[str, list[tuple[str, str]]] = {}
     for row in json.loads(house.cleave("doctor", "--json", *arguments).out):
@@ -20,12 +20,12 @@ def findings(house: PulsarHouse, *arguments: str) -> dict[str, list[tuple[str, s
 
 
 @pytest.fixture
-def bare(house: PulsarHouse) -> str:
+def bare(house: PulsarSetup) -> str:
     """A namespace as `pulsar-admin namespaces create` leaves it."""
     return make_namespace(house.access, f"bare-{secrets.token_hex(4)}", fixed=False)
 
 
-def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: PulsarHouse) -> None:
+def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: PulsarSetup) -> None:
     assert f"pulsar {house.namespace}" not in findings(house)
     house.create(1)
 
@@ -35,7 +35,7 @@ def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: Pulsa
     assert found[f"pulsar {house.namespace}"] == [("ok", "set as segments need it")]
 
 
-def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarHouse, bare: str) -> None:
+def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarSetup, bare: str) -> None:
     before = house.admin("GET", f"namespaces/{bare}").json()
 
     found = findings(house, "--namespace", bare)[f"pulsar {bare}"]
@@ -48,7 +48,7 @@ def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarH
     assert house.admin("GET", f"namespaces/{bare}").json() == before
 
 
-def test_asked_to_it_sets_them_once(house: PulsarHouse, bare: str) -> None:
+def test_asked_to_it_sets_them_once(house: PulsarSetup, bare: str) -> None:
     set_now = findings(house, "--fix", "--namespace", bare)[f"pulsar {bare}"]
 
     assert {level for level, _ in set_now} == {"ok"}
@@ -75,7 +75,7 @@ def test_asked_to_it_sets_them_once(house: PulsarHouse, bare: str) -> None:
     ],
 )
 def test_what_is_a_persons_to_decide_is_said_and_never_set(
-    house: PulsarHouse, path: str, value: object, said: str
+    house: PulsarSetup, path: str, value: object, said: str
 ) -> None:
     house.admin("POST", f"namespaces/{house.namespace}/{path}", json=value)
 
@@ -108,7 +108,7 @@ def test_what_is_a_persons_to_decide_is_said_and_never_set(
     ],
 )
 def test_what_would_lose_segments_is_found_and_put_right(
-    house: PulsarHouse, path: str, value: object, said: str
+    house: PulsarSetup, path: str, value: object, said: str
 ) -> None:
     house.admin("POST", f"namespaces/{house.namespace}/{path}", json=value)
     check = f"pulsar {house.namespace}"
@@ -120,7 +120,7 @@ def test_what_would_lose_segments_is_found_and_put_right(
     assert findings(house, "--namespace", house.namespace)[check] == [("ok", "set as segments need it")]
 
 
-def test_a_namespace_that_is_not_there_is_one_line(house: PulsarHouse) -> None:
+def test_a_namespace_that_is_not_there_is_one_line(house: PulsarSetup) -> None:
     [(level, sentence)] = findings(house, "--namespace", "nobody/nowhere")["pulsar nobody/nowhere"]
 
     assert level == "wrong"
@@ -128,7 +128,7 @@ def test_a_namespace_that_is_not_there_is_one_line(house: PulsarHouse) -> None:
 
 
 def test_topics_on_a_cluster_that_is_not_configured_here_are_told(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.create(1)
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")

@@ -6,16 +6,16 @@ import pulsar
 import pytest
 
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.services import deletion_sweeper
 from controller.store.topics.subscriptions import list_subscriptions
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 
 OPEN, TERMINATED, MISSING = LogState.OPEN, LogState.TERMINATED, LogState.MISSING
 
 
-def test_a_topic_is_created_split_merged_and_deleted(house: PulsarHouse) -> None:
+def test_a_topic_is_created_split_merged_and_deleted(house: PulsarSetup) -> None:
     house.create(2, "billing")
     assert house.log_of(0) == f"persistent://{house.namespace}/orders-segment-0000-7fff-0"
 
@@ -40,18 +40,18 @@ def test_a_topic_is_created_split_merged_and_deleted(house: PulsarHouse) -> None
     assert [house.app.planes["pulsar"].segment_state(log) for log in logs] == [MISSING] * len(logs)
 
 
-def test_pulsars_own_name_of_a_topic_will_do(house: PulsarHouse) -> None:
+def test_pulsars_own_name_of_a_topic_will_do(house: PulsarSetup) -> None:
     house.cleave.ok("topics", "create", f"persistent://{house.namespace}/orders", "--data-plane", "pulsar")
 
     assert house.cleave.json("topics", "show", house.topic)["topic"] == house.topic
 
 
 @pytest.mark.parametrize("name", ["cleave-tests/n!/x", "ten%/n/x"])
-def test_a_name_that_pulsar_does_not_take_is_refused_in_one_line(house: PulsarHouse, name: str) -> None:
+def test_a_name_that_pulsar_does_not_take_is_refused_in_one_line(house: PulsarSetup, name: str) -> None:
     assert "Pulsar allows" in house.cleave.refused("topics", "create", name, "--data-plane", "pulsar")
 
 
-def test_a_topic_in_a_namespace_that_is_not_there_says_what_to_do(house: PulsarHouse) -> None:
+def test_a_topic_in_a_namespace_that_is_not_there_says_what_to_do(house: PulsarSetup) -> None:
     for more in ([], ["--dry-run"], ["--json"]):
         said = house.cleave.refused("topics", "create", "nobody/nowhere/x", "--data-plane", "pulsar", *more)
         assert "check namespace nobody/nowhere: answered 404" in said
@@ -59,7 +59,7 @@ def test_a_topic_in_a_namespace_that_is_not_there_says_what_to_do(house: PulsarH
 
 
 def test_an_operation_that_the_broker_refuses_for_good_says_why(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The namespace went after it was looked at."""
     monkeypatch.setattr(PulsarDataPlane, "demand_namespace", lambda *_: None)
@@ -73,7 +73,7 @@ def test_an_operation_that_the_broker_refuses_for_good_says_why(
     assert "create the tenant and namespace" in listed["last_error"]
 
 
-def test_what_applications_subscribed_themselves_is_carried_over_and_noted(house: PulsarHouse) -> None:
+def test_what_applications_subscribed_themselves_is_carried_over_and_noted(house: PulsarSetup) -> None:
     """A durable one goes on on the children, from their beginning; a reader's temporary one does not."""
     house.create(1, "billing")
     client = house.client()
@@ -95,7 +95,7 @@ def test_what_applications_subscribed_themselves_is_carried_over_and_noted(house
 
 
 def test_without_the_cluster_a_topic_on_it_is_refused(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
     monkeypatch.delenv("CLEAVE_PULSAR_SERVICE_URL")
@@ -106,7 +106,7 @@ def test_without_the_cluster_a_topic_on_it_is_refused(
 
 
 def test_an_address_that_nothing_answers_at_ends_in_one_line(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "http://127.0.0.1:9")
 
@@ -117,7 +117,7 @@ def test_an_address_that_nothing_answers_at_ends_in_one_line(
 
 
 def test_settings_that_contradict_each_other_are_one_line(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "ftp://secret@host")
     said = house.cleave.refused("topics", "create", house.topic, "--data-plane", "pulsar")

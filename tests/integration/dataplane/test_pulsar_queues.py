@@ -17,14 +17,14 @@ from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import DataPlaneUnavailable
 from controller.services import garbage_collector
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_house import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(house: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
     logs = house.app.log_client("pulsar")
     yield logs
@@ -32,7 +32,7 @@ def logs(house: PulsarHouse) -> Iterator[LogClient]:
 
 
 def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1)
     house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
@@ -78,7 +78,7 @@ def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
 
 
 def test_each_message_is_acknowledged_once_though_every_first_delivery_is_given_back(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    house: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     """Three consumers; an acknowledgement that was True and a message that comes again do not go together without a crash."""
     house.create(1)
@@ -110,7 +110,7 @@ def test_each_message_is_acknowledged_once_though_every_first_delivery_is_given_
 
 
 def test_what_is_opened_while_everything_is_closed_is_not_left_open(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    house: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would hold messages that nobody takes; the moment is drawn out here, by closing between its two halves."""
     house.create(1)

@@ -14,7 +14,7 @@ import requests
 
 from controller.bootstrap import application
 from controller.dataplane.base import LogState, OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -40,7 +40,7 @@ PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Secured:
+class SecuredBroker:
     """How the administrator gets in, and tokens for others."""
 
     access: PulsarAccess
@@ -53,7 +53,7 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """A broker of this module's own; its data is gone afterwards."""
     demand_jars(PULSAR_4)
     home = tmp_path_factory.mktemp("secured")
@@ -83,7 +83,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             ca_file=str(authority.ca),
         )
         _make_namespace(access)
-        yield Secured(access, tokens, "secured/tests")
+        yield SecuredBroker(access, tokens, "secured/tests")
     finally:
         broker.destroy()
         release_port(web_port)
@@ -104,7 +104,7 @@ def _make_namespace(access: PulsarAccess) -> None:
         ).raise_for_status()
 
 
-def test_gates_take_an_administrator_of_the_tenant(secured: Secured) -> None:
+def test_gates_take_an_administrator_of_the_tenant(secured: SecuredBroker) -> None:
     """One who may produce and consume everywhere in the namespace may not set the policies of topics."""
     requests.post(
         f"{secured.access.admin_url}/admin/v2/namespaces/{secured.namespace}/permissions/applications",
@@ -128,7 +128,7 @@ def test_gates_take_an_administrator_of_the_tenant(secured: Secured) -> None:
             of_applications.demand_gates(topic)
 
 
-def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:
+def test_with_both_a_segment_lives_its_life(secured: SecuredBroker) -> None:
     plane = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     logs = PulsarLogClient(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     log = secured.log()
@@ -147,7 +147,7 @@ def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:
 
 
 def test_settings_and_the_extras_of_a_connection_let_in_too_and_a_renewed_token_needs_no_restart(
-    secured: Secured,
+    secured: SecuredBroker,
     database: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -187,7 +187,7 @@ def test_settings_and_the_extras_of_a_connection_let_in_too_and_a_renewed_token_
 
 
 @pytest.mark.parametrize("token", [None, "no.token.at.all"])
-def test_without_a_token_of_the_cluster_nobody_gets_in(secured: Secured, token: str | None) -> None:
+def test_without_a_token_of_the_cluster_nobody_gets_in(secured: SecuredBroker, token: str | None) -> None:
     access = replace(secured.access, token=token)
     plane = PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS)
 
@@ -197,7 +197,7 @@ def test_without_a_token_of_the_cluster_nobody_gets_in(secured: Secured, token: 
     plane.close()
 
 
-def test_a_role_without_rights_is_told_what_it_lacks(secured: Secured) -> None:
+def test_a_role_without_rights_is_told_what_it_lacks(secured: SecuredBroker) -> None:
     """Once for the admin's side, once for the application's."""
     access = replace(secured.access, token=secured.tokens.token("nobody"))
     plane, admin = (
@@ -218,7 +218,7 @@ def test_a_role_without_rights_is_told_what_it_lacks(secured: Secured) -> None:
         one.close()
 
 
-def test_an_application_that_may_consume_needs_no_more(secured: Secured) -> None:
+def test_an_application_that_may_consume_needs_no_more(secured: SecuredBroker) -> None:
     """Its reader looks at statistics and takes over cursors with the right to consume alone."""
     admin = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     log = secured.log()
@@ -246,7 +246,7 @@ def test_an_application_that_may_consume_needs_no_more(secured: Secured) -> None
         one.close()
 
 
-def test_a_broker_that_proves_nothing_is_not_talked_to(secured: Secured, tmp_path: Path) -> None:
+def test_a_broker_that_proves_nothing_is_not_talked_to(secured: SecuredBroker, tmp_path: Path) -> None:
     access = replace(secured.access, ca_file=str(Authority(tmp_path, "another").ca))
     plane = PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS)
 

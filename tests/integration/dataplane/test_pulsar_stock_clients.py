@@ -14,8 +14,8 @@ import pytest
 from controller.client.history_check import Kind, check
 from controller.devstack.serving import serving_worker
 from controller.domain.observed_consumers import ObservedConsumer
-from tests.integration.dataplane.pulsar_house import PulsarHouse
-from tests.support.bench_planes import OnPulsar
+from tests.integration.dataplane.pulsar_house import PulsarSetup
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
 from tests.support.consumer_changes import ConsumerChanges
 from tests.support.stock_clients import (
@@ -46,7 +46,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 @pytest.fixture
-def scene(house: PulsarHouse, database: str, programs: Programs, tmp_path: Path) -> Iterator[StockScene]:
+def scene(house: PulsarSetup, database: str, programs: Programs, tmp_path: Path) -> Iterator[StockScene]:
     """Standard clients on the house's topic, with a worker that does what the house asks for."""
     with serving_worker(database, consumer_grace_seconds=20.0) as worker:
         scene = StockScene(
@@ -56,12 +56,12 @@ def scene(house: PulsarHouse, database: str, programs: Programs, tmp_path: Path)
         scene.close()
 
 
-def subscribe(house: PulsarHouse, name: str, *options: str) -> None:
+def subscribe(house: PulsarSetup, name: str, *options: str) -> None:
     """Create a subscription. `options` such as `--consumers stock` go to the command."""
     house.cleave.ok("subscriptions", "create", house.topic, name, *options)
 
 
-def reshape(house: PulsarHouse, operations: int) -> None:
+def reshape(house: PulsarSetup, operations: int) -> None:
     """Split the widest segment and merge the two narrowest neighbours, in turn."""
     for number in range(operations):
         active = house.layout.active
@@ -85,19 +85,19 @@ def advance(*processes: StockProcess | TrafficProcess, by: int) -> None:
     )
 
 
-def is_read(house: PulsarHouse, subscription: str) -> Callable[[], bool]:
+def is_read(house: PulsarSetup, subscription: str) -> Callable[[], bool]:
     """Return whether the subscription has nothing unread in any log."""
     plane = house.app.planes["pulsar"]
     return lambda: not any(plane.backlog(log, subscription) for log in plane.list_segments(house.topic))
 
 
 def test_their_producers_keep_every_keys_order_across_splits_and_merges(
-    house: PulsarHouse, scene: StockScene, database: str
+    house: PulsarSetup, scene: StockScene, database: str
 ) -> None:
     """Nothing is lost, and each key comes in order to Cleave's own consumers, who have parts of segments each."""
     house.create(2, CLEAVE)
     producers = [scene.produce(language, language) for language in LANGUAGES]
-    on_pulsar = OnPulsar(house.access.admin_urls[0], scene.service_url, house.topic)
+    on_pulsar = PulsarTopic(house.access.admin_urls[0], scene.service_url, house.topic)
     histories = scene.directory / CLEAVE
     histories.mkdir(parents=True)
     consumers = [
@@ -134,7 +134,7 @@ def test_their_producers_keep_every_keys_order_across_splits_and_merges(
 
 @pytest.mark.parametrize("language", [JAVA, GO])
 def test_standard_consumers_without_gates_get_children_before_their_parents(
-    house: PulsarHouse, scene: StockScene, language: str
+    house: PulsarSetup, scene: StockScene, language: str
 ) -> None:
     """The control run: without it, a run with gates that finds no violation proves nothing."""
     house.create(1)
@@ -159,7 +159,7 @@ def test_standard_consumers_without_gates_get_children_before_their_parents(
 
 @pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
 def test_standard_consumers_behind_gates_get_each_key_in_order_although_they_are_killed(
-    house: PulsarHouse, scene: StockScene, pulsar_broker: SharedBroker, kind: str
+    house: PulsarSetup, scene: StockScene, pulsar_broker: SharedBroker, kind: str
 ) -> None:
     """A message comes again only if the consumers of its segment changed. With Exclusive the languages take turns."""
     house.create(1)
@@ -200,14 +200,14 @@ def test_standard_consumers_behind_gates_get_each_key_in_order_although_they_are
     assert verdict.sent > 6 * 200
 
 
-def attached(house: PulsarHouse) -> list[ObservedConsumer]:
+def attached(house: PulsarSetup) -> list[ObservedConsumer]:
     """Consumers that the broker lists on the topic's logs."""
     plane = house.app.planes["pulsar"]
     found = plane.consumers(plane.list_segments(house.topic))
     return [consumer for consumers in found.values() for consumer in consumers]
 
 
-def test_the_pages_python_consumer_reads_sealed_and_active_segments(house: PulsarHouse) -> None:
+def test_the_pages_python_consumer_reads_sealed_and_active_segments(house: PulsarSetup) -> None:
     """The block as it is on the page, but for the broker's address and the namespace."""
     [block] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     block = block.replace("pulsar://broker.example.org:6650", str(house.access.service_url))

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from controller.domain.operation import OperationState

@@ -106,7 +106,7 @@ def _answer(request: Request) -> type[CleaveError] | None:
     return None if error is None else type(error)
 
 
-class Heard:
+class RecordedStream:
     """A stream that keeps what it was told."""
 
     def __init__(self) -> None:
@@ -125,13 +125,13 @@ Word = str
 
 
 @dataclass
-class Life:
+class ConsumerLife:
     """One life of a consumer; it says its words anew each time, as a client does that had no answer."""
 
     key: SubscriptionKey
     consumer: str
     incarnation: str
-    streams: dict[str, Heard] = field(default_factory=dict)
+    streams: dict[str, RecordedStream] = field(default_factory=dict)
     """By their connections: those that were taken and have not broken."""
 
     def request(self, word: Word) -> Request:
@@ -142,7 +142,7 @@ class Life:
             case "register":
                 return Register(**who)
             case "attach":
-                return Attach(**who, stream=self.streams.setdefault(connection, Heard()))
+                return Attach(**who, stream=self.streams.setdefault(connection, RecordedStream()))
             case "detach":
                 return Detach(**who, stream=self.streams[connection])
         return Deregister(**who)
@@ -174,7 +174,7 @@ _ROWS = """
 """
 
 
-class Town:
+class LedTopic:
     """A topic whose consumers come and go, and the workers that lead it in turn."""
 
     def __init__(self, bench: Bench) -> None:
@@ -188,19 +188,19 @@ class Town:
         for one in (self.leader, self.other):
             one.stop()
 
-    def life(self, *words: Word) -> Life:
+    def life(self, *words: Word) -> ConsumerLife:
         """A new consumer that has said this."""
         number = next(self._names)
-        life = Life(self.key, f"consumer-{number}", f"life-{number}")
+        life = ConsumerLife(self.key, f"consumer-{number}", f"life-{number}")
         for word in words:
             assert self.say(life, word) == [None]
         return life
 
-    def next_life(self, before: Life) -> Life:
+    def next_life(self, before: ConsumerLife) -> ConsumerLife:
         """Another process under that name."""
-        return Life(self.key, before.consumer, f"{before.incarnation}-next")
+        return ConsumerLife(self.key, before.consumer, f"{before.incarnation}-next")
 
-    def say(self, life: Life, *words: Word) -> list[type[CleaveError] | None]:
+    def say(self, life: ConsumerLife, *words: Word) -> list[type[CleaveError] | None]:
         """All of it at once, to the leader of the moment."""
         answers = self.leader.answers([life.request(word) for word in words])
         for word, refused in zip(words, answers, strict=True):
@@ -209,7 +209,7 @@ class Town:
                 del life.streams[connection]
         return answers
 
-    def say_to_the_old(self, life: Life, *words: Word) -> list[type[CleaveError] | None]:
+    def say_to_the_old(self, life: ConsumerLife, *words: Word) -> list[type[CleaveError] | None]:
         """To who led before."""
         return self.other.answers([life.request(word) for word in words])
 
@@ -236,25 +236,25 @@ class Town:
         self.other.leases.round()
         self.other.round()
 
-    def rows(self, life: Life) -> list[tuple[str, str]]:
+    def rows(self, life: ConsumerLife) -> list[tuple[str, str]]:
         """What the database has of this consumer: its session, and each of its buckets."""
         return self._bench.rows(_ROWS, name=life.consumer)
 
-    def demand_gone(self, life: Life, order: object) -> None:
+    def demand_gone(self, life: ConsumerLife, order: object) -> None:
         """Nothing is left of it."""
         assert self.rows(life) == [], order
         assert all(stream.ended for stream in life.streams.values()), order
 
 
 @pytest.fixture
-def town(bench: Bench) -> Iterator[Town]:
-    """See `Town`."""
-    town = Town(bench)
+def town(bench: Bench) -> Iterator[LedTopic]:
+    """See `LedTopic`."""
+    town = LedTopic(bench)
     yield town
     town.stop()
 
 
-def test_whoever_is_there_has_a_session_and_what_there_is_to_read(town: Town) -> None:
+def test_whoever_is_there_has_a_session_and_what_there_is_to_read(town: LedTopic) -> None:
     """Or the absence of all that, below, would say nothing."""
     life = town.life("register 0", "attach 0")
 
@@ -263,7 +263,9 @@ def test_whoever_is_there_has_a_session_and_what_there_is_to_read(town: Town) ->
     assert life.streams["0"].ended is None
 
 
-def test_two_reconnects_the_end_of_a_stream_and_a_goodbye_in_every_order_leave_nothing(town: Town) -> None:
+def test_two_reconnects_the_end_of_a_stream_and_a_goodbye_in_every_order_leave_nothing(
+    town: LedTopic,
+) -> None:
     """Each in a round of its own."""
     for order in orders(("detach 0",)):
         life = town.life("register 0", "attach 0")
@@ -275,7 +277,7 @@ def test_two_reconnects_the_end_of_a_stream_and_a_goodbye_in_every_order_leave_n
 
 
 def test_a_life_of_which_nothing_was_heard_before_leaves_nothing_however_its_words_come_together(
-    town: Town,
+    town: LedTopic,
 ) -> None:
     """A goodbye may be the first that arrives of all; and one round may find any number of words in the mailbox."""
     for order in orders():
@@ -288,9 +290,9 @@ def test_a_life_of_which_nothing_was_heard_before_leaves_nothing_however_its_wor
             town.demand_gone(life, rounds)
 
 
-@pytest.mark.parametrize("change", [Town.hand_over, Town.depose])
+@pytest.mark.parametrize("change", [LedTopic.hand_over, LedTopic.depose])
 def test_a_change_of_leader_at_any_place_leaves_nothing_at_either(
-    town: Town, change: Callable[[Town], None]
+    town: LedTopic, change: Callable[[LedTopic], None]
 ) -> None:
     """What comes after the change is heard by the old leader first, which refuses it, and is said again to the new one."""
     for order in merges(RECONNECTS[0], ("register 2",), ("goodbye",)):
@@ -308,7 +310,7 @@ def test_a_change_of_leader_at_any_place_leaves_nothing_at_either(
             town.demand_gone(life, (order, place))
 
 
-def test_the_late_words_of_one_life_take_nothing_from_the_next(town: Town) -> None:
+def test_the_late_words_of_one_life_take_nothing_from_the_next(town: LedTopic) -> None:
     """A process that was replaced says everything once more, its goodbye too: the one that runs now keeps all it has."""
     for order in merges(RECONNECTS[0], ("goodbye",), ("register next", "attach next")):
         before = town.life("register 0", "attach 0")

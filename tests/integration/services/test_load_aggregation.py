@@ -334,7 +334,7 @@ def test_a_window_behind_the_watermark_changes_nothing(run: Run) -> None:
     assert run.history.read(END_MS, END_MS).num_rows == 0
 
 
-class Overtaken(SqlEngine):
+class OvertakenEngine(SqlEngine):
     """Lets another run pass by between its own baseline and its merge."""
 
     def __init__(self, run: Run, minutes: int) -> None:
@@ -350,7 +350,7 @@ class Overtaken(SqlEngine):
 @pytest.mark.parametrize("minutes", [0, 1], ids=["of the same window", "of a newer window"])
 def test_a_run_that_was_overtaken_changes_nothing(run: Run, minutes: int) -> None:
     run.steady(100, begin=-130, end=60)
-    result = run.aggregate("slow", engine=Overtaken(run, minutes))
+    result = run.aggregate("slow", engine=OvertakenEngine(run, minutes))
     assert (result.applied, result.written) == (False, 0)
     record = run.record()
     assert record is not None
@@ -362,7 +362,7 @@ def test_a_run_that_was_overtaken_changes_nothing(run: Run, minutes: int) -> Non
 
 def test_a_newer_run_leaves_alone_what_an_older_one_wrote_meanwhile(run: Run) -> None:
     run.steady(100, begin=-130, end=60)
-    result = run.aggregate("newer", minutes=1, engine=Overtaken(run, 0))
+    result = run.aggregate("newer", minutes=1, engine=OvertakenEngine(run, 0))
     assert (result.applied, result.written, result.outrun) == (True, 0, 1)
     record = run.record()
     assert record is not None
@@ -381,7 +381,7 @@ def test_runs_at_the_same_time_merge_one_after_the_other(run: Run) -> None:
     assert run.history.read(END_MS, END_MS).num_rows == 1
 
 
-class Away(SqlEngine):
+class FailingEngine(SqlEngine):
     """An engine that is away after it wrote half of its files."""
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
@@ -393,7 +393,7 @@ class Away(SqlEngine):
 def test_a_run_that_failed_is_repeated_under_its_id(run: Run) -> None:
     run.steady(100)
     with pytest.raises(Retryable):
-        run.aggregate("again", engine=Away(run.store))
+        run.aggregate("again", engine=FailingEngine(run.store))
     assert run.record() is None
     assert list((run.directory / "history").glob("_runs/*")) == []
     assert run.aggregate("again").applied

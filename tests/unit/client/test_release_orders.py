@@ -19,17 +19,17 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
-from tests.support.held_logs import Diary, HeldLogs
-from tests.support.scripted_leader import PATIENCE_SECONDS, Aside, Call, ScriptedLeader
+from tests.support.held_logs import EventRecord, HeldLogs
+from tests.support.scripted_leader import PATIENCE_SECONDS, BackgroundCall, Call, ScriptedLeader
 from tests.support.waiting import wait_until
 
 
-class World:
+class ConsumerScene:
     """One consumer, its logs and its leader."""
 
     def __init__(self, *, is_told: bool, **messages: int) -> None:
         """`is_told`: the application wants to be called before a bucket goes."""
-        self.is_told, self.diary = is_told, Diary()
+        self.is_told, self.diary = is_told, EventRecord()
         self.logs = HeldLogs(self.diary, **messages)
         self.leader = ScriptedLeader(self._note)
         self.generations: list[int] = []
@@ -109,7 +109,7 @@ def bucket(segment_id: int, generation: int, *, release: bool = False) -> dict[s
     }
 
 
-def demand_laws(world: World, accepted: dict[int, int], *, closes_in_a_call: bool = False) -> None:
+def demand_laws(world: ConsumerScene, accepted: dict[int, int], *, closes_in_a_call: bool = False) -> None:
     """What holds of every run that has ended. `accepted`: how many acknowledgements of each reader's messages were said to be taken.
     `closes_in_a_call`: the application closed the consumer while another call of its own was closing a reader.
     """
@@ -144,21 +144,21 @@ ALL_STEPS = (*STEPS, "the_end")
 Step = str
 
 
-class Ended(Exception):
+class ConsumerClosed(Exception):
     """The consumer was closed at this step."""
 
 
-class Play:
+class StepOrder:
     """All steps, with one acknowledgement of the first batch and one close at these of them. A batch that is not acknowledged before it
     has to go is let go of, and its acknowledgement comes late.
     """
 
     def __init__(self, *, is_told: bool, ack_at: Step, close_at: Step) -> None:
-        self.world = World(is_told=is_told, log_0=4)
+        self.world = ConsumerScene(is_told=is_told, log_0=4)
         self.world.generations = [1, 2]
         self.is_told, self.ack_at, self.close_at = is_told, ack_at, close_at
-        self.calls: list[Aside[Any]] = []
-        self.ack: Aside[bool] | None = None
+        self.calls: list[BackgroundCall[Any]] = []
+        self.ack: BackgroundCall[bool] | None = None
         self.accepted: dict[int, int] = {}
 
     @property
@@ -177,19 +177,19 @@ class Play:
     def act(self, step: Step) -> None:
         """What is to be done at this step."""
         if step == self.ack_at != "told":  # there the callback does it
-            self.ack = Aside(self.acknowledge_first)
+            self.ack = BackgroundCall(self.acknowledge_first)
             if step not in ("asked", "closing"):  # there it may wait until the reader is closed
                 self.ack.result()
         if step == self.close_at:
             self.close(step)
-            raise Ended
+            raise ConsumerClosed
 
     def close(self, step: Step) -> None:
         world = self.world
         held = world.consumer._attachments.all
         if step not in ("asked", "closing", "opening"):
             world.diary.let_go("close")
-        closing = Aside(world.consumer.close)
+        closing = BackgroundCall(world.consumer.close)
         if step == "opening":  # its closing is to begin before its opening ends
             wait_until(lambda: all(one.is_closed for one in held))
         elif step not in ("asked", "closing"):
@@ -260,9 +260,9 @@ class Play:
         if self.ack_at == "told":
             self.world.in_callback = self.acknowledge_in_callback
         if self.is_settled_late:
-            self.calls.append(Aside(lambda: consumer.let_go(self.first)))
+            self.calls.append(BackgroundCall(lambda: consumer.let_go(self.first)))
         elif self.ack_at == "owned" and self.is_told:
-            self.calls.append(Aside(lambda: consumer.receive(0.0)))
+            self.calls.append(BackgroundCall(lambda: consumer.receive(0.0)))
 
     def acknowledge_in_callback(self) -> None:
         self.world.in_callback = lambda: None
@@ -296,9 +296,9 @@ CASES = [
 def test_at_every_step_each_reader_has_its_own_acknowledgements_and_is_closed_once(
     is_told: bool, ack_at: Step, close_at: Step
 ) -> None:
-    play = Play(is_told=is_told, ack_at=ack_at, close_at=close_at)
+    play = StepOrder(is_told=is_told, ack_at=ack_at, close_at=close_at)
     try:
-        with suppress(Ended):
+        with suppress(ConsumerClosed):
             play.run()
     finally:
         play.world.let_all_go_on()
@@ -307,12 +307,12 @@ def test_at_every_step_each_reader_has_its_own_acknowledgements_and_is_closed_on
 
 
 @pytest.fixture
-def worlds() -> Iterator[Callable[..., World]]:
+def worlds() -> Iterator[Callable[..., ConsumerScene]]:
     """Makes them; they are closed at the end."""
-    made: list[World] = []
+    made: list[ConsumerScene] = []
 
-    def make(**options: Any) -> World:
-        made.append(World(**options))
+    def make(**options: Any) -> ConsumerScene:
+        made.append(ConsumerScene(**options))
         return made[-1]
 
     yield make
@@ -321,7 +321,7 @@ def worlds() -> Iterator[Callable[..., World]]:
         world.consumer.close()
 
 
-Worlds = Callable[..., World]
+Worlds = Callable[..., ConsumerScene]
 both = pytest.mark.parametrize("is_told", [False, True])
 
 
@@ -333,7 +333,7 @@ def test_an_acknowledgement_in_flight_is_waited_for(worlds: Worlds, is_told: boo
     batch = world.receive()
     assert world.consumer.acknowledge(batch)
     world.diary.hold("ack")
-    in_flight = Aside(lambda: world.consumer.acknowledge(batch))
+    in_flight = BackgroundCall(lambda: world.consumer.acknowledge(batch))
     wait_until(lambda: world.diary.entries.count(("ack", 1)) == 2)
 
     world.tell(bucket(0, 1, release=True))
@@ -348,7 +348,7 @@ def test_an_acknowledgement_in_flight_is_waited_for(worlds: Worlds, is_told: boo
     demand_laws(world, {1: 2})
 
 
-def knows_release(world: World) -> bool:
+def knows_release(world: ConsumerScene) -> bool:
     """Whether the session does."""
     found = world.consumer._session.assignment
     return found is not None and any(one.release for one in found.buckets)
@@ -362,7 +362,7 @@ def test_of_a_read_in_flight_when_the_bucket_is_asked_for_nothing_else_is_handed
     world = worlds(is_told=is_told, log_0=4)
     world.diary.hold("read")
     world.tell(bucket(0, 1))
-    receiving = Aside(world.receive)
+    receiving = BackgroundCall(world.receive)
     world.diary.wait_for("read", 1)
 
     world.tell(bucket(0, 1, release=True))
@@ -406,7 +406,7 @@ def test_an_armed_receive_hands_out_nothing_of_what_is_let_go_of(worlds: Worlds,
     """Its messages come when the release has begun; those of another bucket end the wait."""
     world = worlds(is_told=is_told)
     world.tell(bucket(0, 1), bucket(1, 1))
-    receiving = Aside(lambda: world.consumer.receive(PATIENCE_SECONDS))
+    receiving = BackgroundCall(lambda: world.consumer.receive(PATIENCE_SECONDS))
     for number in (1, 2):
         world.diary.wait_for("read", number)
     world.diary.hold("close")
@@ -425,7 +425,7 @@ def test_an_armed_receive_hands_out_nothing_of_what_is_let_go_of(worlds: Worlds,
     demand_laws(world, {})
 
 
-def number_of(world: World, segment_id: int) -> int:
+def number_of(world: ConsumerScene, segment_id: int) -> int:
     """Of the reader of that log."""
     return world.logs.numbers[f"log_{segment_id}"]
 
@@ -445,8 +445,8 @@ def test_what_is_let_go_of_aside_when_the_consumer_is_closed_is_closed_once(
     world.leader.feed().hang_up()
     world.diary.wait_for("closing", 1)
 
-    closing = Aside(world.consumer.close)
-    late = Aside(lambda: world.consumer.acknowledge(batch))
+    closing = BackgroundCall(world.consumer.close)
+    late = BackgroundCall(lambda: world.consumer.acknowledge(batch))
     world.let_all_go_on()
     closing.result()
 

@@ -29,7 +29,7 @@ ALL_SHARDS = Shards.of(1, [0])
 OVERDUE = datetime.now(UTC) - timedelta(hours=1)
 
 
-class Due(Sensor):
+class TimedSensor(Sensor):
     """Fires at an instant of the test's choice; what it asks for says who it was."""
 
     def __init__(self, lane: Lane, at: datetime | None, *, operations: bool = False) -> None:
@@ -47,7 +47,7 @@ class Due(Sensor):
         return self._work
 
 
-class Diary:
+class WorkRecord:
     """What a loop was told to do."""
 
     def __init__(self) -> None:
@@ -79,14 +79,14 @@ class Diary:
         self.events.append("sweep")
 
 
-class Running:
+class RunningLoop:
     """A loop in a thread, whose every wait is counted."""
 
     def __init__(
         self,
         bench: Bench,
         sensors: Sequence[Sensor],
-        diary: Diary,
+        diary: WorkRecord,
         evaluate: Evaluate | None,
         sweep_seconds: float,
     ) -> None:
@@ -116,7 +116,7 @@ class Running:
 
 
 class _CountingListener(Listener):
-    def __init__(self, bench: Bench, channels: Sequence[str], diary: Diary) -> None:
+    def __init__(self, bench: Bench, channels: Sequence[str], diary: WorkRecord) -> None:
         super().__init__(bench.store.address, channels)
         self._diary = diary
         self.rings_without_end = False
@@ -131,10 +131,10 @@ class _CountingListener(Listener):
 @contextmanager
 def running(
     bench: Bench, *sensors: Sensor, evaluate: Evaluate | None = None, sweep_seconds: float = NEVER_SECONDS
-) -> Iterator[Running]:
+) -> Iterator[RunningLoop]:
     """A loop at work, past its first round and the resync of its first connection."""
-    diary = Diary()
-    one = Running(bench, sensors, diary, evaluate, sweep_seconds)
+    diary = WorkRecord()
+    one = RunningLoop(bench, sensors, diary, evaluate, sweep_seconds)
     thread = threading.Thread(target=one.loop.run)
     thread.start()
     try:
@@ -165,7 +165,7 @@ def test_a_loop_with_nothing_to_do_rests_although_its_operation_threads_end(benc
 
 
 def test_tombstones_are_swept_when_no_operation_is_due(bench: Bench) -> None:
-    due = Due(Lane.LOAD, None, operations=True)
+    due = TimedSensor(Lane.LOAD, None, operations=True)
     with running(bench, due) as one:
         wait_until(lambda: one.diary.events[-1:] == ["sweep"], message="the first rounds are over")
         one.diary.events.clear()
@@ -178,7 +178,7 @@ def test_tombstones_are_swept_when_no_operation_is_due(bench: Bench) -> None:
 
 
 def test_an_interrupt_alone_is_no_work(bench: Bench) -> None:
-    far = Due(Lane.LOAD, datetime.now(UTC) + timedelta(hours=1))
+    far = TimedSensor(Lane.LOAD, datetime.now(UTC) + timedelta(hours=1))
     with running(bench, far) as one:
         before = len(one.diary.lanes)
         one.rings()
@@ -187,7 +187,7 @@ def test_an_interrupt_alone_is_no_work(bench: Bench) -> None:
 
 
 def test_a_rescan_looks_at_everything(bench: Bench) -> None:
-    with running(bench, Due(Lane.LOAD, None)) as one:
+    with running(bench, TimedSensor(Lane.LOAD, None)) as one:
         before = len(one.diary.lanes)
         one.loop.rescan()
         wait_until(
@@ -197,7 +197,7 @@ def test_a_rescan_looks_at_everything(bench: Bench) -> None:
 
 def test_everything_is_looked_at_now_and_then_though_nobody_rang(bench: Bench) -> None:
     """A notification is a doorbell: one that was lost costs no more than the time to the next sweep."""
-    with running(bench, Due(Lane.LOAD, None), sweep_seconds=0.05) as one:
+    with running(bench, TimedSensor(Lane.LOAD, None), sweep_seconds=0.05) as one:
         before = len(one.diary.lanes)
         wait_until(
             lambda: len(one.diary.lanes) > before + 2, timeout_seconds=10, message="the sweep comes again"
@@ -206,7 +206,7 @@ def test_everything_is_looked_at_now_and_then_though_nobody_rang(bench: Bench) -
 
 def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: Bench) -> None:
     """Nothing else would wake it for the operations that it had in hand: their claims run still."""
-    due = Due(Lane.LOAD, None, operations=True)
+    due = TimedSensor(Lane.LOAD, None, operations=True)
     with running(bench, due) as one:
         failures, tries = [StoreUnavailable("away", 60.0)] * 3, list[float]()
         draining = one.diary.run_operations
@@ -229,7 +229,7 @@ def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: 
 
 def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
     """What was notified meanwhile is lost."""
-    with running(bench, Due(Lane.LOAD, None), ConsumerSensor()) as one:
+    with running(bench, TimedSensor(Lane.LOAD, None), ConsumerSensor()) as one:
         before = len(one.diary.lanes)
         bench.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%listen%' AND pid <> pg_backend_pid()"
@@ -242,7 +242,7 @@ def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
 
 def test_sensors_that_are_due_at_once_are_all_served(bench: Bench) -> None:
     """One that stays overdue (its topic is locked elsewhere) must not keep the others from their turn."""
-    stuck, other = Due(Lane.LOAD, None), Due(Lane.MERGE, None)
+    stuck, other = TimedSensor(Lane.LOAD, None), TimedSensor(Lane.MERGE, None)
     with running(bench, stuck, other) as one:
         one.diary.lanes.clear()
         stuck.at, other.at = OVERDUE - timedelta(hours=1), OVERDUE
@@ -264,7 +264,7 @@ def decided() -> tuple[float, float]:
 
 def test_it_is_measured_how_long_consumers_wait_for_a_decision(bench: Bench) -> None:
     before = decided()
-    with running(bench, ConsumerSensor(), Due(Lane.LOAD, None)) as one:
+    with running(bench, ConsumerSensor(), TimedSensor(Lane.LOAD, None)) as one:
         one.diary.topics.clear()
         notify(bench, 1)
         notify(bench, 2)
@@ -302,7 +302,7 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
 @pytest.mark.parametrize("hammering", [True, False], ids=["under a stream of notifications", "in silence"])
 def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
     """A steady stream of notifications must not starve what is due by itself."""
-    due = Due(Lane.MERGE, None)
+    due = TimedSensor(Lane.MERGE, None)
     with running(bench, ConsumerSensor(), due) as one:
         one.diary.lanes.clear()
         one.listener.rings_without_end = hammering
@@ -330,7 +330,7 @@ def test_a_notification_about_another_workers_topic_is_passed_over(bench: Bench)
 
 def test_without_a_shard_nothing_is_asked_of_the_sensors(bench: Bench) -> None:
     """Something due for any worker must not make one spin that may not act."""
-    due = Due(Lane.LOAD, OVERDUE, operations=True)
+    due = TimedSensor(Lane.LOAD, OVERDUE, operations=True)
     with running(bench, due) as one:
         one.held = Shards.of(1, [])
         one.rings()
@@ -351,7 +351,7 @@ def test_a_refused_evaluation_is_tried_again(bench: Bench) -> None:
             raise refusal
         return 0
 
-    with running(bench, Due(Lane.LOAD, OVERDUE), evaluate=refuse_once):
+    with running(bench, TimedSensor(Lane.LOAD, OVERDUE), evaluate=refuse_once):
         wait_until(lambda: len(tried) > 2, message="it goes on")
 
 

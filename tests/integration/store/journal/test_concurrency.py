@@ -21,7 +21,7 @@ from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.store.journal import deletion_entries, operations
 from controller.store.topics import policies, subscriptions, topics
-from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, Tale, churn
+from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, ProcessRecord, churn
 from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
 
@@ -65,7 +65,7 @@ def _play_and_check(driver: StoreDriver, database: str, plane: EmbeddedDataPlane
     _check_logs(driver, plane)
 
 
-def _play(database: str, seed: int, rounds: int) -> list[Tale]:
+def _play(database: str, seed: int, rounds: int) -> list[ProcessRecord]:
     context = multiprocessing.get_context("forkserver")  # a fork of this process would share its connections
     context.set_forkserver_preload(["tests.support.churn"])
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
@@ -90,7 +90,7 @@ def _settle(driver: StoreDriver, plane: EmbeddedDataPlane) -> None:
     wait_until(all_gone, timeout_seconds=120, message="deletion_entries stay open")
 
 
-def _check_updates(driver: StoreDriver, tales: list[Tale]) -> None:
+def _check_updates(driver: StoreDriver, tales: list[ProcessRecord]) -> None:
     """As many increments in the database as processes saw succeed."""
     told = sum((tale.bumps for tale in tales), Counter[int]())
     stored = driver.sql(
@@ -102,7 +102,7 @@ def _check_updates(driver: StoreDriver, tales: list[Tale]) -> None:
     assert driver.do(policies.get_namespace, NAMESPACE).row_version == writes
 
 
-def _check_request_keys(tales: list[Tale]) -> None:
+def _check_request_keys(tales: list[ProcessRecord]) -> None:
     """Everybody who came with a key got the same operation."""
     operations_of_key: dict[str, set[int]] = {}
     for tale in tales:

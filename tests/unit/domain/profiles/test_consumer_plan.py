@@ -172,7 +172,7 @@ def test_what_no_cap_allows_is_said() -> None:
 
 
 @dataclass
-class World:
+class SimulatedTopic:
     """A topic with constant load and constant consumers, whose acts are carried out at once."""
 
     situation: EvaluationInput
@@ -236,7 +236,7 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> SimulatedTopic:
     """Any mix of load, consumers, entry buckets, caps and floors."""
     densities = tuple(
         draw(st.lists(st.sampled_from([0.0, 50.0, 900.0, 4_000.0, 9_500.0]), min_size=8, max_size=8))
@@ -263,12 +263,12 @@ def worlds(draw: st.DrawFn) -> World:
         consumers_changed_at=NOW - 1_000,
         now=NOW,
     )
-    world = World(situation, densities)
+    world = SimulatedTopic(situation, densities)
     world._measure()
     return world
 
 
-def most_places(world: World) -> int:
+def most_places(world: SimulatedTopic) -> int:
     """Consumers that the caps allow."""
     policy = world.situation.policy
     each = min(policy.entry_bucket_max_per_segment, 64) if world.situation.capabilities.shared_buckets else 1
@@ -276,7 +276,7 @@ def most_places(world: World) -> int:
 
 
 @given(world=worlds())
-def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world: World) -> None:
+def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world: SimulatedTopic) -> None:
     consumers = max(world.situation.stream_consumers.values())
     world.run(3)
     note(f"{world.made}")
@@ -287,7 +287,7 @@ def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world:
 
 
 @given(world=worlds())
-def test_with_constant_load_and_consumers_nothing_more_is_done_after_settling(world: World) -> None:
+def test_with_constant_load_and_consumers_nothing_more_is_done_after_settling(world: SimulatedTopic) -> None:
     consumers = max(world.situation.stream_consumers.values())
     world.run(240)
     settled = len(world.made)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.versions import demand_readable, keeps_whole_ranges, reads_policies_first
+from controller.dataplane.pulsar.broker_versions import (
+    demand_readable,
+    keeps_whole_ranges,
+    reads_policies_first,
+)
 from controller.domain.errors import Unsupported
 from controller.domain.hash_range import HashRange
 
