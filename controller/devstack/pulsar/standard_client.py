@@ -31,7 +31,15 @@ def compile_programs(classes: Path, sources: Sequence[Path] = ()) -> list[str | 
     compiler = java_compiler()
     classpath = f"{pulsar_jars()}/*"
     with as_file(files("controller.devstack.pulsar").joinpath("java")) as own:
-        command = [compiler, "-cp", classpath, "-d", classes, *sorted(own.glob("*.java")), *sources]
+        command: list[str | Path] = [
+            compiler,
+            "-cp",
+            classpath,
+            "-d",
+            classes,
+            *sorted(own.glob("*.java")),
+            *sources,
+        ]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
