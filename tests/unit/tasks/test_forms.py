@@ -37,9 +37,10 @@ def test_an_enumeration_is_a_choice_of_its_values() -> None:
     create, change = form_fields("subscriptions create"), form_fields("subscriptions set")
 
     assert create["kind"]["enum"] == ["STREAM", "QUEUE", "CHECKPOINT"]
-    assert (create["consumers"]["enum"], create["consumers"]["type"]) == (["cleave", "stock"], "string")
-    assert (create["consumers"]["default"], change["consumers"]["default"]) == ("cleave", None)
-    assert change["consumers"]["enum"] == ["cleave", "stock", None]
+    assert (create["kind"]["type"], create["kind"]["default"]) == ("string", "STREAM")
+    for consumers in (create["consumers"], change["consumers"]):
+        assert (consumers["enum"], consumers["default"]) == (["cleave", "stock", None], None)
+        assert consumers["type"] == ["null", "string"]
     assert "$ref" not in str([*create.values(), *change.values()])
 
 
