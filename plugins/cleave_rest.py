@@ -28,8 +28,10 @@ _OPERATOR_DAGS = (
 """DAGs whose actions an operator may perform over HTTP."""
 _ADMIN_DAGS = (
     *_OPERATOR_DAGS,
+    "cleave_create_subscription",
     "cleave_create_topic",
     "cleave_delete_topic",
+    "cleave_set_subscription",
     "bundle_policy",
     "bundle_approve",
     "bundle_split",

@@ -1,6 +1,6 @@
 """Closes and opens gates on a Pulsar broker, by a dispatch rate of the subscription and a barrier in front of the topic's messages.
 
-The rate is one message in 68 years. It is a policy of the topic, and a broker of version 4.0 or later reads the policy
+The rate is one message in 68 years. It is a policy of the topic, and a broker of version 4.0.7 or later reads the policy
 before it serves the topic. After each load of the topic the rate still lets one entry pass; on a busy broker rarely
 two. These entries belong to the barrier (module `barrier`). They remain the first unread entries, because no client
 acknowledges them. A gate holds for subscriptions of type Failover and Exclusive. It does not hold for Key_Shared, whose
