@@ -135,7 +135,9 @@ class Bundles:
         return plan_manual_split(self.store, self.reader, split, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
-        """Return the bundle that a manual unload would unload, and its owner."""
+        """Return the bundle that a manual unload would unload, and its owner; None if no broker owns it. Unloads
+        nothing. Raises the errors of `check_manual_unload`.
+        """
         return check_manual_unload(self.store, self.reader, bundle, destination)
 
 

@@ -48,7 +48,9 @@ class FencedSegments:
         return "missing" if segment_id in self._missing else "terminated"
 
     def report(self, after_seconds: float) -> None:
-        """Report the segments that have been fenced for at least `after_seconds`."""
+        """Report the segments that have been fenced for at least `after_seconds` to `suspects`. No effect if the
+        layout source takes no reports.
+        """
         if self._suspects is None:
             return
         for segment_id, at in self._since.items():

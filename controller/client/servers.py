@@ -87,7 +87,8 @@ class Servers(Renewed):
     ) -> None:
         """Use the workers at `urls`, in any order. `token` is called at each request if it is a function.
 
-        Requests go through `proxy`, or directly if it is None, whatever proxies the environment names.
+        Requests go through `proxy`, or directly if it is None, whatever proxies the environment names. Raises
+        InvalidInput without an address, and for an invalid address, token or proxy.
         """
         if not urls:
             raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")

@@ -92,7 +92,7 @@ class EmbeddedLogClient(OneProcess):
     ) -> int:
         """Store a batch whole, notify the log's readers, and return the number of messages, as
         `LogClient.append` defines. An empty batch does nothing. Raises InvalidInput also for a batch above
-        `MAX_BATCH_BYTES`.
+        `MAX_BATCH_BYTES`; SegmentTerminated and SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:

@@ -163,7 +163,9 @@ class EmbeddedQueueReader(OneProcess):
         return row[0]
 
     def close(self) -> None:
-        """Leave the queue. If the call fails, the server considers the reader dead after `LIFE_SECONDS`."""
+        """Leave the queue. Idempotent. If the call fails, the server considers the reader dead after
+        `LIFE_SECONDS`.
+        """
         if self._is_closed:
             return
         self._is_closed = self._is_lost = True

@@ -147,7 +147,9 @@ class EmbeddedReader(OneProcess):
         return all_settled
 
     def close(self) -> None:
-        """Release the cursor. If the call fails, the next owner finds this reader gone and disconnects it."""
+        """Release the cursor. Idempotent. If the call fails, the next owner finds this reader gone and disconnects
+        it.
+        """
         if self._closed:
             return
         self._closed = True

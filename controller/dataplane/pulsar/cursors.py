@@ -328,7 +328,9 @@ class Cursors:
     def parts_of(
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
     ) -> dict[tuple[int, int], StoredPart | None]:
-        """Return the messages that each entry contains, as `stored` reads them."""
+        """Return the content of each entry, by place, with one request per entry, in parallel. None for a deleted
+        entry.
+        """
         return parts_of(self._admin, backing_topic, places, deadline)
 
     def _subscription(

@@ -70,7 +70,8 @@ class Gates:
         self._opened: tuple[Connections, FenceProbe] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Set the rate, ensure that the barrier exists, and put the cursor before the barrier.
+        """Set the dispatch rate, ensure that the barrier exists, and put the subscription's cursor before the barrier. A missing cursor
+        is created. A topic with connected consumers is reloaded.
 
         Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with
         a message of an application. Raises SegmentNotFound, Unsupported.
@@ -89,7 +90,7 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, then remove the rate, then reload the topic.
+        """Acknowledge the barrier for the subscription, then remove its dispatch rate, then reload the topic.
 
         A repeated call reloads the topic again, because the first caller may have ended before it did. A missing topic or subscription
         is not an error. Raises DataPlaneTimeout.

@@ -485,8 +485,8 @@ class PulsarLogClient(OneProcess):
         self._begin_watch()
 
     def _demand_open(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
-        """Close the reader and raise an error if the client was closed meanwhile: `close` may not know the
-        reader, which would hold messages that are never read.
+        """Close the reader and raise DataPlaneUnavailable if the client was closed meanwhile: `close` may not know
+        the reader, which would hold messages that are never read.
         """
         if self._ended.is_set():
             reader.close()

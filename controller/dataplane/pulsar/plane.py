@@ -350,7 +350,9 @@ def _counters(name: str, answer: Answer) -> Counters | None:
 
 
 def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:
-    """Return an object that samples keys. Only this function imports the client library."""
+    """Return an object that samples keys. Only this function imports the client library. Raises Unsupported if the
+    library is not installed.
+    """
     try:
         from controller.dataplane.pulsar.key_samples import KeySamples
     except ImportError as error:

@@ -141,8 +141,9 @@ class PulsarReader(OneProcess):
         return (run,)
 
     def _put_in_place(self, _run: Run) -> bool:
-        """Handle messages that arrived behind later ones. Return False if they arrived before, or too late,
-        which means that there was another connection in between.
+        """Insert messages that arrived behind later ones among the undelivered messages. Return False if they cannot be
+        inserted, which means that there was another connection in between. Here always False: the broker
+        sends a subscription's only consumer the topic in order.
         """
         return False
 
@@ -319,7 +320,9 @@ class PulsarReader(OneProcess):
             self._connections.close_aside(intake, client)
 
     def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer, Intake] | None:
-        """Return the connection for closing. Only one caller gets it."""
+        """Remove and return the connection, so that one caller closes it. None if there is none, or another caller
+        has removed it.
+        """
         with self._closing:
             opened, self._opened = self._opened, None
         return opened

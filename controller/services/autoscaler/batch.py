@@ -277,9 +277,9 @@ class Batch:
         return draft
 
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
-        """Drop and log a topic whose intent was refused. If another process was faster, the topic stays dirty
-        for the next pass, and the lost race is counted as a metric; after any other error the topic is
-        paused.
+        """Drop and log a topic whose intent was refused. After LostRace or SegmentBusy, the topic stays due for
+        the next pass, and the race is counted as a metric. After any other error, also a violated constraint,
+        the topic is paused.
         """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()

@@ -115,8 +115,8 @@ class Settlement:
         return sum(self.away_seconds(owner) is not None for owner in self.owners)
 
     def overdue(self, timing: ConsumerTiming) -> list[BucketOwner]:
-        """Return the buckets that were not read for too long, because their owners do not release them or are
-        disconnected.
+        """Return the owners that for more than `timing.gap_seconds` have not released a bucket as requested, or
+        have been disconnected. Their buckets are not read.
         """
         return [
             owner

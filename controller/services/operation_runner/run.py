@@ -98,8 +98,8 @@ def _shares_calls(plane: DataPlane) -> bool:
 
 def _sets(claims_won: Iterable[Claim]) -> Iterator[list[Claim]]:
     """Yield sets of claims: first one set for each data plane with the claims that share calls, then each
-    other claim alone. A data plane that does not answer delays the sets after it, and sets that share calls
-    end soon.
+    other claim alone. A data plane that does not answer delays the sets after it, so the sets that share calls,
+    which take the least time, come first.
     """
     together: dict[str, list[Claim]] = {}
     alone: list[list[Claim]] = []

@@ -61,8 +61,8 @@ class LayoutFeed:
         return self._read(topic)
 
     def find(self, topic: str) -> tuple[int, str | None]:
-        """Return the topic's id, and the address of its leader, if any. Every request of a consumer begins
-        with this. Raises TopicNotFound.
+        """Return the topic's id, and the web address of its leader; None if it has no leader. Every request of a
+        consumer begins with this. Raises TopicNotFound.
         """
         with self._store.single_statement() as tx:
             return leases.find_leader(tx, topic, self._shard_count)

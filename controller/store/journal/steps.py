@@ -157,7 +157,9 @@ class StepRecord:
 
     @property
     def noted_version(self) -> int | None:
-        """Version of the subscriptions that the children have."""
+        """Version of the subscriptions that the children have after the steps: `subscription_version`, or the
+        recorded version. None if neither exists.
+        """
         version = self.subscription_version
         return self.operation.subscription_version if version is None else version
 
