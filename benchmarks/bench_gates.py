@@ -28,6 +28,7 @@ from typing import Any
 
 import pulsar
 import requests
+from controller.store.topics.published import PublishedLayout, published_segments
 from sqlalchemy import text
 
 from benchmarks.bench_consumption_on_pulsar import Place, ground, set_buckets, stock_client
@@ -48,7 +49,6 @@ from controller.services.segment_admin import Planner
 from controller.settings import PROJECT_ROOT
 from controller.store.journal.operations import Request
 from controller.store.topics import topics
-from controller.store.topics.published import PublishedLayout, published_segments
 from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.stock_clients import breaks
 

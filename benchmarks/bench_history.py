@@ -33,7 +33,7 @@ from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.operation import Origin
 from controller.domain.segment import Segment
 from controller.postgres_source import PostgresSource
-from controller.services import garbage_collector, segment_admin, topic_admin
+from controller.services import garbage_collector, segment_admin, subscription_admin, topic_admin
 from controller.services.operation_runner import RunnerContext, run_operation
 from controller.services.segment_admin import Planner
 from controller.store.decisions import evaluation_inputs
@@ -73,7 +73,9 @@ class Life:
             self.app.store, self.app.planes, self.name, request, segments=FEWEST
         )
         self.topic_id = self._run(created)
-        self._run(topic_admin.create_subscription(self.app.store, self.name, SUBSCRIPTION, self._request()))
+        self._run(
+            subscription_admin.create_subscription(self.app.store, self.name, SUBSCRIPTION, self._request())
+        )
 
     def reshape(self) -> None:
         """Perform one operation from the request to its end, and mark its parents as drained. If the topic prunes, collect garbage every

@@ -47,6 +47,7 @@ from controller.services import (
     garbage_collector,
     reconciler,
     segment_admin,
+    subscription_admin,
     topic_admin,
 )
 from controller.services.operation_runner import run_due
@@ -93,7 +94,7 @@ class Fleet:
             topic_admin.create_topic(store, planes, name, self._next(), segments=1, data_plane=self._plane)
         self._finish()
         for name in self._names:
-            topic_admin.create_subscription(store, name, SUBSCRIPTION, self._next())
+            subscription_admin.create_subscription(store, name, SUBSCRIPTION, self._next())
         self._finish()
 
     def reshape(self) -> None:

@@ -33,7 +33,7 @@ from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.evaluator import ALL_LANES, code_version, decide
 from controller.domain.operation import Origin
 from controller.domain.policy import AutoScalePolicy
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.autoscaler.batch import ACTING_TOPICS
 from controller.services.segment_admin import Planner
 from controller.settings import Settings
@@ -99,7 +99,9 @@ def make_topics(app: Application, topics: int, kind: str = "t") -> list[int]:
     ]
     _wait_idle(app, topic_ids)
     for number in range(topics):
-        topic_admin.create_subscription(app.store, _name(number, kind), "s", _request(f"s-{kind}{number}"))
+        subscription_admin.create_subscription(
+            app.store, _name(number, kind), "s", _request(f"s-{kind}{number}")
+        )
     _wait_idle(app, topic_ids)
     return topic_ids
 

@@ -27,7 +27,7 @@ from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.process import ChildProcess
 from controller.domain.operation import Origin
 from controller.postgres.listener import Listener
-from controller.services import topic_admin
+from controller.services import subscription_admin, topic_admin
 from controller.settings import PROJECT_ROOT
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
@@ -47,7 +47,7 @@ def prepare(app: Application, rounds: int) -> list[int]:
     for number in range(rounds):
         name = f"topic://bench/reaction/t{number}"
         request = Request(f"s{number}", Origin.MANUAL, "benchmark", "benchmark")
-        topic_admin.create_subscription(app.store, name, "s", request)
+        subscription_admin.create_subscription(app.store, name, "s", request)
     _wait_idle(app)
     with app.store.transaction() as tx:
         # A newcomer is to have a segment of its own, however little there is to read: sharing buckets asks no operation.

@@ -21,7 +21,7 @@ from controller import telemetry
 from controller.bootstrap import Application
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.operation import Origin
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.reconciler import reconcile_topics
 from controller.store.journal.operations import Request
@@ -45,7 +45,7 @@ def make_topics(app: Application, first: int, last: int) -> None:
         topic_admin.create_topic(app.store, app.planes, name, _request(f"c{number}"), segments=SEGMENTS)
     finish()
     for number in range(first, last):
-        topic_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
+        subscription_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
     finish()
     for number in range(first, last, 10):
         planner = segment_admin.splitting(0)

@@ -36,7 +36,7 @@ from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, client_of
 from controller.domain.errors import LostRace, StoreUnavailable
 from controller.domain.operation import Origin
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.settings import PROJECT_ROOT
 from controller.store import leases
 from controller.store.journal import operations
@@ -150,7 +150,7 @@ def make_topic(app: Application, name: str, data_plane: str = "embedded", segmen
         app.store, app.planes, name, request("create"), data_plane=data_plane, segments=segments
     )
     wait_idle(app)
-    topic_admin.create_subscription(app.store, name, "s", request("subscribe"))
+    subscription_admin.create_subscription(app.store, name, "s", request("subscribe"))
     wait_idle(app)
     with app.store.transaction() as tx:
         return topics.find_topic(tx, name).topic_id

@@ -33,7 +33,7 @@ from controller.dataplane.embedded import EmbeddedLogClient
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.serving import serving_leader, token_for
 from controller.domain.operation import Origin
-from controller.services import topic_admin
+from controller.services import subscription_admin, topic_admin
 from controller.services.operation_runner import run_due
 from controller.settings import Settings
 from controller.store.journal.operations import Request
@@ -153,7 +153,7 @@ def create_topic(url: str, segments: int) -> str:
         while run_due(app.runner()):
             pass
         request = Request(f"subscribe {name}", Origin.MANUAL, "benchmark", "benchmark")
-        topic_admin.create_subscription(app.store, name, "bench", request)
+        subscription_admin.create_subscription(app.store, name, "bench", request)
         while run_due(app.runner()):
             pass
     return name

@@ -32,7 +32,7 @@ from controller.domain.operation import OperationState, Origin
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ReshapeKind
 from controller.postgres.listener import Listener
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.operation_wait import wait_for
 from controller.settings import PROJECT_ROOT, Settings
 from controller.store.journal.operations import Request
@@ -135,7 +135,7 @@ class CleaveSystem(System):
         )
         if self._keeper is None:
             self._finish(
-                topic_admin.create_subscription(self.app.store, topic, SUBSCRIPTION, self._request())
+                subscription_admin.create_subscription(self.app.store, topic, SUBSCRIPTION, self._request())
             )
         else:
             [log] = self._keeper.list_segments(topic)

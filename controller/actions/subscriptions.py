@@ -23,8 +23,8 @@ from controller.actions.rights import Right
 from controller.domain.errors import InvalidInput, InvalidPolicy
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.seek_target import parse_seek_target
-from controller.services import subscription_consumers, topic_admin
-from controller.services.topic_admin import MOST_RELEASE_SECONDS
+from controller.services import subscription_admin, subscription_consumers
+from controller.services.subscription_admin import MOST_RELEASE_SECONDS
 from controller.store.topics import policies, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionStart
 from controller.store.topics.topics import TopicRow
@@ -216,7 +216,7 @@ class CancelledSeeks(Response):
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
     """Write the intent to create the subscription, and wait for the operation. A repeated request is not checked
-    again for standard consumers. Raises the errors of `topic_admin.create_subscription`, and for standard consumers
+    again for standard consumers. Raises the errors of `subscription_admin.create_subscription`, and for standard consumers
     those of `subscription_consumers.demand_stock`. Raises InvalidPolicy for an unreadable policy if the request does
     not name the consumers.
     """
@@ -227,7 +227,7 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         subscription_consumers.demand_stock(
             context.store, context.app.planes, topic, request.subscription, request.kind
         )
-    intent = topic_admin.create_subscription(
+    intent = subscription_admin.create_subscription(
         context.store,
         request.topic,
         request.subscription,
@@ -253,10 +253,10 @@ def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind
 
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
     """Write the intent to delete the subscription, and wait for the operation. Raises the errors of
-    `topic_admin.delete_subscription`.
+    `subscription_admin.delete_subscription`.
     """
     journal_request = context.journal_request(request.reason)
-    intent = topic_admin.delete_subscription(
+    intent = subscription_admin.delete_subscription(
         context.store, request.topic, request.subscription, journal_request
     )
     return context.operation_response(intent)
@@ -289,13 +289,13 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     have the grace period of the settings. A dry run also reads the first `MOST_CURSORS` cursors that would move
     from the data plane.
 
-    Raises InvalidInput for an invalid target, the errors of `topic_admin.seek_subscription`, and in a dry run those
-    of `topic_admin.cursors_to_move`.
+    Raises InvalidInput for an invalid target, the errors of `subscription_admin.seek_subscription`, and in a dry run those
+    of `subscription_admin.cursors_to_move`.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
         release_seconds = context.app.settings.consumer_grace_seconds
-    intent = topic_admin.seek_subscription(
+    intent = subscription_admin.seek_subscription(
         context.store,
         request.topic,
         request.subscription,
@@ -305,7 +305,7 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
     )
     cursors = None
     if context.dry_run:
-        moves = topic_admin.cursors_to_move(
+        moves = subscription_admin.cursors_to_move(
             context.store, context.app.planes, request.topic, request.subscription, limit=MOST_CURSORS
         )
         cursors = [CursorDocument.model_validate(cursor) for cursor in moves]
@@ -314,10 +314,10 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
     """Cancel the subscription's seeks that wait, and wait for the end of their operations. Raises Conflict if no
-    seek waits, and the errors of `topic_admin.give_up_seek`.
+    seek waits, and the errors of `subscription_admin.give_up_seek`.
     """
     journal_request = context.journal_request(request.reason)
-    operations = topic_admin.give_up_seek(
+    operations = subscription_admin.give_up_seek(
         context.store,
         request.topic,
         request.subscription,

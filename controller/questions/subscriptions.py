@@ -10,7 +10,7 @@ from controller.actions.fields import SubscriptionName
 from controller.actions.subscriptions import CursorDocument
 from controller.questions.page_keys import write_keys
 from controller.questions.question import PageAnswer, PageRequest, Question, TopicQuestion
-from controller.services import topic_admin
+from controller.services import subscription_admin
 
 
 class ListSubscriptions(TopicQuestion):
@@ -35,10 +35,10 @@ class CursorsAnswer(PageAnswer[CursorDocument]):
 
 def list_cursors(context: Context, request: ListCursors) -> CursorsAnswer:
     """Return a page of positions; the data plane counts the backlogs. Raises InvalidInput for an invalid page, and
-    the errors of `topic_admin.cursors_to_move`.
+    the errors of `subscription_admin.cursors_to_move`.
     """
     range_start, segment_id = request.keys([int, int])
-    cursors = topic_admin.cursors_to_move(
+    cursors = subscription_admin.cursors_to_move(
         context.store,
         context.app.planes,
         request.topic,

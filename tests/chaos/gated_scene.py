@@ -15,7 +15,7 @@ from controller.domain.gates import GateState
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.gate_keeper import GateKeeper
 from controller.services.segment_admin import merging, rebucketing, recutting, splitting
 from controller.store.topics.subscriptions import SubscriptionConsumers
@@ -32,7 +32,7 @@ _GATES = "SELECT segment_id, state FROM cleave.gate WHERE subscription = :name O
 
 def subscribe(bench: Bench, name: str, key: str | None = None) -> int:
     """Write the intent to create a subscription of standard consumers. Return the operation's id."""
-    return topic_admin.create_subscription(
+    return subscription_admin.create_subscription(
         bench.store,
         bench.topic_name,
         name,
@@ -72,14 +72,14 @@ def an_unread_split(bench: Bench) -> None:
 
 def seeking(bench: Bench, key: str) -> int:
     """Write the intent to move the subscription back to the beginning. Return the operation's id."""
-    return topic_admin.seek_subscription(
+    return subscription_admin.seek_subscription(
         bench.store, bench.topic_name, "billing", EARLIEST, bench.request(key), release_seconds=0.0
     ).operation.operation_id
 
 
 def unsubscribing(bench: Bench, key: str) -> int:
     """Write the intent to delete the subscription, whose gates are closed. Return the operation's id."""
-    return topic_admin.delete_subscription(
+    return subscription_admin.delete_subscription(
         bench.store, bench.topic_name, "billing", bench.request(key)
     ).operation.operation_id
 

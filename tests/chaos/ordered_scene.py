@@ -29,7 +29,7 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayo
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
-from controller.services import deletion_sweeper, garbage_collector, topic_admin
+from controller.services import deletion_sweeper, garbage_collector, subscription_admin
 from controller.services.segment_admin import Planner, merging, rebucketing, splitting
 from controller.settings import PROJECT_ROOT
 from tests.support.bench import Bench
@@ -353,7 +353,7 @@ class OrderedScene:
         """One that nobody reads comes, and goes."""
         self._audits += 1
         name, request = f"audit-{self._audits}", self.bench.request
-        for change in (topic_admin.create_subscription, topic_admin.delete_subscription):
+        for change in (subscription_admin.create_subscription, subscription_admin.delete_subscription):
 
             def asked(change: Any = change) -> Any:
                 try:
@@ -378,7 +378,7 @@ class OrderedScene:
 
         def asked() -> Any:
             try:
-                return topic_admin.seek_subscription(
+                return subscription_admin.seek_subscription(
                     self.bench.store,
                     self.bench.topic_name,
                     "billing",

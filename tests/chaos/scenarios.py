@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controller.domain.operation import OperationKind
 from controller.domain.seek_target import EARLIEST
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.garbage_collector import collect
 from controller.services.reconciler import FindingKind, reconcile
 from controller.store.journal.adoptions import Adoption, intend_adopt
@@ -93,7 +93,7 @@ def deleting(bench: Bench, key: str) -> int:
 def subscribing(bench: Bench, key: str) -> int:
     """Intend another subscription."""
     request = bench.request(key)
-    return topic_admin.create_subscription(
+    return subscription_admin.create_subscription(
         bench.store, bench.topic_name, "audit", request
     ).operation.operation_id
 
@@ -101,7 +101,7 @@ def subscribing(bench: Bench, key: str) -> int:
 def unsubscribing(bench: Bench, key: str) -> int:
     """Intend the deletion of the subscription that has unread messages."""
     request = bench.request(key)
-    return topic_admin.delete_subscription(
+    return subscription_admin.delete_subscription(
         bench.store, bench.topic_name, "billing", request
     ).operation.operation_id
 
@@ -116,7 +116,7 @@ def a_drained_parent(bench: Bench) -> None:
 
 def seeking(bench: Bench, key: str) -> int:
     """Intend that the subscription begins again, the sealed parent included."""
-    return topic_admin.seek_subscription(
+    return subscription_admin.seek_subscription(
         bench.store, bench.topic_name, "billing", EARLIEST, bench.request(key), release_seconds=1.0
     ).operation.operation_id
 

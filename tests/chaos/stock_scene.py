@@ -18,7 +18,7 @@ from typing import Any
 from controller.client.history import Record, read_history
 from controller.client.history_check import Example, Verdict
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from tests.chaos.ordered_scene import FEWEST, OrderedScene, TrafficLife
 from tests.support.bench import Bench
 from tests.support.consumer_changes import ConsumerChanges
@@ -134,7 +134,7 @@ class StockOrderedScene(OrderedScene):
         request = self.bench.request()
         store, topic = self.bench.store, self.bench.topic_name
         self.bench.finish(
-            topic_admin.create_subscription(store, topic, SUBSCRIPTION, request, **self._subscription)
+            subscription_admin.create_subscription(store, topic, SUBSCRIPTION, request, **self._subscription)
         )
 
     def _outlast_grace(self) -> None:

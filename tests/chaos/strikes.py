@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from controller.domain.operation import OperationKind, OperationState, Step
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.operation_runner import Outcome
 from tests.chaos.cells import Cell, Path, begins_at
 from tests.chaos.laws import settle_and_check
@@ -102,9 +102,11 @@ def begin(bench: Bench, scenario: Scenario, path: Path = Path.FORWARD) -> int:
     if path is not Path.FORWARD:
         bench.run_until(operation_id, begins_at(scenario.kind, path))
     if path is Path.SYNC:
-        topic_admin.create_subscription(bench.store, bench.topic_name, "late", bench.request())
+        subscription_admin.create_subscription(bench.store, bench.topic_name, "late", bench.request())
     if path is Path.ABORT and scenario.kind is OperationKind.SEEK:
-        topic_admin.give_up_seek(bench.store, bench.topic_name, "billing", actor="ada", reason="a mistake")
+        subscription_admin.give_up_seek(
+            bench.store, bench.topic_name, "billing", actor="ada", reason="a mistake"
+        )
     elif path is Path.ABORT:
         pass_deadline(bench, operation_id)
     return operation_id

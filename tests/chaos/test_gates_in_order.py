@@ -19,7 +19,7 @@ import pytest
 from controller.clock import SystemClock
 from controller.dataplane.base import OutgoingMessage
 from controller.domain.key_hash import key_hash
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.gate_keeper import GateKeeper
 from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.chaos.test_pulsar_many_operations import FEWEST, next_planner
@@ -124,7 +124,7 @@ def overtaken(
     bench.topic_with(FEWEST, ())
     consumers = SubscriptionConsumers.STOCK if gated else SubscriptionConsumers.CLEAVE
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, bench.topic_name, "billing", bench.request(), consumers=consumers
         )
     )

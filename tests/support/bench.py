@@ -17,7 +17,13 @@ from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.segment import SegmentState
-from controller.services import deletion_sweeper, garbage_collector, segment_admin, topic_admin
+from controller.services import (
+    deletion_sweeper,
+    garbage_collector,
+    segment_admin,
+    subscription_admin,
+    topic_admin,
+)
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.reconciler import Finding, FindingKind, reconcile
 from controller.store.journal import operations
@@ -97,7 +103,9 @@ class Bench:
         """Create the topic with its subscriptions, finish the operations, and return the topic's id."""
         self.create(segments, **options)
         for name in subscriptions:
-            self.finish(topic_admin.create_subscription(self.store, self.topic_name, name, self.request()))
+            self.finish(
+                subscription_admin.create_subscription(self.store, self.topic_name, name, self.request())
+            )
         return self.topic_id
 
     def create(self, segments: int = 1, **options: Any) -> Operation:

@@ -19,7 +19,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_split
 from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
-from controller.store.journal import reshape_intents, topic_intents
+from controller.store.journal import reshape_intents, subscription_intents, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -190,7 +190,7 @@ class _Player:
 
     def _subscribe(self, topic: TopicRow) -> None:
         with self._store.transaction() as tx:
-            topic_intents.intend_subscription_create(
+            subscription_intents.intend_subscription_create(
                 tx, topic.topic_id, f"s{self.rng.randrange(6)}", SubscriptionKind.STREAM, self._request()
             )
 
@@ -198,7 +198,7 @@ class _Player:
         with self._store.transaction() as tx:
             names = [row.name for row in subscriptions.list_subscriptions(tx, topic.topic_id)]
             if names:
-                topic_intents.intend_subscription_delete(
+                subscription_intents.intend_subscription_delete(
                     tx, topic.topic_id, self.rng.choice(names), self._request()
                 )
 

@@ -19,7 +19,7 @@ from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotF
 from controller.domain.gates import FenceState, GateState
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.services.gate_keeper import GateKeeper
-from controller.services.topic_admin import create_subscription
+from controller.services.subscription_admin import create_subscription
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics.subscriptions import SubscriptionConsumers

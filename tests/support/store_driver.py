@@ -20,7 +20,14 @@ from controller.domain.operation import Observed, Operation, OperationState, Ori
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
-from controller.store.journal import claims, commits, reshape_intents, steps, topic_intents
+from controller.store.journal import (
+    claims,
+    commits,
+    reshape_intents,
+    steps,
+    subscription_intents,
+    topic_intents,
+)
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -185,7 +192,7 @@ class StoreDriver:
     ) -> None:
         """Create a subscription and finish the operation."""
         intent = self.do(
-            topic_intents.intend_subscription_create,
+            subscription_intents.intend_subscription_create,
             topic_id,
             name,
             kind,

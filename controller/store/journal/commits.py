@@ -23,7 +23,7 @@ from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, Los
 from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
-from controller.store.journal import adoptions, deletion_entries, seeks, steps, topic_intents
+from controller.store.journal import adoptions, deletion_entries, seeks, steps, subscription_intents
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
 from controller.store.load.load_deletion import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
@@ -280,7 +280,7 @@ def abort(
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         topics.update_topic(tx, topic, state=TopicState.LIVE.value)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
-        topic_intents.undo_subscription(tx, topic, operation)
+        subscription_intents.undo_subscription(tx, topic, operation)
     elif operation.kind is OperationKind.SUBSCRIPTION_DELETE:
         _keep_subscription(tx, topic, operation)
     else:

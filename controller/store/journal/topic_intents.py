@@ -1,10 +1,10 @@
-"""Writes intents about a whole topic: create, delete, create and delete a subscription, and prune.
+"""Writes intents about a whole topic: create, delete, and prune.
 
 The row of an operation is written before any effect. Each function checks, under the topic's lock, the states of the topic and of the
 segments, and writes the operation, its parents and its reserved children under the request key. A repeated request key returns the
 first operation and writes nothing; a key that was used for another request raises Conflict. Changes of the topic row also compare its
 row version; without the lock, concurrent requests would fail instead of waiting. Logs are not changed here; runners do that. Reshapes
-are in `reshape_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
+are in `reshape_intents`, subscriptions in `subscription_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,19 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import Conflict, InvalidInput, TopicNotLive
 from controller.domain.layout import SegmentLayout
-from controller.domain.names import demand_name
-from controller.domain.operation import FROM_LATEST, MIRRORED, SUBSCRIPTION, UNDOES, Operation, OperationKind
+from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, gates, holds, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
-from controller.store.topics.topics import TopicRow, TopicState
+from controller.store.topics import drains, holds, topics
+from controller.store.topics.topics import TopicState
 
 _SEALED = """
     SELECT segment_id FROM cleave.segment
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
-"""
-_DELETING_SUBSCRIPTION = """
-    UPDATE cleave.subscription SET state = 'deleting' WHERE topic_id = :topic_id AND name = :name AND state = 'live'
 """
 
 
@@ -101,105 +96,6 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=mirrored), request)
 
     return once(tx, request, write_intent, lambda first: is_same(first, topic_id, OperationKind.DELETE))
-
-
-def intend_subscription_create(
-    tx: Connection,
-    topic_id: int,
-    name: str,
-    kind: SubscriptionKind,
-    request: Request,
-    *,
-    from_latest: bool = False,
-    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
-) -> Intent:
-    """Record the subscription, so that every log created afterwards has its cursor, raise the subscription version, and write the
-    intent to create its cursors on the present logs.
-
-    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. Raises
-    InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name, or if a segment that standard
-    consumers would wait for has a successor without a barrier.
-    """
-
-    def write_intent() -> Operation:
-        topic = topics.lock_live_topic(tx, topic_id)
-        existing = {row.name: row for row in subscriptions.list_subscriptions(tx, topic_id)}.get(name)
-        if existing is not None:
-            raise Conflict(
-                f"topic {topic.name} has a {existing.kind} subscription {name} ({existing.state}) already; use that subscription or another name"
-            )
-        epoch = topic.epoch if from_latest else subscriptions.first_epoch(tx, topic_id)
-        if consumers is SubscriptionConsumers.STOCK:
-            gates.demand_barriers(topic.name, name, gates.behind_unread(tx, topic_id, after_epoch=epoch))
-        subscriptions.insert_subscription(
-            tx, topic_id, demand_name("subscription", name), kind, epoch, consumers
-        )
-        topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-        parameters = {SUBSCRIPTION: name, "kind": kind.value} | ({FROM_LATEST: True} if from_latest else {})
-        if consumers is not SubscriptionConsumers.CLEAVE:
-            parameters["consumers"] = consumers.value
-        return write_operation(
-            tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
-        )
-
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name),
-    )
-
-
-def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
-    """Set the subscription to deleting, raise the subscription version, and write the intent to delete its cursors. Logs created
-    afterwards have no cursor of it.
-
-    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already, or if the request key was used
-    for another request.
-    """
-
-    def write_intent() -> Operation:
-        topic = topics.lock_live_topic(tx, topic_id)
-        if subscriptions.get_subscription(tx, topic_id, name).state is SubscriptionState.DELETING:
-            raise Conflict(
-                f"subscription {name} of topic {topic.name} is being deleted already; wait until it is deleted"
-            )
-        tx.execute(text(_DELETING_SUBSCRIPTION), {"topic_id": topic_id, "name": name})
-        topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-        parameters = {SUBSCRIPTION: name}
-        return write_operation(
-            tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
-        )
-
-    return once(
-        tx,
-        request,
-        write_intent,
-        lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name),
-    )
-
-
-def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Set the subscription of an aborted creation to deleting, raise the subscription version, and write the intent to delete its
-    cursors, because some logs and reserved children have one.
-
-    Does nothing if the deletion of the subscription or of the topic was requested already. The caller has locked the topic's row.
-    """
-    names = {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]}
-    is_live = topic.state is TopicState.LIVE
-    if not is_live or tx.execute(text(_DELETING_SUBSCRIPTION), names).rowcount == 0:
-        return
-    topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-    parameters = {SUBSCRIPTION: operation.parameters[SUBSCRIPTION], UNDOES: operation.operation_id}
-    request = Request(
-        f"undo-{operation.operation_id}",
-        operation.origin,
-        operation.actor,
-        f"operation {operation.operation_id}, which created the subscription, was aborted",
-    )
-    write_operation(
-        tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
-    )
 
 
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:

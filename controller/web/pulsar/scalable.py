@@ -18,7 +18,7 @@ from controller.domain.seek_target import LATEST, SeekTarget
 from controller.questions.history import LIST_LOAD
 from controller.questions.question import read_answers
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
-from controller.services import segment_admin, topic_admin, topic_adoption
+from controller.services import segment_admin, subscription_admin, topic_admin, topic_adoption
 from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
 from controller.store.topics import inspected, subscriptions, topics
@@ -246,14 +246,16 @@ def create_subscription(
     ):
         return
     request = acting.request(_REASON)
-    acting.finish(topic_admin.create_subscription(acting.app.store, topic, subscription, request, kind=kind))
+    acting.finish(
+        subscription_admin.create_subscription(acting.app.store, topic, subscription, request, kind=kind)
+    )
 
 
 @router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
 def delete_subscription(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
     """Delete the subscription with its positions on every segment."""
     acting.finish(
-        topic_admin.delete_subscription(acting.app.store, topic, subscription, acting.request(_REASON))
+        subscription_admin.delete_subscription(acting.app.store, topic, subscription, acting.request(_REASON))
     )
 
 
@@ -276,7 +278,7 @@ def skip_all(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
 
 def _seek(acting: Acting, topic: str, subscription: str, target: SeekTarget) -> None:
     app = acting.app
-    intent = topic_admin.seek_subscription(
+    intent = subscription_admin.seek_subscription(
         app.store,
         topic,
         subscription,

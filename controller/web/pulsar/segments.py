@@ -13,7 +13,7 @@ from pydantic import Field
 
 from controller.domain.errors import Unsupported
 from controller.domain.seek_target import LATEST, SeekTarget
-from controller.services import garbage_collector, segment_admin, segment_logs, topic_admin
+from controller.services import garbage_collector, segment_admin, segment_logs, subscription_admin
 from controller.services.segment_logs import SegmentLog
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import Name
@@ -128,12 +128,12 @@ def skip_all_of_segment_subscription(
 
 def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
     app = acting.app
-    cursors = topic_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
+    cursors = subscription_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
     if {cursor.segment_id for cursor in cursors} != {segment_log.segment.segment_id}:
         raise Unsupported(
             f"subscription {subscription} is moved on all {len(cursors)} segments of {segment_log.topic} at once; seek or skip it on the topic"
         )
-    intent = topic_admin.seek_subscription(
+    intent = subscription_admin.seek_subscription(
         app.store,
         segment_log.topic,
         subscription,

@@ -13,7 +13,7 @@ from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.devstack.serving import client_of, serving_worker
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.client.conftest import stored
 from tests.support.bench import TOPIC, Bench
@@ -75,7 +75,7 @@ def test_a_consumer_goes_on_where_its_log_was_deleted(bench: Bench, workers: Ser
 
 def test_a_queue_goes_on_where_its_log_was_deleted(bench: Bench, workers: Servers) -> None:
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
         )
     )

@@ -20,7 +20,7 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, TopicNotFound
 from controller.domain.key_hash import key_hash
 from controller.postgres_source import PostgresSource
-from controller.services import garbage_collector, topic_admin
+from controller.services import garbage_collector, subscription_admin, topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -396,7 +396,7 @@ def test_what_was_trimmed_unread_is_told(bench: Bench, producer: Producer, begin
 
 def test_a_checkpoint_subscription_keeps_everything(bench: Bench, producer: Producer, begin: Begin) -> None:
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "archive", bench.request(), kind=SubscriptionKind.CHECKPOINT
         )
     )

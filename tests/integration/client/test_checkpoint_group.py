@@ -23,7 +23,7 @@ from controller.devstack.serving import serving_leader
 from controller.domain.errors import CleaveError, Conflict, InvalidInput
 from controller.domain.seek_target import EARLIEST, KEPT
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -81,7 +81,7 @@ def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
     """Of a topic with two segments that a group reads."""
     bench.topic_with(segments=2, subscriptions=())
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, GROUP, bench.request(), kind=SubscriptionKind.CHECKPOINT
         )
     )
@@ -362,7 +362,7 @@ def test_a_group_goes_back_to_older_values_parents_before_children(
     b = join("b")
     with pytest.raises(Conflict, match=r"seek .* kept"):
         wait_until(lambda: b.receive(0.05))
-    intent = topic_admin.seek_subscription(
+    intent = subscription_admin.seek_subscription(
         bench.store, TOPIC, GROUP, KEPT, bench.request(), release_seconds=60.0
     )
 
@@ -385,12 +385,12 @@ def test_each_kind_of_subscription_has_its_own_consumers(
 ) -> None:
     with pytest.raises(Conflict, match="recorded as CHECKPOINT"):
         StreamConsumer(servers, bench.logs, TOPIC, GROUP, "a")
-    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
+    bench.finish(subscription_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
     with pytest.raises(Conflict, match="recorded as STREAM"):
         CheckpointGroupConsumer(servers, bench.logs, TOPIC, "billing", "a", state.kept_values)
     for name, target in (("billing", KEPT), (GROUP, EARLIEST)):
         with pytest.raises(Conflict):
-            topic_admin.seek_subscription(
+            subscription_admin.seek_subscription(
                 bench.store, TOPIC, name, target, bench.request(), release_seconds=1.0
             )
 
@@ -409,7 +409,7 @@ def test_processes_that_are_killed_lose_nothing_and_keep_each_key_in_order(
 ) -> None:
     bench.topic_with(segments=2, subscriptions=())
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, GROUP, bench.request(), kind=SubscriptionKind.CHECKPOINT
         )
     )

@@ -22,7 +22,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput
 from controller.domain.seek_target import EARLIEST
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.traffic import TrafficProcess
@@ -119,7 +119,7 @@ def test_after_a_seek_what_was_committed_comes_again_and_what_was_in_hand_cannot
     assert consumer.acknowledge(batch)
     send(producer, b"3")
     in_hand = received(consumer)
-    seek = topic_admin.seek_subscription(
+    seek = subscription_admin.seek_subscription(
         bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=0.0
     )
     wait_until(

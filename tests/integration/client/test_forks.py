@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from controller.devstack.serving import token_for
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.client.conftest import stored
 from tests.support.bench import TOPIC, Bench
@@ -22,7 +22,9 @@ def found(bench: Bench, leader: str) -> Found:
     """Return what a process of this kind has found on a topic of one segment, first in its children."""
     bench.topic_with(1, (STREAM,))
     for name, kind in ((QUEUE, SubscriptionKind.QUEUE), (GROUP, SubscriptionKind.CHECKPOINT)):
-        bench.finish(topic_admin.create_subscription(bench.store, TOPIC, name, bench.request(), kind=kind))
+        bench.finish(
+            subscription_admin.create_subscription(bench.store, TOPIC, name, bench.request(), kind=kind)
+        )
     place = Place(leader, token_for(), bench.url, TOPIC)
     return lambda kind: found_by(kind, place)
 

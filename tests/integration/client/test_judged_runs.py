@@ -15,7 +15,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.domain.seek_target import EARLIEST
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench
@@ -50,7 +50,7 @@ def have_buckets(run: JudgedRun, *consumers: JudgedConsumer, counts: tuple[int, 
 def seek_back(bench: Bench, run: JudgedRun) -> None:
     """To the beginning."""
     with run.seek():
-        intent = topic_admin.seek_subscription(
+        intent = subscription_admin.seek_subscription(
             bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=60.0
         )
         operation_id = intent.operation.operation_id

@@ -15,7 +15,7 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.domain.entry_buckets import MOST_UNITS, bucket_ranges, equal_splits, ownership_units
 from controller.domain.key_hash import key_hash
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import rebucketing
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -41,7 +41,7 @@ def subscribe(
     bench: Bench, kind: SubscriptionKind = SubscriptionKind.STREAM, *, from_latest: bool = False
 ) -> None:
     """Create the subscription `billing`."""
-    made = topic_admin.create_subscription(
+    made = subscription_admin.create_subscription(
         bench.store, TOPIC, "billing", bench.request(), kind=kind, from_latest=from_latest
     )
     bench.finish(made)

@@ -19,7 +19,7 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.base import LogMessage
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -296,7 +296,9 @@ class TestCheckpoints:
         self, bench: Bench, servers: Servers, producer: Producer, stack: ExitStack, extra: list[bytes]
     ) -> None:
         kind = SubscriptionKind.CHECKPOINT
-        bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "group", bench.request(), kind=kind))
+        bench.finish(
+            subscription_admin.create_subscription(bench.store, TOPIC, "group", bench.request(), kind=kind)
+        )
         values: list[bytes] = []
         send(producer, numbers(0, 15))
         older = OlderContents(bench.url)
@@ -328,7 +330,9 @@ def test_a_queue_gives_out_what_is_written_next(
     bench: Bench, servers: Servers, producer: Producer, stack: ExitStack, extra: list[bytes]
 ) -> None:
     kind = SubscriptionKind.QUEUE
-    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "jobs", bench.request(), kind=kind))
+    bench.finish(
+        subscription_admin.create_subscription(bench.store, TOPIC, "jobs", bench.request(), kind=kind)
+    )
     send(producer, numbers(0, 15))
     consumer = stack.enter_context(QueueConsumer(servers, bench.logs, TOPIC, "jobs", "a"))
 

@@ -30,7 +30,7 @@ from controller.domain.errors import (
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
 from controller.postgres_source import PostgresSource
-from controller.services import garbage_collector, topic_admin
+from controller.services import garbage_collector, subscription_admin
 from controller.services.segment_admin import merging, splitting
 from controller.services.subscription_lag import lag
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -49,7 +49,7 @@ Join = Callable[..., QueueConsumer]
 def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
     bench.topic_with(segments=1, subscriptions=())
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
         )
     )
@@ -361,7 +361,7 @@ def test_a_seek_of_the_subscription_opens_its_drained_segments_again(
     settle(a, until=lambda: bench.scalar(drained) == 1)
     before = a._watch.current.as_of
 
-    seek = topic_admin.seek_subscription(
+    seek = subscription_admin.seek_subscription(
         bench.store, TOPIC, "jobs", EARLIEST, bench.request(), release_seconds=1.0
     )
     bench.finish(seek)
@@ -412,7 +412,7 @@ def test_lost_connections_are_a_pause_and_no_more(bench: Bench, producer: Produc
 
 
 def test_a_subscription_has_one_kind(bench: Bench, servers: Servers, producer: Producer) -> None:
-    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
+    bench.finish(subscription_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
 
     with pytest.raises(Conflict, match="recorded as STREAM"):
         QueueConsumer(servers, bench.logs, TOPIC, "billing", "a")
@@ -425,7 +425,7 @@ def test_a_subscription_has_one_kind(bench: Bench, servers: Servers, producer: P
 def test_a_subscription_that_is_deleted_is_told(bench: Bench, producer: Producer, join: Join) -> None:
     a = join("a")
     assert a.receive(0.0) is None
-    bench.finish(topic_admin.delete_subscription(bench.store, TOPIC, "jobs", bench.request()))
+    bench.finish(subscription_admin.delete_subscription(bench.store, TOPIC, "jobs", bench.request()))
     a._watch.look_again()
 
     with pytest.raises(SubscriptionNotFound):

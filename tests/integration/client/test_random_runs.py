@@ -18,7 +18,7 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -200,7 +200,7 @@ class Run:
 def topic(bench: Bench) -> Bench:
     bench.topic_with(segments=2, subscriptions=())
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
         )
     )

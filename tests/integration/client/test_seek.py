@@ -14,7 +14,7 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, Subscriptio
 from controller.domain.operation import OperationState, Step
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.postgres_source import PostgresSource
-from controller.services import garbage_collector, topic_admin
+from controller.services import garbage_collector, subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, seeks, steps
 from controller.store.journal.request_keys import Intent
@@ -84,7 +84,7 @@ def everything(*numbers: int) -> Found:
 
 def intend(bench: Bench, target: SeekTarget, *, release_seconds: float = 60.0) -> Intent:
     """A seek of `billing`."""
-    return topic_admin.seek_subscription(
+    return subscription_admin.seek_subscription(
         bench.store, TOPIC, "billing", target, bench.request(), release_seconds=release_seconds
     )
 
@@ -225,7 +225,9 @@ def test_of_two_seeks_the_later_one_waits_and_decides(bench: Bench, producer: Pr
 
 def give_up(bench: Bench) -> list[int]:
     """Have the seeks of `billing` given up that wait."""
-    found = topic_admin.give_up_seek(bench.store, TOPIC, "billing", actor="ada", reason="the wrong topic")
+    found = subscription_admin.give_up_seek(
+        bench.store, TOPIC, "billing", actor="ada", reason="the wrong topic"
+    )
     return [one.operation_id for one in found]
 
 
@@ -447,7 +449,7 @@ def test_a_log_that_is_gone_is_passed_over(bench: Bench, producer: Producer, joi
 def test_it_is_refused_where_it_means_nothing(bench: Bench) -> None:
     bench.topic_with(segments=1)
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "restored", bench.request(), kind=SubscriptionKind.CHECKPOINT
         )
     )
@@ -456,7 +458,7 @@ def test_it_is_refused_where_it_means_nothing(bench: Bench) -> None:
         ("nothing", SubscriptionNotFound, "nothing"),
     ):
         with pytest.raises(error, match=words):
-            topic_admin.seek_subscription(
+            subscription_admin.seek_subscription(
                 bench.store, TOPIC, name, EARLIEST, bench.request(), release_seconds=1.0
             )
     assert bench.live_operations() == []
@@ -465,7 +467,7 @@ def test_it_is_refused_where_it_means_nothing(bench: Bench) -> None:
 def test_a_queue_begins_again_too(bench: Bench) -> None:
     bench.topic_with(segments=1)
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
         )
     )
@@ -473,7 +475,7 @@ def test_a_queue_begins_again_too(bench: Bench) -> None:
     bench.plane.skip_all(bench.log_of(0), "jobs")
 
     bench.finish(
-        topic_admin.seek_subscription(
+        subscription_admin.seek_subscription(
             bench.store, TOPIC, "jobs", EARLIEST, bench.request(), release_seconds=1.0
         )
     )

@@ -18,7 +18,7 @@ from controller.domain.errors import DataPlaneUnavailable, FencedOut, Subscripti
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
 from controller.postgres_source import PostgresSource
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
@@ -411,7 +411,7 @@ def test_a_subscription_made_later_reads_everything_that_is_there_generation_by_
     for number, planner in enumerate((splitting(0), merging(1, 2), splitting(3))):
         send(producer, number)
         bench.reshape(planner)
-    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    bench.finish(subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
     send(producer, 3)
 
     with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:
@@ -424,14 +424,16 @@ def test_a_subscription_from_latest_reads_what_is_published_from_then_on_until_i
     send(producer, 0)
     bench.reshape(splitting(0))
     send(producer, 1)
-    created = topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request(), from_latest=True)
+    created = subscription_admin.create_subscription(
+        bench.store, TOPIC, "late", bench.request(), from_latest=True
+    )
     bench.finish(created)
     send(producer, 2)
 
     with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:
         assert take(consumer, count=len(KEYS)) == everything("a", 2)
     bench.finish(
-        topic_admin.seek_subscription(
+        subscription_admin.seek_subscription(
             bench.store, TOPIC, "late", EARLIEST, bench.request(), release_seconds=0.0
         )
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pulsar_cleave as cleave
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
@@ -77,7 +77,7 @@ def test_a_task_acknowledges_what_it_has_in_hand_while_the_queue_consumer_closes
     bench = shop.bench
     bench.topic_with(segments=1, subscriptions=())
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, shop.topic, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
         )
     )

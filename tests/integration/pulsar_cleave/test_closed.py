@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pulsar_cleave as cleave
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
 
@@ -24,7 +24,9 @@ def consumers(shop: Shop, ends: ExitStack) -> dict[str, Consumer]:
     bench, client, topic = shop.bench, shop.client, shop.topic
     bench.topic_with(segments=1)
     for name, kind in (("jobs", SubscriptionKind.QUEUE), ("indexers", SubscriptionKind.CHECKPOINT)):
-        bench.finish(topic_admin.create_subscription(bench.store, topic, name, bench.request(), kind=kind))
+        bench.finish(
+            subscription_admin.create_subscription(bench.store, topic, name, bench.request(), kind=kind)
+        )
     send(shop, 9)
     found: dict[str, Consumer] = {
         "stream": client.stream_consumer(topic, "billing", name="a"),

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 import pulsar_cleave as cleave
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
 from tests.support.waiting import wait_until
@@ -21,7 +21,9 @@ def with_kind(shop: Shop, name: str, kind: SubscriptionKind, segments: int = 2) 
     """The topic, with one subscription of that kind."""
     shop.bench.topic_with(segments=segments, subscriptions=())
     bench = shop.bench
-    bench.finish(topic_admin.create_subscription(bench.store, shop.topic, name, bench.request(), kind=kind))
+    bench.finish(
+        subscription_admin.create_subscription(bench.store, shop.topic, name, bench.request(), kind=kind)
+    )
 
 
 def send(shop: Shop, count: int) -> None:
@@ -176,7 +178,7 @@ def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None
 def test_a_message_of_another_kind_of_consumer_is_refused(shop: Shop) -> None:
     with_kind(shop, "jobs", SubscriptionKind.QUEUE, segments=1)
     shop.bench.finish(
-        topic_admin.create_subscription(shop.bench.store, shop.topic, "billing", shop.bench.request())
+        subscription_admin.create_subscription(shop.bench.store, shop.topic, "billing", shop.bench.request())
     )
     send(shop, 3)
     client, topic = shop.client, shop.topic
@@ -397,7 +399,7 @@ def test_topics_of_a_namespace_are_followed(shop: Shop) -> None:
 def test_asyncio_versions_do_the_same(shop: Shop) -> None:
     with_kind(shop, "jobs", SubscriptionKind.QUEUE, segments=1)
     bench = shop.bench
-    bench.finish(topic_admin.create_subscription(bench.store, shop.topic, "billing", bench.request()))
+    bench.finish(subscription_admin.create_subscription(bench.store, shop.topic, "billing", bench.request()))
 
     async def all_of_it() -> list[bytes]:
         found = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.integration.pulsar_cleave.conftest import Shop
 from tests.support.page_examples import run_example
@@ -20,7 +20,7 @@ def send(shop: Shop, *numbers: int) -> None:
 def test_the_queue_of_the_page_does_a_failed_job_again(shop: Shop) -> None:
     shop.bench.topic_with(segments=2, subscriptions=())
     shop.bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             shop.bench.store, shop.topic, "jobs", shop.bench.request(), kind=SubscriptionKind.QUEUE
         )
     )

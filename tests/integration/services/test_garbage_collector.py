@@ -11,7 +11,7 @@ from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.garbage_collector import CollectionReport, collect
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics import drains
@@ -202,7 +202,7 @@ def test_a_subscription_made_after_the_sealing_keeps_the_segment_if_it_reads_it(
     bench.topic_with(subscriptions=())
     bench.publish(0)
     bench.reshape(splitting(0))
-    created = topic_admin.create_subscription(
+    created = subscription_admin.create_subscription(
         bench.store, TOPIC, "late", bench.request(), from_latest=from_latest
     )
     bench.finish(created)
@@ -214,7 +214,7 @@ def test_a_checkpoint_subscription_keeps_everything(bench: Bench) -> None:
     bench.topic_with(subscriptions=())
     bench.reshape(splitting(0))
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, TOPIC, "replay", bench.request(), kind=SubscriptionKind.CHECKPOINT
         )
     )
@@ -319,7 +319,7 @@ def test_a_seek_takes_back_what_was_marked_before_the_collector_looked(bench: Be
         if call == "describe_logs" and not seeks:
             seeks.append(call)
             bench.finish(
-                topic_admin.seek_subscription(
+                subscription_admin.seek_subscription(
                     bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=1.0
                 )
             )

@@ -9,7 +9,7 @@ import pytest
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.gates import GateState
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
-from controller.services import garbage_collector, topic_admin
+from controller.services import garbage_collector, subscription_admin
 from controller.services.gate_keeper import AUDIT_AFTER_OPENING_SECONDS
 from controller.services.reconciler import FindingKind, reconcile
 from controller.services.segment_admin import merging, splitting
@@ -444,7 +444,7 @@ def test_no_log_of_a_topic_that_nothing_may_act_on_is_touched(bench: GatedBench)
 
 
 def seek(bench: GatedBench, target: SeekTarget) -> Intent:
-    return topic_admin.seek_subscription(
+    return subscription_admin.seek_subscription(
         bench.store, bench.topic_name, "billing", target, bench.request(), release_seconds=0.0
     )
 

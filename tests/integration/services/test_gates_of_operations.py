@@ -13,7 +13,7 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLiv
 from controller.domain.gates import FenceState, GateState
 from controller.domain.operation import Operation, OperationState
 from controller.domain.seek_target import EARLIEST, SeekTarget
-from controller.services import autoscaler, subscription_consumers, topic_admin
+from controller.services import autoscaler, subscription_admin, subscription_consumers, topic_admin
 from controller.services.collection.consumer_watch import ConsumerWatch
 from controller.services.operation_runner import Outcome
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, replacing, splitting
@@ -106,7 +106,7 @@ def test_a_subscription_that_comes_late_gets_its_gates_before_the_commit(bench: 
     bench.publish(0)
     intent = bench.intend(splitting(0))
     bench.run_until(intent.operation.operation_id, OperationState.FENCING)
-    topic_admin.create_subscription(
+    subscription_admin.create_subscription(
         bench.store, bench.topic_name, "billing", bench.request(), consumers=STOCK
     )
 
@@ -261,7 +261,9 @@ def test_a_deleted_subscription_leaves_nothing_at_the_broker(bench: GatedBench) 
     bench.publish(0)
     bench.reshape(splitting(0))
 
-    bench.finish(topic_admin.delete_subscription(bench.store, bench.topic_name, "billing", bench.request()))
+    bench.finish(
+        subscription_admin.delete_subscription(bench.store, bench.topic_name, "billing", bench.request())
+    )
     assert bench.gated.gates == {}
     assert bench.gate_rows() == {}
 
@@ -354,7 +356,7 @@ def test_the_field_stays_while_a_bucket_has_an_owner(bench: GatedBench) -> None:
 
 def test_the_field_stays_while_a_seek_is_in_progress(bench: GatedBench) -> None:
     bench.topic_with(1)
-    intent = topic_admin.seek_subscription(
+    intent = subscription_admin.seek_subscription(
         bench.store, bench.topic_name, "billing", EARLIEST, bench.request(), release_seconds=0.0
     )
     with pytest.raises(Conflict, match=f"seek {intent.operation.operation_id} of subscription billing"):
@@ -456,7 +458,9 @@ def test_one_closed_gate_does_not_replace_another(bench: GatedBench) -> None:
 def test_kinds_without_an_order_take_no_standard_consumers(bench: GatedBench, kind: SubscriptionKind) -> None:
     bench.topic_with(1, ())
     bench.finish(
-        topic_admin.create_subscription(bench.store, bench.topic_name, "billing", bench.request(), kind=kind)
+        subscription_admin.create_subscription(
+            bench.store, bench.topic_name, "billing", bench.request(), kind=kind
+        )
     )
     with pytest.raises(Conflict, match=f"is of kind {kind}"):
         set_consumers(bench, STOCK)
@@ -488,7 +492,7 @@ def test_a_subscription_of_standard_consumers_always_waits_for_parents(bench: Ga
 
 
 def seek(bench: GatedBench, name: str, target: SeekTarget) -> Operation:
-    intent = topic_admin.seek_subscription(
+    intent = subscription_admin.seek_subscription(
         bench.store, bench.topic_name, name, target, bench.request(), release_seconds=0.0
     )
     return bench.finish(intent)

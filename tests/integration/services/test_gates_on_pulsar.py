@@ -12,7 +12,7 @@ from controller.devstack.postgres import PostgresServer
 from controller.domain.gates import GateState
 from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
-from controller.services import garbage_collector, topic_admin
+from controller.services import garbage_collector, subscription_admin
 from controller.services.gate_keeper import GateKeeper
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
@@ -181,7 +181,9 @@ def test_a_name_that_was_deleted_behind_closed_gates_can_be_used_again(bench: Be
     bench.publish(0, 1)
     bench.reshape(splitting(0))
     bench.publish(1, 2)
-    bench.finish(topic_admin.delete_subscription(bench.store, bench.topic_name, "billing", bench.request()))
+    bench.finish(
+        subscription_admin.delete_subscription(bench.store, bench.topic_name, "billing", bench.request())
+    )
     child = bench.log_of(1)
     with readers_of(bench) as readers:
         assert readers.attach(child).read(child, 2) == 2
@@ -222,7 +224,7 @@ def test_sealed_segments_are_collected_behind_gates(bench: Bench) -> None:
 
 def create_stock(bench: Bench, name: str) -> None:
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, bench.topic_name, name, bench.request(), consumers=SubscriptionConsumers.STOCK
         )
     )
@@ -230,7 +232,7 @@ def create_stock(bench: Bench, name: str) -> None:
 
 def seek(bench: Bench) -> Intent:
     """Of the subscription `billing`, to the first message that is there."""
-    return topic_admin.seek_subscription(
+    return subscription_admin.seek_subscription(
         bench.store, bench.topic_name, "billing", EARLIEST, bench.request(), release_seconds=0.0
     )
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
 from tests.support.bench import Bench
@@ -41,14 +41,14 @@ def bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
 
 
 def seeking(bench: Bench, name: str, target: SeekTarget) -> Intent:
-    return topic_admin.seek_subscription(
+    return subscription_admin.seek_subscription(
         bench.store, bench.topic_name, name, target, bench.request(), release_seconds=0.0
     )
 
 
 def create(bench: Bench, name: str, *, from_latest: bool) -> None:
     bench.finish(
-        topic_admin.create_subscription(
+        subscription_admin.create_subscription(
             bench.store, bench.topic_name, name, bench.request(), from_latest=from_latest
         )
     )

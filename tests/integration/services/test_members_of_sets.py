@@ -12,7 +12,7 @@ from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import Conflict, DataPlaneUnavailable, LostRace, Terminal
 from controller.domain.operation import OperationState
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.operation_runner import Outcome, backoff, log_steps, run_due
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, steps
@@ -160,7 +160,7 @@ def test_a_change_of_subscriptions_is_applied_in_the_same_run(bench: Bench, at: 
 
     def checkpoint(name: str) -> None:
         if name == at and not on_children:
-            topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request("late"))
+            subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request("late"))
         if name == "finish:before" and not on_children:
             children = [child for one in ids for child in bench.operation(one).children]
             on_children.extend(list(bench.plane.list_subscriptions(one.backing_topic)) for one in children)
@@ -181,8 +181,8 @@ def subscribed(bench: Bench) -> tuple[int, Callable[[], list[list[str]]]]:
     bench.topic_with(subscriptions=("billing", "ending"))
     bench.plane.create_subscription(bench.log_of(0), "own")
     split = bench.intend(splitting(0)).operation
-    topic_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
-    topic_admin.delete_subscription(bench.store, TOPIC, "ending", bench.request())
+    subscription_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
+    subscription_admin.delete_subscription(bench.store, TOPIC, "ending", bench.request())
 
     def on_children() -> list[list[str]]:
         return [list(bench.plane.list_subscriptions(child.backing_topic)) for child in split.children]
@@ -225,7 +225,7 @@ def test_whoever_finishes_for_another_runner_brings_nothing_back_that_ends(bench
 def test_a_subscription_is_made_on_a_segment_that_was_sealed_behind_its_request(bench: Bench) -> None:
     """It begins at the earliest message since, and some of those are in the parent."""
     bench.topic_with()
-    intent = topic_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
+    intent = subscription_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
     bench.reshape(splitting(0))
 
     bench.finish(intent)
@@ -238,7 +238,7 @@ def test_a_deleted_subscription_goes_from_sealed_segments_too(bench: Bench) -> N
     bench.topic_with(subscriptions=("billing", "ending"))
     bench.reshape(splitting(0))
 
-    bench.finish(topic_admin.delete_subscription(bench.store, TOPIC, "ending", bench.request()))
+    bench.finish(subscription_admin.delete_subscription(bench.store, TOPIC, "ending", bench.request()))
 
     for segment_id in (0, 1, 2):
         assert list(bench.plane.list_subscriptions(bench.log_of(segment_id))) == ["billing"]
@@ -249,7 +249,7 @@ def test_a_child_terminated_behind_the_fence_stands_in_nobodys_way(bench: Bench)
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
     bench.run_until(operation.operation_id, _S.FENCED)
-    topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request())
+    subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request())
     bench.plane.terminate_segment(operation.children[0].backing_topic)
 
     outcome = bench.run_once(operation.operation_id, lease_seconds=UNHURRIED_LEASE_SECONDS)
@@ -383,7 +383,7 @@ def waiting_for_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch, **changes: o
     bench.topic_with(segments=2)
     monkeypatch.setattr(steps, "record", record)
     bench.intend(splitting(0))
-    topic_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
+    subscription_admin.create_subscription(bench.store, TOPIC, "asked", bench.request())
     bench.intend(splitting(1), bench.request(deadline_seconds=0.0))
     while run_due(bench.context(**changes)):
         pass

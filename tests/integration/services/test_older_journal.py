@@ -13,7 +13,7 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import segment_descriptor
-from controller.services import topic_admin
+from controller.services import subscription_admin, topic_admin
 from controller.services.reconciler import FindingKind, reconcile, recover, verify_topics
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics import drains, holds
@@ -270,7 +270,9 @@ def drain(bench: Bench, segment_id: int, subscription: str = "billing") -> None:
 def test_subscriptions_and_positions_are_those_of_the_data_plane(bench: Bench, backups: Backups) -> None:
     bench.topic_with()
     backup = backups.take()
-    bench.finish(topic_admin.create_subscription(bench.store, bench.topic_name, "audit", bench.request()))
+    bench.finish(
+        subscription_admin.create_subscription(bench.store, bench.topic_name, "audit", bench.request())
+    )
     bench.publish(0, 4)
     bench.reshape(splitting(0))
     bench.publish(1, 2)
@@ -297,7 +299,7 @@ def test_what_was_moved_back_in_the_lost_time_is_unread_again(bench: Bench, back
         drains.mark_drained(tx, bench.topic_id, "billing", [0])
     backup = backups.take()
     bench.finish(
-        topic_admin.seek_subscription(
+        subscription_admin.seek_subscription(
             bench.store, bench.topic_name, "billing", EARLIEST, bench.request(), release_seconds=1.0
         )
     )

@@ -11,7 +11,7 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, SegmentBusy, Terminal
 from controller.domain.operation import OperationState, Step
-from controller.services import topic_admin
+from controller.services import subscription_admin, topic_admin
 from controller.services.operation_runner import Outcome, run_due
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store.shards import Shards
@@ -273,8 +273,8 @@ def test_subscriptions_that_change_during_a_reshape_are_on_the_children(bench: B
     bench.topic_with(subscriptions=("billing", "old"))
     operation = bench.intend(splitting(0)).operation
     bench.run_until(operation.operation_id, OperationState.PREPARED)
-    created = topic_admin.create_subscription(bench.store, TOPIC, "new", bench.request())
-    deleted = topic_admin.delete_subscription(bench.store, TOPIC, "old", bench.request())
+    created = subscription_admin.create_subscription(bench.store, TOPIC, "new", bench.request())
+    deleted = subscription_admin.delete_subscription(bench.store, TOPIC, "old", bench.request())
     bench.plane.create_subscription(bench.log_of(0), "application-own")
 
     assert bench.run_once(deleted.operation.operation_id) is Outcome.DEFERRED  # it waits for the reshape

@@ -12,7 +12,7 @@ from controller import metrics
 from controller.clock import SystemClock
 from controller.domain.errors import SegmentNotFound, Terminal
 from controller.domain.operation import OperationState
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.operation_runner import log_steps, run_due
 from controller.store.journal import steps
 from controller.store.journal.steps import StepRecord
@@ -116,7 +116,9 @@ def test_merge_depths_are_those_of_the_whole_layout(bench: Bench) -> None:
 def test_a_subscription_made_meanwhile_is_on_every_child(bench: Bench, at: str) -> None:
     operation_ids = two_splits(bench)
 
-    run_with(bench, at, lambda: topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    run_with(
+        bench, at, lambda: subscription_admin.create_subscription(bench.store, TOPIC, "late", bench.request())
+    )
 
     assert finish(bench, operation_ids) == [OperationState.DONE] * 2
     for segment in bench.layout.active:
@@ -353,7 +355,7 @@ def test_a_record_that_fails_for_some_is_not_made_again_for_those_that_have_move
     moved, failing = ids = splits_of(bench, 2)
     for one in ids:
         bench.run_until(one, OperationState.FENCING)
-    topic_admin.create_subscription(bench.store, topic_name(1), "late", bench.request())
+    subscription_admin.create_subscription(bench.store, topic_name(1), "late", bench.request())
     record, failures = steps.record, [1]
 
     def fail_once(tx: Connection, records: list[StepRecord], *rest: Any, **named: Any) -> dict[int, int]:

@@ -29,6 +29,7 @@ from controller.services import (
     garbage_collector,
     reconciler,
     segment_admin,
+    subscription_admin,
     topic_admin,
 )
 from controller.services.autoscaler import batch
@@ -247,7 +248,7 @@ def test_the_sessions_of_the_healthy_are_settled(
 
     monkeypatch.setattr(session_leader, "settle", trouble)
     for name in (POISONED, TOPIC):
-        bench.finish(topic_admin.create_subscription(bench.store, name, "billing", bench.request()))
+        bench.finish(subscription_admin.create_subscription(bench.store, name, "billing", bench.request()))
     leader = Leader(bench, "w1")
     try:
         leader.leases.round()

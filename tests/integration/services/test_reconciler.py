@@ -14,7 +14,7 @@ from controller.dataplane.base import LogReport, LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataPlaneUnavailable, Unsupported
 from controller.domain.operation import OperationKind, OperationState, Origin
-from controller.services import topic_admin
+from controller.services import subscription_admin, topic_admin
 from controller.services.reconciler import Finding, FindingKind, reconcile, reconcile_topics
 from controller.services.segment_admin import splitting
 from controller.store.topics import backing_logs, drains, topics
@@ -316,7 +316,7 @@ def test_a_log_that_is_being_deleted_is_no_orphan(bench: Bench) -> None:
 
 def test_cursors_are_not_judged_while_a_subscription_is_being_made(bench: Bench) -> None:
     bench.topic_with(subscriptions=())
-    topic_admin.create_subscription(bench.store, TOPIC, "billing", bench.request())
+    subscription_admin.create_subscription(bench.store, TOPIC, "billing", bench.request())
 
     assert look(bench) == []
 
@@ -356,7 +356,7 @@ def with_others(bench: Bench, count: int) -> list[int]:
             bench.store, bench.planes, name, bench.request(), segments=2, data_plane="embedded"
         )
         topic_ids.append(bench.finish(made).topic_id)
-        bench.finish(topic_admin.create_subscription(bench.store, name, "billing", bench.request()))
+        bench.finish(subscription_admin.create_subscription(bench.store, name, "billing", bench.request()))
     return topic_ids
 
 

@@ -14,7 +14,7 @@ import pytest
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.errors import LostRace, OperationNotFound, StoreUnavailable
 from controller.domain.operation import OperationState, Step
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.segment_admin import splitting
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
@@ -245,7 +245,7 @@ def test_a_late_call_is_known_though_the_error_of_another_call_is_raised(bench: 
         both.wait(10)
 
     plane.before_call = meet
-    intent = topic_admin.create_subscription(bench.store, bench.topic_name, "billing", bench.request())
+    intent = subscription_admin.create_subscription(bench.store, bench.topic_name, "billing", bench.request())
     operation_id = intent.operation.operation_id
     context = bench.context(planes={"embedded": plane.as_data_plane()}, parallel_calls=2)
 

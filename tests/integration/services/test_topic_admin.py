@@ -1,16 +1,14 @@
-"""Creating and deleting topics and subscriptions: intents, refusals, and what is there when they are done."""
+"""Creating and deleting topics: intents, refusals, and what is there when they are done."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller.dataplane.base import LogState
-from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import (
     Conflict,
     InvalidInput,
     InvalidPolicy,
-    SubscriptionNotFound,
     TopicExists,
     TopicNotFound,
     Unsupported,
@@ -21,7 +19,6 @@ from controller.services import topic_admin
 from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.topics import policies
-from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 
 
@@ -110,66 +107,6 @@ def test_a_deleted_topic_leaves_no_log_and_its_name_goes_on_with_new_ids(bench: 
     bench.check_laws()
 
 
-def test_what_does_not_exist_is_not_found(bench: Bench) -> None:
+def test_a_topic_that_does_not_exist_is_not_found(bench: Bench) -> None:
     with pytest.raises(TopicNotFound):
         topic_admin.delete_topic(bench.store, TOPIC, bench.request())
-    bench.create()
-    with pytest.raises(SubscriptionNotFound):
-        topic_admin.delete_subscription(bench.store, TOPIC, "nobody", bench.request())
-
-
-def test_a_subscription_starts_at_earliest_on_every_segment_that_exists(bench: Bench) -> None:
-    bench.create()
-    bench.publish(0, count=4)
-    bench.reshape(splitting(0))
-    bench.publish(1, count=2)
-
-    intent = topic_admin.create_subscription(
-        bench.store, TOPIC, "audit", bench.request(), kind=SubscriptionKind.QUEUE
-    )
-    bench.finish(intent)
-
-    assert bench.unread("audit") == 4 + 2
-    bench.check_laws()
-
-
-def test_a_subscription_made_while_a_reshape_commits_also_reads_the_parent(bench: Bench) -> None:
-    bench.create()
-    bench.publish(0, count=4)
-    reshape = bench.intend(splitting(0)).operation
-    bench.run_until(reshape.operation_id, OperationState.FENCED)
-    intent = topic_admin.create_subscription(bench.store, TOPIC, "audit", bench.request())
-
-    bench.drive(reshape.operation_id)
-    bench.finish(intent)
-
-    assert bench.unread("audit") == 4
-    bench.check_laws()
-
-
-def test_a_deleted_subscription_is_gone_from_sealed_segments_too(bench: Bench) -> None:
-    bench.topic_with(subscriptions=("billing", "audit"))
-    bench.reshape(splitting(0))
-
-    bench.finish(topic_admin.delete_subscription(bench.store, TOPIC, "audit", bench.request()))
-
-    for log in bench.plane.list_segments(TOPIC):
-        assert bench.plane.list_subscriptions(log) == ["billing"]
-
-
-@pytest.mark.parametrize("data_plane", PLANE_NAMES)
-def test_a_name_with_too_many_bytes_for_the_plane_is_refused_before_anything_is_written(
-    bench: Bench, data_plane: str
-) -> None:
-    """None has more characters than a name may have."""
-    longest = 166 if data_plane.startswith("pulsar") else 333
-    bench.create()
-    bench.execute("UPDATE cleave.topic SET data_plane = :p, row_version = row_version + 1", p=data_plane)
-
-    for characters in (340, longest + 1):
-        with pytest.raises(InvalidInput, match="bytes"):
-            topic_admin.create_subscription(bench.store, TOPIC, "語" * characters, bench.request())
-
-    assert bench.rows("SELECT FROM cleave.subscription") == []
-    assert bench.live_operations() == []
-    assert topic_admin.create_subscription(bench.store, TOPIC, "語" * longest, bench.request())

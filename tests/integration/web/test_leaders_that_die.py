@@ -21,7 +21,7 @@ from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, client_of
 from controller.domain.errors import LostRace, StoreUnavailable
 from controller.domain.seek_target import EARLIEST
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from tests.integration.conftest import StartWorker, held_by
 from tests.support.bench import TOPIC, Bench
@@ -237,7 +237,7 @@ def test_seeks_under_load_are_finished_by_the_next_leader_when_theirs_is_killed(
 
     def seek() -> int:
         request = bench.request()
-        asked = topic_admin.seek_subscription(
+        asked = subscription_admin.seek_subscription(
             bench.store, TOPIC, "billing", EARLIEST, request, release_seconds=6.0
         )
         return asked.operation.operation_id

@@ -10,7 +10,7 @@ from controller.client.segment_lists import SegmentWatch
 from controller.client.servers import Servers
 from controller.devstack.serving import client_of, serving_leader
 from controller.domain.errors import AccessForbidden, Conflict, LostRace, SubscriptionNotFound, TopicNotFound
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 def bench(bench: Bench) -> Bench:
     """A topic with a queue `jobs`."""
     bench.topic_with(segments=1)
-    jobs = topic_admin.create_subscription(
+    jobs = subscription_admin.create_subscription(
         bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
     )
     bench.finish(jobs)

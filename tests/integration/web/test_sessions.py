@@ -25,7 +25,7 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.seek_target import EARLIEST
-from controller.services import topic_admin
+from controller.services import subscription_admin
 from controller.services.consumer_sessions import leader
 from controller.services.consumer_sessions.requests import Deregister
 from controller.services.consumer_sessions.settlement import Settlement
@@ -418,7 +418,7 @@ def test_what_was_read_before_a_seek_is_not_drained_by_a_word_that_comes_late(
     before = first.generations[0, 0]
     bench.publish(0)
     bench.reshape(splitting(0))
-    seek = topic_admin.seek_subscription(
+    seek = subscription_admin.seek_subscription(
         bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=60.0
     )
     bench.finish(seek)
@@ -437,7 +437,7 @@ def test_what_was_read_before_a_seek_is_not_drained_by_a_word_that_comes_late(
 
 
 def test_a_queue_is_not_shared_out(bench: Bench, servers: Servers) -> None:
-    queue = topic_admin.create_subscription(
+    queue = subscription_admin.create_subscription(
         bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
     )
     bench.finish(queue)

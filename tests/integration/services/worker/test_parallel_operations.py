@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from controller.bootstrap import Application, build_worker
-from controller.services import topic_admin
+from controller.services import subscription_admin, topic_admin
 from controller.settings import Settings
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
@@ -51,7 +51,7 @@ def test_a_worker_runs_that_many_operations_at_once(bench: Bench, wanted: int) -
                     bench.store, bench.planes, name, bench.request(name), data_plane=bench.plane.name
                 ).operation.operation_id
             )
-            topic_admin.create_subscription(bench.store, name, "s", bench.request(f"{name} s"))
+            subscription_admin.create_subscription(bench.store, name, "s", bench.request(f"{name} s"))
         worker = build_worker(app)
         thread = threading.Thread(target=worker.run)
         thread.start()

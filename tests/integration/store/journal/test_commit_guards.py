@@ -12,7 +12,14 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import CleaveError, FencedOut, InvariantViolated, LostRace
 from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import plan_split
-from controller.store.journal import adoptions, commits, operations, steps, topic_intents
+from controller.store.journal import (
+    adoptions,
+    commits,
+    operations,
+    steps,
+    subscription_intents,
+    topic_intents,
+)
 from controller.store.journal.adoptions import Adoption
 from controller.store.journal.steps import StepRecord
 from controller.store.topics import drains, subscriptions, topics
@@ -311,7 +318,11 @@ def test_why_one_was_left_out_is_told_in_the_order_of_what_the_runner_can_do(dri
     assert isinstance(why("another"), FencedOut)
     assert isinstance(why(RUNNER), LostRace)
     driver.do(
-        topic_intents.intend_subscription_create, fenced.topic_id, "s", SubscriptionKind.STREAM, request()
+        subscription_intents.intend_subscription_create,
+        fenced.topic_id,
+        "s",
+        SubscriptionKind.STREAM,
+        request(),
     )
     assert "the children at 0" in str(why(RUNNER))
     assert isinstance(why("another"), FencedOut)

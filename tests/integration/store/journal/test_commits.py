@@ -12,7 +12,7 @@ from controller.domain.errors import FencedOut, LostRace, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step, next_step
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_recut, plan_split
-from controller.store.journal import deletion_entries, operations, topic_intents
+from controller.store.journal import deletion_entries, operations, subscription_intents, topic_intents
 from controller.store.journal.steps import StepRecord
 from controller.store.topics import consumers, drains, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -90,7 +90,9 @@ def test_operations_on_disjoint_segments_commit_in_either_order(driver: StoreDri
 def test_subscriptions_that_changed_send_the_runner_back(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     operation = _fenced_split(driver, topic_id)
-    driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
+    driver.do(
+        subscription_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request()
+    )
 
     with pytest.raises(LostRace, match=r"subscriptions .* at version 1, those of the children at 0"):
         _commit(driver, operation)
@@ -277,7 +279,7 @@ def test_a_deleted_subscription_is_gone_with_its_consumers_and_its_name_is_free(
     driver.do(consumers.register, topic_id, "s", "c")
     version = driver.do(topics.get_topic, topic_id).subscription_version
 
-    driver.run(driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request()).operation)
+    driver.run(driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request()).operation)
 
     assert driver.do(subscriptions.list_subscriptions, topic_id) == []
     assert driver.do(consumers.list_consumers, topic_id) == []

@@ -11,7 +11,13 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import Conflict, InvalidLayoutChange, TopicNotLive
 from controller.domain.reshape import plan_split
-from controller.store.journal import adoptions, mirror_intents, reshape_intents, topic_intents
+from controller.store.journal import (
+    adoptions,
+    mirror_intents,
+    reshape_intents,
+    subscription_intents,
+    topic_intents,
+)
 from controller.store.journal.adoptions import Adoption
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -111,7 +117,9 @@ def acts(topic_id: int, new: str = "topic://t/n/new") -> dict[str, Act]:
         return reshape_intents.intend(tx, ReshapeDraft(view, planned, wanted, backing_topic))
 
     def subscribe(tx: Connection, wanted: Request) -> Intent:
-        return topic_intents.intend_subscription_create(tx, topic_id, "new", SubscriptionKind.STREAM, wanted)
+        return subscription_intents.intend_subscription_create(
+            tx, topic_id, "new", SubscriptionKind.STREAM, wanted
+        )
 
     def adopt(tx: Connection, wanted: Request) -> Intent:
         adoption = Adoption(
@@ -131,7 +139,9 @@ def acts(topic_id: int, new: str = "topic://t/n/new") -> dict[str, Act]:
         "split": split,
         "delete": lambda tx, wanted: topic_intents.intend_delete(tx, topic_id, wanted),
         "subscribe": subscribe,
-        "unsubscribe": lambda tx, wanted: topic_intents.intend_subscription_delete(tx, topic_id, "s", wanted),
+        "unsubscribe": lambda tx, wanted: subscription_intents.intend_subscription_delete(
+            tx, topic_id, "s", wanted
+        ),
         "prune": lambda tx, wanted: topic_intents.intend_prune(tx, topic_id, [0], wanted),
         "attach": lambda tx, wanted: mirror_intents.intend_attach(
             tx, new, data_plane="pulsar_scalable", request=wanted
@@ -193,10 +203,14 @@ def test_a_key_used_for_another_subscription_is_refused(driver: StoreDriver, kin
         driver.subscribe(topic_id, name)
     if kind == "subscribe":
         driver.do(
-            topic_intents.intend_subscription_create, topic_id, "x", SubscriptionKind.STREAM, request("k")
+            subscription_intents.intend_subscription_create,
+            topic_id,
+            "x",
+            SubscriptionKind.STREAM,
+            request("k"),
         )
     else:
-        driver.do(topic_intents.intend_subscription_delete, topic_id, "t", request("k"))
+        driver.do(subscription_intents.intend_subscription_delete, topic_id, "t", request("k"))
 
     with pytest.raises(Conflict, match="take a fresh key"):
         driver.do(acts(topic_id)[kind], request("k"))

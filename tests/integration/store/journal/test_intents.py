@@ -26,7 +26,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_split
-from controller.store.journal import reshape_intents, topic_intents
+from controller.store.journal import reshape_intents, subscription_intents, topic_intents
 from controller.store.journal.operations import get_operation
 from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -287,9 +287,9 @@ def test_a_topic_being_deleted_takes_no_more_requests(driver: StoreDriver) -> No
         lambda: driver.intend(topic_id, _split(0)),
         lambda: driver.do(topic_intents.intend_delete, topic_id, request()),
         lambda: driver.do(
-            topic_intents.intend_subscription_create, topic_id, "x", SubscriptionKind.STREAM, request()
+            subscription_intents.intend_subscription_create, topic_id, "x", SubscriptionKind.STREAM, request()
         ),
-        lambda: driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request()),
+        lambda: driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request()),
         lambda: driver.do(topic_intents.intend_prune, topic_id, [0], request()),
     ]
     for attempt in attempts:
@@ -299,7 +299,9 @@ def test_a_topic_being_deleted_takes_no_more_requests(driver: StoreDriver) -> No
 
 def test_subscriptions_are_recorded_at_the_intent_and_raise_the_version(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.QUEUE, request())
+    driver.do(
+        subscription_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.QUEUE, request()
+    )
 
     [row] = driver.do(subscriptions.list_subscriptions, topic_id)
     assert (row.name, row.kind, row.state, row.created_epoch) == (
@@ -310,16 +312,18 @@ def test_subscriptions_are_recorded_at_the_intent_and_raise_the_version(driver: 
     )
     assert driver.do(topics.get_topic, topic_id).subscription_version == 1
     with pytest.raises(Conflict, match="QUEUE subscription s"):
-        driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
+        driver.do(
+            subscription_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request()
+        )
 
-    driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
+    driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request())
     [row] = driver.do(subscriptions.list_subscriptions, topic_id)
     assert row.state is SubscriptionState.DELETING
     assert driver.do(topics.get_topic, topic_id).subscription_version == 2
     with pytest.raises(Conflict, match="being deleted already"):
-        driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
+        driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request())
     with pytest.raises(SubscriptionNotFound, match="no subscription x"):
-        driver.do(topic_intents.intend_subscription_delete, topic_id, "x", request())
+        driver.do(subscription_intents.intend_subscription_delete, topic_id, "x", request())
 
 
 def test_only_sealed_and_drained_segments_are_pruned(driver: StoreDriver) -> None:
@@ -376,7 +380,11 @@ def test_the_same_request_made_at_the_same_time_is_one_operation(driver: StoreDr
         "split": lambda: driver.intend_reshape(topic_id, _split(0), request("k")),
         "delete": lambda: driver.do(topic_intents.intend_delete, topic_id, request("k")),
         "subscribe": lambda: driver.do(
-            topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request("k")
+            subscription_intents.intend_subscription_create,
+            topic_id,
+            "s",
+            SubscriptionKind.STREAM,
+            request("k"),
         ),
     }
     together = threading.Barrier(4, timeout=20)

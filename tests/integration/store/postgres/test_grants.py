@@ -10,7 +10,7 @@ import pytest
 
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import Terminal
-from controller.store.journal import topic_intents
+from controller.store.journal import subscription_intents, topic_intents
 from controller.store.load import sketches
 from controller.store.load.sketches import Sketch
 from controller.store.topics import consumers, drains
@@ -51,7 +51,9 @@ def test_the_controller_can_do_its_whole_work(users: RoleDrivers) -> None:
     driver.do(consumers.register, topic.topic_id, "s", "c")
     driver.do(drains.mark_drained, topic.topic_id, "s", [0])
     driver.run(driver.do(topic_intents.intend_prune, topic.topic_id, [0], request()).operation)
-    driver.run(driver.do(topic_intents.intend_subscription_delete, topic.topic_id, "s", request()).operation)
+    driver.run(
+        driver.do(subscription_intents.intend_subscription_delete, topic.topic_id, "s", request()).operation
+    )
     driver.delete(topic.topic_id)
     driver.create()
 

@@ -15,7 +15,7 @@ from controller.domain.errors import (
     TopicNotFound,
     TopicNotLive,
 )
-from controller.store.journal import topic_intents
+from controller.store.journal import subscription_intents, topic_intents
 from controller.store.topics import consumers
 from tests.support.store_driver import StoreDriver, request
 
@@ -74,7 +74,7 @@ def test_who_cannot_join_is_told_why(driver: StoreDriver, register: Register) ->
     with pytest.raises(SubscriptionNotFound, match="no subscription x"):
         register(topic_id, "x", "c")
 
-    driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
+    driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request())
     with pytest.raises(Conflict, match="being deleted"):
         register(topic_id, "s", "c")
     driver.do(topic_intents.intend_delete, topic_id, request())

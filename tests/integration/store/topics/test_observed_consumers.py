@@ -11,7 +11,7 @@ from controller.domain.evaluation_input import Capabilities
 from controller.domain.observed_consumers import SubscriptionUse
 from controller.postgres.listener import Listener
 from controller.store.decisions.evaluation_inputs import load_evaluation_inputs
-from controller.store.journal import topic_intents
+from controller.store.journal import subscription_intents
 from controller.store.topics import consumers, observed_consumers
 from controller.store.topics.observed_consumers import NAMES_KEPT, Observation
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -138,7 +138,7 @@ def test_a_subscription_being_deleted_counts_nobody(driver: StoreDriver) -> None
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
     see(driver, topic_id, s=use(4))
-    driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
+    driver.do(subscription_intents.intend_subscription_delete, topic_id, "s", request())
 
     assert counted(driver, topic_id) == {}
 

@@ -18,7 +18,7 @@ from controller.domain.bucket_ownership import OwnershipChanges
 from controller.domain.drain_barrier import candidates
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.reshape import plan_merge, plan_rebucket
-from controller.store.journal import topic_intents
+from controller.store.journal import subscription_intents, topic_intents
 from controller.store.topics import bucket_owners, drains, subscriptions
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.readable_segments import front, to_read
@@ -106,7 +106,9 @@ class History:
         """A subscription that is there for a part of the history only."""
         if LATE in self.subscriptions:
             self.subscriptions.remove(LATE)
-            intent = self.driver.do(topic_intents.intend_subscription_delete, self.topic_id, LATE, request())
+            intent = self.driver.do(
+                subscription_intents.intend_subscription_delete, self.topic_id, LATE, request()
+            )
             self.driver.run(intent.operation)
         else:
             self.driver.subscribe(self.topic_id, LATE, from_latest=self.rng.random() < 0.5)

@@ -1,0 +1,152 @@
+"""Creates, deletes and seeks subscriptions: each request becomes an intent in the journal, or is refused.
+
+The operation runner creates and moves the cursors. `operation_wait` waits for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.dataplane.base import DataPlane
+from controller.dataplane.registry import demand_subscription
+from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.names import demand_name
+from controller.domain.operation import Operation
+from controller.domain.seek_target import SeekTarget
+from controller.store.journal import seeks, subscription_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.postgres.engine import Store
+from controller.store.topics import bucket_owners, drains, subscriptions, topics
+from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
+
+MOST_RELEASE_SECONDS = 86_400.0
+"""Maximum of the seconds in which consumers release their buckets before a seek."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorToMove:
+    """Position of a subscription on one segment. `backlog` is None if the log or the cursor does not exist.
+    `readers` are the consumers that own buckets of the segment.
+    """
+
+    segment_id: int
+    range_start: int
+    is_sealed: bool
+    is_drained: bool
+    backlog: int | None
+    readers: tuple[str, ...]
+
+
+def create_subscription(
+    store: Store,
+    topic: str,
+    subscription: str,
+    request: Request,
+    *,
+    kind: SubscriptionKind = SubscriptionKind.STREAM,
+    from_latest: bool = False,
+    consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
+) -> Intent:
+    """Intend to create a subscription at the earliest message of every segment that still exists, sealed ones
+    included. With `from_latest`, it begins after the messages published so far. For standard consumers call
+    `subscription_consumers.demand_stock` first.
+
+    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken or gates cannot keep
+    its order.
+    """
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        demand_subscription(row.data_plane, demand_name("subscription", subscription))
+        return subscription_intents.intend_subscription_create(
+            tx, row.topic_id, subscription, kind, request, from_latest=from_latest, consumers=consumers
+        )
+
+
+def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:
+    """Intend to delete the subscription with its consumers and its positions on all segments, sealed ones
+    included.
+
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return subscription_intents.intend_subscription_delete(tx, topic_id, subscription, request)
+
+
+def seek_subscription(
+    store: Store,
+    topic: str,
+    subscription: str,
+    target: SeekTarget,
+    request: Request,
+    *,
+    release_seconds: float,
+) -> Intent:
+    """Intend to move the subscription to another position, on every segment that has messages.
+
+    The consumers first release their buckets, within `release_seconds` (0 or more); messages read before do
+    not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict
+    unless a checkpoint subscription is moved to what is kept and any other subscription is not, Unsupported
+    if a broker keeps the layout.
+    """
+    if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
+        raise InvalidInput(
+            f"release_seconds must be between 0 and {MOST_RELEASE_SECONDS:g}, not {release_seconds:g}"
+        )
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return seeks.intend_seek(tx, topic_id, subscription, target, request, release_seconds=release_seconds)
+
+
+def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, reason: str) -> list[Operation]:
+    """Cancel the subscription's seeks that have not stopped a consumer yet, so that it continues at its
+    present position.
+
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if there is no seek, or only one that
+    already moves cursors.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return seeks.give_up(tx, topic_id, subscription, actor, reason)
+
+
+def cursors_to_move(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic: str,
+    subscription: str,
+    *,
+    after: tuple[int, int] | None = None,
+    limit: int | None = None,
+) -> list[CursorToMove]:
+    """Return the cursors that a seek of the subscription would move, with their backlogs, ordered by range
+    and segment: at most `limit` (None: all), after `after` (the start of a range, and a segment's id).
+    Changes nothing. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is not
+    configured here, and the errors of the data plane.
+    """
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        key = SubscriptionKey(row.topic_id, subscription)
+        subscriptions.get_subscription(tx, row.topic_id, subscription)
+        logs, drained_ids = seeks.logs_of(tx, key), drains.drained(tx, row.topic_id, subscription)
+        readers: dict[int, set[str]] = {}
+        for owner in bucket_owners.owners(tx, key):
+            readers.setdefault(owner.bucket.segment_id, set()).add(owner.consumer)
+    plane = planes.get(row.data_plane)
+    if plane is None:
+        raise Unsupported(f"data plane {row.data_plane!r} of {topic} is not configured here")
+    remaining = [log for log in logs if after is None or (log.range_start, log.segment_id) > after]
+    return [
+        CursorToMove(
+            log.segment_id,
+            log.range_start,
+            log.is_sealed,
+            log.segment_id in drained_ids,
+            plane.backlog(log.backing_topic, subscription),
+            tuple(sorted(readers.get(log.segment_id, ()))),
+        )
+        for log in remaining[:limit]
+    ]
