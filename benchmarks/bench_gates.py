@@ -28,7 +28,6 @@ from typing import Any
 
 import pulsar
 import requests
-from controller.store.topics.published import PublishedLayout, published_segments
 from sqlalchemy import text
 
 from benchmarks.bench_consumption_on_pulsar import Place, ground, set_buckets, stock_client
@@ -49,6 +48,7 @@ from controller.services.segment_admin import Planner
 from controller.settings import PROJECT_ROOT
 from controller.store.journal.operations import Request
 from controller.store.topics import topics
+from controller.store.topics.published_layout import PublishedLayout, published_segments
 from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.stock_clients import breaks
 
@@ -148,7 +148,9 @@ def make_topic(
         row = topics.find_topic(tx, full)
     for subscription in subscriptions:
         request = _request(f"subscribe-{full}-{subscription}")
-        topic_admin.create_subscription(app.store, full, subscription, request, consumers=CONSUMERS_OF[kind])
+        subscription_admin.create_subscription(
+            app.store, full, subscription, request, consumers=CONSUMERS_OF[kind]
+        )
     wait_idle(app)
     return Topic(app, place, full, row.topic_id, kind)
 
