@@ -43,7 +43,7 @@ from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.standard_client import CONSUMER, compile_programs
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
-from controller.services import segment_admin, topic_admin
+from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.segment_admin import Planner
 from controller.settings import PROJECT_ROOT
 from controller.store.journal.operations import Request
