@@ -97,16 +97,16 @@ def batch(seed: int) -> list[Case]:
 
 def expected(drawn: list[Case]) -> tuple[dict[int, Values], dict[str, int]]:
     """The rates by topic, and when each source was heard."""
-    heard = {source: at for case in drawn for source, at in case.expected_heard(WINDOW).items()}
+    heard = {source: at for case in drawn for source, at in case.expected_reports(WINDOW).items()}
     rates = {n: found for n, case in enumerate(drawn) if (found := case.expected_rates(WINDOW)) is not None}
     return rates, heard
 
 
 def check(cases: list[Case], rates: pa.Table, heard: pa.Table) -> None:
     """All of it, and of what differs the first case alone."""
-    expected_rates, expected_heard = expected(cases)
+    expected_rates, expected_reports = expected(cases)
     demand_equal(cases, expected_rates, by_topic(rates))
-    assert {row["source"]: row["observed_at_ms"] for row in heard.to_pylist()} == expected_heard
+    assert {row["source"]: row["observed_at_ms"] for row in heard.to_pylist()} == expected_reports
 
 
 def demand_equal(cases: list[Case], wanted: dict[int, Values], found: dict[int, Values]) -> None:

@@ -14,7 +14,7 @@ from controller.client.servers import Servers
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.devstack.serving import client_of, serving_worker
-from tests.integration.dataplane.pulsar_house import PulsarSetup
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
 from tests.support.planes import Planes
@@ -39,7 +39,7 @@ def planes(database: str) -> Iterator[Planes]:
 
 
 @pytest.fixture
-def house(
+def setup(
     pulsar_broker: SharedBroker,
     database: str,
     capsys: pytest.CaptureFixture[str],
@@ -58,13 +58,13 @@ def house(
     monkeypatch.chdir(tmp_path)  # no .env of ours
     command_line = CommandLine(database, capsys)
     with application() as app:
-        yield PulsarSetup(command_line, app, access, make_namespace(access, f"house-{secrets.token_hex(4)}"))
+        yield PulsarSetup(command_line, app, access, make_namespace(access, f"setup-{secrets.token_hex(4)}"))
     command_line.store.dispose()
 
 
 @pytest.fixture
-def servers(house: PulsarSetup, database: str) -> Iterator[Servers]:
-    """A client of a worker that does what the house asks for, and leads its topic."""
+def servers(setup: PulsarSetup, database: str) -> Iterator[Servers]:
+    """A client of a worker that does the setup's operations, and leads its topic."""
     with serving_worker(database, consumer_grace_seconds=20.0) as worker:
         servers = client_of(worker.address)
         yield servers

@@ -20,7 +20,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     Terminal,
 )
-from tests.support.crooked_broker import ScriptedBroker, crooked_broker
+from tests.support.scripted_broker import ScriptedBroker, scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
@@ -30,7 +30,7 @@ TERMINATED = {"state": "Terminated"}
 @pytest.fixture
 def broker() -> Iterator[ScriptedBroker]:
     """See `ScriptedBroker`."""
-    with crooked_broker() as broker:
+    with scripted_broker() as broker:
         yield broker
 
 
@@ -74,7 +74,7 @@ class TestTime:
         with pytest.raises(DataPlaneTimeout):
             plane.terminate_segment(LOG)
 
-        assert len(broker.heard) == 1
+        assert len(broker.received) == 1
 
 
 class TestManyAtOnce:
@@ -89,7 +89,7 @@ class TestManyAtOnce:
 
         with pytest.raises(DataPlaneUnavailable):
             plane.create_successors([self.left, self.right])
-        assert all("/subscription/" not in heard.path for heard in broker.heard)
+        assert all("/subscription/" not in received.path for received in broker.received)
 
     def test_a_predecessor_that_says_nothing_stops_it_before_any_cursor(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
@@ -126,14 +126,14 @@ class TestConnections:
         broker.behaves(broker.cuts(), broker.says(200, TERMINATED))
 
         assert plane.segment_state(LOG) is LogState.TERMINATED
-        assert len(broker.heard) == 2
+        assert len(broker.received) == 2
 
     def test_and_then_it_is_away(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.cuts())
 
         with pytest.raises(DataPlaneUnavailable, match="is out of reach"):
             plane.segment_state(LOG)
-        assert len(broker.heard) == 2
+        assert len(broker.received) == 2
 
     def test_half_an_answer_is_none(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.cuts_in_mid_answer())
@@ -163,23 +163,23 @@ class TestRedirects:
     def test_they_are_followed_with_method_body_and_token(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        with crooked_broker() as owner:
+        with scripted_broker() as owner:
             broker.behaves(broker.says(307, Location=f"{owner.url}{PATH}/subscription/s"))
             owner.behaves(owner.says(204))
 
             plane.create_segment(LOG, ["s"])
 
-            heard = owner.heard[-1]
-        assert (heard.method, heard.path) == ("PUT", f"{PATH}/subscription/s")
-        assert heard.headers["Authorization"] == "Bearer hush"
-        assert json.loads(heard.body)["ledgerId"] == -1
+            received = owner.received[-1]
+        assert (received.method, received.path) == ("PUT", f"{PATH}/subscription/s")
+        assert received.headers["Authorization"] == "Bearer hush"
+        assert json.loads(received.body)["ledgerId"] == -1
 
     def test_in_a_circle_they_end(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.says(307, Location=f"{broker.url}{PATH}/internalStats"))
 
         with pytest.raises(DataPlaneUnavailable, match="in a loop"):
             plane.segment_state(LOG)
-        assert len(broker.heard) == 6
+        assert len(broker.received) == 6
 
     def test_to_somewhere_that_is_no_broker_they_are_refused(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
@@ -268,7 +268,7 @@ class TestRepeats:
 
         plane.create_segment(LOG, ["a", "b"])
 
-        assert sorted(heard.path.removeprefix(PATH) for heard in broker.heard) == [
+        assert sorted(received.path.removeprefix(PATH) for received in broker.received) == [
             "",
             "/subscription/a",
             "/subscription/b",
@@ -289,7 +289,7 @@ class TestRepeats:
 
         with pytest.raises(SegmentNotFound):
             plane.create_subscription(LOG, "s")
-        assert {heard.method for heard in broker.heard} == {"GET"}
+        assert {received.method for received in broker.received} == {"GET"}
 
 
 class TestCredentials:
@@ -303,7 +303,10 @@ class TestCredentials:
         file.write_text("new\n")
         plane.segment_state(LOG)
 
-        assert [heard.headers["Authorization"] for heard in broker.heard] == ["Bearer old", "Bearer new"]
+        assert [received.headers["Authorization"] for received in broker.received] == [
+            "Bearer old",
+            "Bearer new",
+        ]
         file.unlink()
         with pytest.raises(InvalidInput, match="CLEAVE_PULSAR_TOKEN_FILE"):
             plane.segment_state(LOG)
@@ -324,7 +327,7 @@ class TestNamespaces:
 
         assert {"topics on demand are off", "inactive topics are kept"} <= unmet
         assert "deduplication is on" not in unmet
-        assert [heard.path for heard in broker.heard][:2] == [
+        assert [received.path for received in broker.received][:2] == [
             "/admin/v2/namespaces/t/n",
             "/admin/v2/brokers/configuration/runtime",
         ]
@@ -342,7 +345,7 @@ class TestNamespaces:
         look = Namespaces(PulsarAccess(admin_url=broker.url))
 
         assert look.check("t/n", fix=True) == ()
-        assert {heard.method for heard in broker.heard} == {"GET"}
+        assert {received.method for received in broker.received} == {"GET"}
         look.close()
 
     def test_one_that_is_copied_to_other_clusters_is_refused(self, broker: ScriptedBroker) -> None:

@@ -20,8 +20,8 @@ from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.log_origin import LogOrigin
 from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker, pulsar_client
-from tests.support.crooked_broker import Behaviour, Conversation, ScriptedBroker, crooked_broker
 from tests.support.pulsar_namespaces import make_namespace
+from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker, scripted_broker
 from tests.support.waiting import wait_until
 
 ORIGIN = LogOrigin("token", 3, (0,), (32768,))
@@ -162,7 +162,7 @@ class TestAnswers:
     @pytest.fixture
     def broker(self) -> Iterator[ScriptedBroker]:
         """See `ScriptedBroker`."""
-        with crooked_broker() as broker:
+        with scripted_broker() as broker:
             yield broker
 
     @pytest.fixture
@@ -190,7 +190,7 @@ class TestAnswers:
         self.answers(broker, self.whole(broker))
 
         assert plane.describe_logs([LOG]) == {LOG: READ}
-        assert len(broker.heard) == 3
+        assert len(broker.received) == 3
 
     def test_backlogs_are_counted_by_the_broker(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         """Without being asked for it, a broker tells an estimate."""
@@ -199,7 +199,7 @@ class TestAnswers:
         plane.describe_logs([LOG])
 
         assert f"/admin/v2/{LOG.replace('://', '/')}/stats?getPreciseBacklog=true" in {
-            one.path for one in broker.heard
+            one.path for one in broker.received
         }
 
     @pytest.mark.parametrize("missing", ["internalStats", "stats", "properties"])
@@ -242,6 +242,6 @@ class TestAnswers:
         born = plane.create_successors([Successor(LOG, (), ("s",), origin=ORIGIN)])
 
         assert born[LOG].origin == ORIGIN
-        first, *later = broker.heard
+        first, *later = broker.received
         assert (first.method, json.loads(first.body)) == ("PUT", ORIGIN.to_properties())
         assert sorted(one.path.rpartition("/")[2] for one in later) == ["properties", "s"]

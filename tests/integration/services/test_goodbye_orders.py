@@ -247,81 +247,81 @@ class LedTopic:
 
 
 @pytest.fixture
-def town(bench: Bench) -> Iterator[LedTopic]:
+def led_topic(bench: Bench) -> Iterator[LedTopic]:
     """See `LedTopic`."""
-    town = LedTopic(bench)
-    yield town
-    town.stop()
+    led_topic = LedTopic(bench)
+    yield led_topic
+    led_topic.stop()
 
 
-def test_whoever_is_there_has_a_session_and_what_there_is_to_read(town: LedTopic) -> None:
+def test_whoever_is_there_has_a_session_and_what_there_is_to_read(led_topic: LedTopic) -> None:
     """Or the absence of all that, below, would say nothing."""
-    life = town.life("register 0", "attach 0")
+    life = led_topic.life("register 0", "attach 0")
 
-    assert {what for what, _ in town.rows(life)} == {"session", "bucket"}
+    assert {what for what, _ in led_topic.rows(life)} == {"session", "bucket"}
     assert life.streams["0"].owned
     assert life.streams["0"].ended is None
 
 
 def test_two_reconnects_the_end_of_a_stream_and_a_goodbye_in_every_order_leave_nothing(
-    town: LedTopic,
+    led_topic: LedTopic,
 ) -> None:
     """Each in a round of its own."""
     for order in orders(("detach 0",)):
-        life = town.life("register 0", "attach 0")
+        life = led_topic.life("register 0", "attach 0")
 
-        said = [answer for word in order for answer in town.say(life, word)]
+        said = [answer for word in order for answer in led_topic.say(life, word)]
 
         assert said == expected(order), order
-        town.demand_gone(life, order)
+        led_topic.demand_gone(life, order)
 
 
 def test_a_life_of_which_nothing_was_heard_before_leaves_nothing_however_its_words_come_together(
-    town: LedTopic,
+    led_topic: LedTopic,
 ) -> None:
     """A goodbye may be the first that arrives of all; and one round may find any number of words in the mailbox."""
     for order in orders():
         for rounds in cuts(order):
-            life = town.life()
+            life = led_topic.life()
 
-            said = [answer for words in rounds for answer in town.say(life, *words)]
+            said = [answer for words in rounds for answer in led_topic.say(life, *words)]
 
             assert said == expected(order), rounds
-            town.demand_gone(life, rounds)
+            led_topic.demand_gone(life, rounds)
 
 
 @pytest.mark.parametrize("change", [LedTopic.hand_over, LedTopic.depose])
 def test_a_change_of_leader_at_any_place_leaves_nothing_at_either(
-    town: LedTopic, change: Callable[[LedTopic], None]
+    led_topic: LedTopic, change: Callable[[LedTopic], None]
 ) -> None:
     """What comes after the change is heard by the old leader first, which refuses it, and is said again to the new one."""
     for order in merges(RECONNECTS[0], ("register 2",), ("goodbye",)):
         for place in range(len(order) + 1):
-            life = town.life()
-            said = [answer for word in order[:place] for answer in town.say(life, word)]
+            life = led_topic.life()
+            said = [answer for word in order[:place] for answer in led_topic.say(life, word)]
 
-            change(town)
+            change(led_topic)
             for word in order[place:]:
-                assert town.say_to_the_old(life, word) == [StoreUnavailable], (order, place)
-                said += town.say(life, word)
+                assert led_topic.say_to_the_old(life, word) == [StoreUnavailable], (order, place)
+                said += led_topic.say(life, word)
 
             assert said == expected(order), (order, place)
-            town.wake()
-            town.demand_gone(life, (order, place))
+            led_topic.wake()
+            led_topic.demand_gone(life, (order, place))
 
 
-def test_the_late_words_of_one_life_take_nothing_from_the_next(town: LedTopic) -> None:
+def test_the_late_words_of_one_life_take_nothing_from_the_next(led_topic: LedTopic) -> None:
     """A process that was replaced says everything once more, its goodbye too: the one that runs now keeps all it has."""
     for order in merges(RECONNECTS[0], ("goodbye",), ("register next", "attach next")):
-        before = town.life("register 0", "attach 0")
-        life = town.next_life(before)
+        before = led_topic.life("register 0", "attach 0")
+        life = led_topic.next_life(before)
 
         for word in order:
-            town.say(life if word.endswith("next") else before, word)
+            led_topic.say(life if word.endswith("next") else before, word)
 
-        assert ("session", life.incarnation) in town.rows(life), order
+        assert ("session", life.incarnation) in led_topic.rows(life), order
         assert life.streams["next"].ended is None, order
         assert life.streams["next"].owned, order
         assert all(stream.ended for stream in before.streams.values()), order
-        assert town.say(life, "goodbye") == [None]
-        town.demand_gone(life, order)
+        assert led_topic.say(life, "goodbye") == [None]
+        led_topic.demand_gone(life, order)

@@ -177,7 +177,7 @@ def rewritten(run: Run, before: int, after: int) -> bool:
     record = run.record()
     assert record is not None
     assert first is not None
-    assert run.heard(BROKER + "b") == 60, "that it was heard is known in any case"
+    assert run.last_report_second(BROKER + "b") == 60, "that it was heard is known in any case"
     assert (record["modified_at"] != first["modified_at"]) is (record["row_version"] != first["row_version"])
     return bool(record["row_version"] != first["row_version"])
 
@@ -204,7 +204,7 @@ def test_a_dead_reporter_makes_nothing_cold_and_nothing_fresh(run: Run) -> None:
     run.land((30, 1_000), (60, 1_300), segment_id=1, source=OTHER)
     assert run.aggregate(minutes=1).applied
     assert run.record() == before
-    assert (run.heard(BROKER), run.heard(OTHER)) == (0, 60)
+    assert (run.last_report_second(BROKER), run.last_report_second(OTHER)) == (0, 60)
 
 
 def test_a_source_that_speaks_of_others_only_leaves_a_segment_silent_from_the_last_it_said(run: Run) -> None:
@@ -321,7 +321,7 @@ def test_a_repeat_changes_nothing_under_the_same_id_or_another(run: Run) -> None
     for run_id in ("once", "another"):
         assert not run.aggregate(run_id).applied
     assert run.record() == before
-    assert run.heard(BROKER) == 0
+    assert run.last_report_second(BROKER) == 0
     assert run.bench.scalar("SELECT count(*) FROM cleave.load_run") == 1
 
 

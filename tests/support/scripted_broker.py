@@ -40,7 +40,7 @@ class Conversation(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         broker: ScriptedBroker = self.server.broker  # type: ignore[attr-defined]
-        broker.heard.append(ReceivedRequest(self.command, self.path, dict(self.headers.items()), body))
+        broker.received.append(ReceivedRequest(self.command, self.path, dict(self.headers.items()), body))
         broker.next_behaviour()(self)
 
     def log_message(self, *_arguments: object) -> None:
@@ -62,12 +62,12 @@ class Conversation(BaseHTTPRequestHandler):
 
 @dataclass
 class ScriptedBroker:
-    """The server's address, its script, and the requests it received (`heard`)."""
+    """The server's address, its script, and the requests it received (`received`)."""
 
     url: str
     script: list[Behaviour]
     released: threading.Event = field(default_factory=threading.Event)
-    heard: list[ReceivedRequest] = field(default_factory=list)
+    received: list[ReceivedRequest] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_behaviour(self) -> Behaviour:
@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def crooked_broker(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedBroker]:
+def scripted_broker(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedBroker]:
     """Run a server on loopback that answers 500 until it gets a script."""
     server = _Server(("127.0.0.1", 0), Conversation)
     if tls is not None:
