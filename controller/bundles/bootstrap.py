@@ -117,7 +117,9 @@ class Bundles:
         )
 
     def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
-        """Return the proposals that `apply` would apply."""
+        """Return the proposals that `apply` would apply: approved ones, and those of the cycle in automatic namespaces. `cycle_id` None:
+        approved ones only.
+        """
         from controller.bundles.services import balancer
 
         return balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)

@@ -628,8 +628,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         )
 
     def _lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
-        """Stop reading this bucket. If this consumer still owns it, it is reopened, and unacknowledged
-        messages are delivered again.
+        """Stop reading this bucket; `error` is the cause. If this consumer still owns it, it is reopened, and
+        unacknowledged messages are delivered again.
         """
         self._attachments.lose(attachment, error)
         self._changed()

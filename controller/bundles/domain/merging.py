@@ -319,7 +319,7 @@ def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
 
 
 def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
-    """Return the reason for which a bundle that may be merged was joined to neither neighbour."""
+    """Return the reason for which the bundle of the run at `index`, which may be merged, was joined to neither neighbour."""
     bundle = runs[index].members[0]
     pairs = [
         low.joined_to(high)

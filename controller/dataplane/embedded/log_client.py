@@ -203,7 +203,7 @@ class EmbeddedLogClient(OneProcess):
         """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines.
 
         A reader that reads the subscription in order is disconnected. A thread keeps the queue reader alive
-        until `close`.
+        until `close`. Raises SegmentNotFound, SubscriptionNotFound.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()

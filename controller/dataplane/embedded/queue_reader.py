@@ -140,7 +140,8 @@ class EmbeddedQueueReader(OneProcess):
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages to the queue, to be delivered again after the delay.
+        """Return the messages to the queue, to be delivered again after the delay. `unseen` messages do not count as
+        delivered.
 
         Messages that this reader does not have are ignored. Raises LostRace.
         """

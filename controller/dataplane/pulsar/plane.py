@@ -153,7 +153,8 @@ class PulsarDataPlane(OneProcess):
         A batch counts whole until all of it is acknowledged. The broker counts messages in up to
         `subscriptionBacklogScanMaxEntries` entries (10,000), and the mean of those stands for the rest. If
         the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
-        restart, this method counts the messages, in fewer entries.
+        restart, this method counts the messages, in fewer entries. Raises DataPlaneUnavailable for an incomplete
+        response.
         """
         deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)

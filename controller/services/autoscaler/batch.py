@@ -247,8 +247,8 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of one of several actions, and return its operation. Each action is planned on the
-        result of the previous one.
+        """Write the intent of the topic's action number `ordinal`, and return its operation. Each action is planned
+        on the result of the previous one.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)

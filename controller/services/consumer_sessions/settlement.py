@@ -134,8 +134,8 @@ class _Batch:
 
     @contextmanager
     def each(self, index: int) -> Iterator[None]:
-        """Record a CleaveError as the refusal of this request only. Such an error is never raised after a
-        failed statement, so the transaction can continue.
+        """Record a CleaveError of the block as the refusal of the request at `index` only. Such an error is never
+        raised after a failed statement, so the transaction can continue.
         """
         try:
             yield

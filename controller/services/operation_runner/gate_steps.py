@@ -175,7 +175,9 @@ def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[See
 def _move(
     plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
-    """Move the cursor of one log. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing."""
+    """Move the cursor of one log to `instant_ms` (None: to the end), or, unless `is_free`, before all messages: the cursor then stays
+    at the barrier. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing.
+    """
     try:
         if instant_ms is None:
             plane.skip_all(log.backing_topic, name)

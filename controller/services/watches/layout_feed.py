@@ -99,7 +99,9 @@ class LayoutFeed:
         return 0.0 if self._dirty else math.inf
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note which topics must be read again, as `Feed` describes."""
+        """Note which watched topics must be read again: those whose layout or leader is notified as changed; in a
+        sweep, all of them.
+        """
         changed, shards_with_new_leader = _named(notifications, LAYOUTS), _named(notifications, LEADERS)
         with self._lock:
             self._dirty |= {

@@ -235,10 +235,12 @@ def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | 
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
-    """Write the intent of one draft, in a nested transaction. If the request key was used for the same request in the meantime, return
-    that operation and write nothing.
+    """Write the intent of one draft. If the request key was used for the same request in the meantime, return that operation and write
+    nothing.
 
-    Raises InvalidLayoutChange, SegmentBusy, LostRace if the topic has changed, and Conflict if the key was used for another request.
+    The write is in a nested transaction, so `tx` remains usable after every error. Raises InvalidLayoutChange; SegmentBusy; LostRace if
+    the topic has changed, is not live or is held; Conflict if the key was used for another request; and IntegrityError if another
+    transaction made a segment busy in the meantime.
     """
     draft.demand_possible()
     try:
