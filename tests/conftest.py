@@ -39,7 +39,7 @@ _ON_SERVERS = ("integration", *_ONE_PROCESS_EACH, "pulsar")
 
 def pytest_configure() -> None:
     """Hypothesis' own plugin reads its profile after this."""
-    drawn.load_profile()
+    drawn.load_hypothesis_profile()
 
 
 @pytest.hookimpl(optionalhook=True)

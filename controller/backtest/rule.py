@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.domain.approvals import without_approvals
+from controller.domain.approval_rule import without_approvals
 from controller.domain.decision import Evaluation
 from controller.domain.evaluation_input import TICKS_OF_MEMORY, EvaluationInput
 from controller.domain.evaluator import decide

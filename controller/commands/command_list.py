@@ -135,7 +135,7 @@ _COMMANDS = {
         "token:token",
         "Print a token for topics, or of another role, signed with CLEAVE_API_SECRET.",
     ),
-    "migrate": ("processes:migrate", "Bring the database to this version's schema: roles, tables, views."),
+    "migrate": ("migrate:migrate", "Bring the database to this version's schema: roles, tables, views."),
     "worker": (
         "processes:worker",
         "Run the worker until SIGTERM: it reacts to consumers and load, and runs operations.",

@@ -1,4 +1,4 @@
-"""`cleave migrate`, `cleave worker`, `cleave serve`, `cleave metrics` and `cleave collect`."""
+"""`cleave worker`, `cleave serve`, `cleave metrics` and `cleave collect`: the processes that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from controller import telemetry
 from controller.bootstrap import (
@@ -21,14 +20,11 @@ from controller.bootstrap import (
     build_server,
     build_worker,
 )
-from controller.command_output import emit, rows_table
 from controller.commands.metrics_server import serve_metrics
-from controller.commands.options import AsJson, DryRun
 from controller.commands.read_only_store import reading_store
 from controller.commands.stop_signals import on_stop_signals
 from controller.domain.errors import InvalidInput
 from controller.settings import load_settings
-from controller.store.postgres import migrations
 
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write each log line as a JSON object.")]
 
@@ -55,54 +51,6 @@ MetricsPort = Annotated[
     ),
 ]
 MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve metrics on.")]
-
-
-def migrate(
-    url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CLEAVE_OWNER_URL", help="Database URL of the owner. Default: CLEAVE_DATABASE_URL."
-        ),
-    ] = None,
-    drop_dependent_views: Annotated[
-        bool,
-        typer.Option(
-            "--drop-dependent-views",
-            help="Drop views of other owners that depend on views of schema inspect, if the latter are rebuilt.",
-        ),
-    ] = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    target = url or load_settings().database_url.get_secret_value()
-    if dry_run:
-        planned = _planned(migrations.plan(target), drop_dependent_views)
-        rows = [{"would": act, "what": name} for act, names in planned.items() for name in names]
-        emit(
-            as_json,
-            {f"would_{act.replace(' ', '_')}": names for act, names in planned.items()},
-            rows_table(rows, ("would", "what")),
-        )
-        return
-    names = migrations.migrate(target, drop_dependent_views=drop_dependent_views)
-    rows = [{"applied": name} for name in names]
-    emit(as_json, {"applied": names}, rows_table(rows, ("applied",)) if rows else Text("up to date"))
-
-
-def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:
-    """Return everything that a run would do, by kind of change, in the order of the run."""
-    readers = (
-        [f"{', '.join(migrations.READERS)}: views and functions of schema inspect"] if plan.views else []
-    )
-    return {
-        "drop" if drop_dependent_views else "stop at": list(plan.dependents),
-        "create role": list(plan.roles),
-        "apply": plan.names,
-        "grant": [*readers, *(grant.statement for grant in plan.grants)],
-        "set default": list(plan.defaults),
-        "revoke": [f"from PUBLIC: {right}" for right in plan.public_rights],
-        "grant to cleave_owner": list(plan.roles_of_owner),
-    }
 
 
 def worker(

@@ -143,6 +143,39 @@ def is_for_consumers(kind: str, reason: str) -> bool:
     return kind == "rebucket" or reason == CONSUMER_COUNT
 
 
+def kind_of(action: Decision) -> str:
+    """Return the kind of the action: `split`, `merge`, `rebucket` or `recut`."""
+    return type(action).__name__.lower()
+
+
+def parts_of(action: Decision) -> int:
+    """Return the number of segments that the action creates; for a rebucket the number of entry buckets."""
+    match action:
+        case Merge():
+            return 1
+        case Rebucket():
+            return action.bucket_count
+        case Split():
+            return len(action.at) + 1 if action.at else 2
+        case Recut():
+            return len(action.at) + 1
+
+
+def action_text(action: Decision) -> str:
+    """Return a short description of the action: `merge segments 3, 4 into 1`."""
+    sealed = sealed_by(action)
+    noun = "segment" if len(sealed) == 1 else "segments"
+    result = (
+        f"to {parts_of(action)} entry buckets" if isinstance(action, Rebucket) else f"into {parts_of(action)}"
+    )
+    return f"{kind_of(action)} {noun} {', '.join(map(str, sealed))} {result}"
+
+
+def size_of(action: Decision) -> int:
+    """Return the number of segments that the action seals or the number that it creates, whichever is larger."""
+    return max(len(sealed_by(action)), 1 if isinstance(action, Rebucket) else parts_of(action))
+
+
 def lane_of(action: Decision) -> Lane:
     """Return the lane that chose the action. A recut belongs to the merge lane if its reason is `cold`, otherwise
     to the load lane.

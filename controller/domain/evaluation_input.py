@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from controller.domain.approvals import Approval, ApprovalState
+from controller.domain.approval_rule import Approval
+from controller.domain.approvals import ApprovalState
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from controller.domain.approvals import ApprovalGate, requires_approvals
+from controller.domain.approval_rule import ApprovalGate, requires_approvals
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.lanes.evaluation_context import EvaluationContext

@@ -16,19 +16,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.domain.approvals import (
-    ANSWERS,
-    VALID_MS,
-    Approval,
-    ApprovalState,
-    Subject,
-    demand_transition,
-    kind_of,
-    parts_of,
-    size_of,
-    states_before,
-)
-from controller.domain.decision import Decision, sealed_by
+from controller.domain.approval_rule import VALID_MS, Approval
+from controller.domain.approvals import ANSWERS, ApprovalState, Subject, demand_transition, states_before
+from controller.domain.decision import Decision, kind_of, parts_of, sealed_by, size_of
 from controller.domain.errors import NotFound
 from controller.store.postgres.prepared_statements import Prepared
 

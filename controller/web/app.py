@@ -16,6 +16,7 @@ from controller.store.audit import AuditRow
 from controller.web import (
     actions,
     broken_log_reports,
+    dead_letters,
     deliveries,
     key_counts,
     layouts,
@@ -46,6 +47,7 @@ ROUTERS = (
     layouts.router,
     sessions.router,
     deliveries.router,
+    dead_letters.router,
     key_counts.router,
     broken_log_reports.router,
     *ROUTERS_FOR_PEOPLE,

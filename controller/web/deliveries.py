@@ -1,5 +1,4 @@
-"""Routes that count a consumer's deliveries across crashes and provide the log of dead letters. Every worker counts deliveries; the
-leader of the topic creates the log.
+"""Routes that count a consumer's deliveries across crashes. Every worker counts them.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -17,10 +16,10 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
-from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
+from controller.web.paths import CONSUMER_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS
 from controller.web.route_rights import CONSUME, DemandingRoute, Holder
-from controller.web.sessions import AtLeader, Life
+from controller.web.sessions import Life
 from controller.web.shared_parameters import Topic
 
 router = APIRouter(
@@ -95,13 +94,6 @@ class Troubled(BaseModel):
     error: str | None = Field(examples=["ValueError: no such account"])
 
 
-class Logged(BaseModel):
-    """The log of a subscription's dead letters."""
-
-    data_plane: str = Field(examples=["embedded"])
-    backing_topic: str = Field(examples=["dead-letters://acme/shop/orders/billing"])
-
-
 class Openings(BaseModel):
     """The number of consecutive consumer incarnations that began at the message, and the stored state of the messages from there on."""
 
@@ -172,19 +164,3 @@ async def delivered(asker: Asker, body: Delivered) -> None:
         body.deliveries,
         None if body.error is None else body.error.replace("\0", " "),
     )
-
-
-@router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
-async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
-    """Return the subscription's dead-letter log. 404 before the first dead letter."""
-    served: ConsumerServices = request.app.state.served
-    log = await run_in_threadpool(served.dead_letters.find, topic, subscription)
-    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
-
-
-@router.post(CONSUMER_PATH + "/dead-letters")
-async def dead_letters(asking: AtLeader, _life: Life) -> Logged:
-    """Return the subscription's dead-letter log. Create the log if it does not exist."""
-    key = asking.key
-    log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)
-    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

@@ -1,6 +1,6 @@
 -- The operation journal: operations with their steps, sealed parents and reserved children. An operation is written before any effect.
 --
--- The state of an operation is the last step that is known to be complete. controller/domain/operation.py holds the table of
+-- The state of an operation is the last step that is known to be complete. controller/domain/operation_steps.py holds the table of
 -- transitions.
 --
 -- A restore or an asynchronous fail-over leaves a database that is older than the logs of its topics. Each operation has a token

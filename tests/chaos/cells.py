@@ -11,18 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from controller.domain.hash_range import FULL_RANGE
-from controller.domain.operation import (
-    MOVES,
-    Observed,
-    Operation,
-    OperationKind,
-    OperationState,
-    Origin,
-    ReservedChild,
-    Step,
-    abortable_states,
-    next_step,
-)
+from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
+from controller.domain.operation_steps import MOVES, Observed, Step, abortable_states, next_step
 from controller.domain.reshape import ChildPlan
 from tests.chaos.scenarios import SCENARIOS
 

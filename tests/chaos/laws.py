@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.domain.operation import Operation, OperationKind, OperationState, Step
+from controller.domain.operation import Operation, OperationKind, OperationState
+from controller.domain.operation_steps import Step
 from controller.services.operation_runner.backoff import LONGEST_DELAY_SECONDS
 from tests.chaos.scenarios import MESSAGES, OWN_CURSOR, Scenario
 from tests.support.bench import Bench

@@ -15,14 +15,11 @@ from typing import Any, cast
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import TopicNotFound
-from controller.domain.operation import (
+from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState
+from controller.domain.operation_steps import (
     ABORTABLE,
     MIRROR_MOVES,
-    MIRRORED,
     Observed,
-    Operation,
-    OperationKind,
-    OperationState,
     Step,
     abortable_states,
     next_step,

@@ -132,16 +132,16 @@ class SoakRun:
         }
 
 
-def play(ground: SoakRun, number: int, taken_away: ExitStack) -> float:
+def play(run: SoakRun, number: int, taken_away: ExitStack) -> float:
     """One round; how long a message waited at most. Raises AssertionError for what does not come, and for what is lost or out of order.
     What is to be taken away afterwards is put on the stack.
     """
     name = f"soak_{secrets.token_hex(4)}"
-    directory = ground.directory / f"round-{number}"
+    directory = run.directory / f"round-{number}"
     directory.mkdir()
-    url = ground.postgres.create_database(name, template="soaked")
-    taken_away.callback(ground.postgres.drop_database, name)
-    bench = Bench(url, PulsarTopic.fresh(ground.broker.admin_url, ground.broker.service_url, "soak"))
+    url = run.postgres.create_database(name, template="soaked")
+    taken_away.callback(run.postgres.drop_database, name)
+    bench = Bench(url, PulsarTopic.fresh(run.broker.admin_url, run.broker.service_url, "soak"))
     taken_away.enter_context(closing(bench))
     if bench.pulsar is not None:
         taken_away.callback(bench.pulsar.remove, bench.plane)
@@ -169,10 +169,10 @@ def longest_wait_seconds(records: Iterable[Record]) -> float:
     return max((came[one] - at for one, at in stored.items() if one in came), default=0) / 1e9
 
 
-def lane(ground: SoakRun) -> None:
+def lane(run: SoakRun) -> None:
     """One round after the other."""
-    while (number := ground.next()) is not None:
-        ground.conclude(one_round(number, partial(play, ground, number)))
+    while (number := run.next()) is not None:
+        run.conclude(one_round(number, partial(play, run, number)))
 
 
 def one_round(number: int, act: Callable[[ExitStack], float]) -> Round:
@@ -215,8 +215,8 @@ def main() -> None:
         broker = running.enter_context(PulsarStandalone(directory / "pulsar", jvm=QUICK))
         running.enter_context(busy(given.busy))
         until = time.monotonic() + given.minutes * 60
-        ground = SoakRun(postgres, broker, directory, until, given.rounds)
-        lanes = [threading.Thread(target=lane, args=(ground,)) for _ in range(given.lanes)]
+        run = SoakRun(postgres, broker, directory, until, given.rounds)
+        lanes = [threading.Thread(target=lane, args=(run,)) for _ in range(given.lanes)]
         for one in lanes:
             one.start()
         for one in lanes:
@@ -227,12 +227,12 @@ def main() -> None:
         "command": "make soak ARGS='--rounds N --figures'",
         "lanes": given.lanes,
         "busy_processes": given.busy,
-        **ground.figures(),
+        **run.figures(),
     }
     print(json.dumps(figures))
     if given.figures:
         keep("soak", figures)
-    sys.exit(any(one.failure is not None for one in ground.ended))
+    sys.exit(any(one.failure is not None for one in run.ended))
 
 
 if __name__ == "__main__":

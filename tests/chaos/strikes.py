@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from controller.domain.operation import OperationKind, OperationState, Step
+from controller.domain.operation import OperationKind, OperationState
+from controller.domain.operation_steps import Step
 from controller.services import subscription_admin
 from controller.services.operation_runner import Outcome
 from tests.chaos.cells import Cell, Path, begins_at

@@ -22,7 +22,8 @@ import pytest
 
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from controller.domain.operation import OperationKind, OperationState, Step
+from controller.domain.operation import OperationKind, OperationState
+from controller.domain.operation_steps import Step
 from controller.services.segment_admin import Planner, merging, splitting
 from tests.chaos.cells import Path, steps_of
 from tests.chaos.laws import check_writable

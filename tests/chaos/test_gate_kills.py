@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller.devstack.postgres import PostgresServer
-from controller.domain.operation import Step
+from controller.domain.operation_steps import Step
 from tests.chaos import gated_scene
 from tests.chaos.cells import Cell, Path, Side
 from tests.chaos.gated_scene import CELLS, MATRIX, SCENARIOS, check_no_gate_is_early, read_and_open

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from controller.domain.operation import OperationKind, OperationState, Step
+from controller.domain.operation import OperationKind, OperationState
+from controller.domain.operation_steps import Step
 from controller.services import segment_admin
 from controller.services.operation_runner import Outcome
 from tests.chaos import scalable_scene

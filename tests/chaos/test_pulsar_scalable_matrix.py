@@ -12,7 +12,8 @@ from functools import partial
 
 import pytest
 
-from controller.domain.operation import MIRROR_MOVES, OperationKind, OperationState, Step
+from controller.domain.operation import OperationKind, OperationState
+from controller.domain.operation_steps import MIRROR_MOVES, Step
 from tests.chaos.cells import Path
 from tests.chaos.scalable_scene import (
     ABORTABLES,

@@ -16,6 +16,7 @@ from sqlalchemy import text
 from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Origin
+from controller.domain.operation_steps import moves_of
 from controller.domain.segment import SegmentState
 from controller.services import (
     deletion_sweeper,
@@ -170,7 +171,7 @@ class Bench:
         did, and leaves operations in these states.
         """
         if state in (OperationState.PREPARED, OperationState.FENCED):
-            moves = self.operation(operation_id).moves
+            moves = moves_of(self.operation(operation_id))
             before, step = next(
                 (earlier, step) for earlier, (step, leads_to) in moves.items() if leads_to is state
             )

@@ -18,7 +18,7 @@ def cases(usually: int, thoroughly: int) -> int:
     return thoroughly if THOROUGH else usually
 
 
-def load_profile() -> None:
+def load_hypothesis_profile() -> None:
     """Set the number of examples of Hypothesis tests that do not set it. No deadline applies, because one example may be slow on a busy
     machine.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller.domain.operation import OperationState, Step
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import Step
 from controller.services.operation_runner import RunnerContext
 from controller.services.operation_runner.log_steps import LogSteps, ObservedOperation
 from controller.store.journal import claims, steps

@@ -22,7 +22,10 @@ RUN_OTHERWISE = {
         "_check_readers",
     ): "each reader's error is caught: it may not delay the others",
     ("controller/commands/live.py", "_show"): "a person looks at it, and begins it again",
-    ("controller/services/operation_runner/run.py", "run_due"): "it ends when there is nothing to do",
+    (
+        "controller/services/operation_runner/claim_and_run.py",
+        "run_due",
+    ): "it ends when there is nothing to do",
     (
         "controller/services/worker/work_loop.py",
         "_run_due_operations",

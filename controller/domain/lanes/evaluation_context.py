@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from controller.domain.approvals import HeldAction
+from controller.domain.approval_rule import HeldAction
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split, lane_of
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluation_input import EvaluationInput, LiveReshape

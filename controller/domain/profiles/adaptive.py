@@ -27,7 +27,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from controller.domain.approvals import parts_of
 from controller.domain.decision import (
     COLD,
     Decision,
@@ -38,6 +37,7 @@ from controller.domain.decision import (
     Refusal,
     RefusalReason,
     Split,
+    parts_of,
 )
 from controller.domain.evaluation_input import TICKS_OF_MEMORY
 from controller.domain.hash_range import RING_SIZE, HashRange

@@ -25,7 +25,8 @@ from controller.domain.errors import (
     UnmanagedLog,
     Unsupported,
 )
-from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Observed, Operation, Step
+from controller.domain.operation import FROM_LATEST, SEEK_TARGET, SUBSCRIPTION, Operation
+from controller.domain.operation_steps import Observed, Step
 from controller.services.operation_runner.call_all import CallAll
 from controller.services.operation_runner.gate_steps import GateSteps
 from controller.store.journal import seeks

@@ -26,7 +26,8 @@ from controller.domain.errors import (
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import have_children_taken_over
-from controller.domain.operation import Operation, OperationKind, OperationState, Step
+from controller.domain.operation import Operation, OperationKind, OperationState
+from controller.domain.operation_steps import Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.call_all import CallAll, Result
 from controller.services.operation_runner.log_steps import Detail

@@ -37,11 +37,10 @@ from controller.domain.errors import (
     Terminal,
     UnmanagedLog,
 )
-from controller.domain.operation import (
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_steps import (
     NOT_ABORTABLE,
     Observed,
-    Operation,
-    OperationState,
     Step,
     can_give_up,
     next_step,

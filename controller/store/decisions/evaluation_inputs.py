@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
 from controller.clock import to_ms
-from controller.domain.approvals import requires_approvals
+from controller.domain.approval_rule import requires_approvals
 from controller.domain.decision import is_for_consumers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import Retryable

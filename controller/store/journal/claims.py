@@ -13,7 +13,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from controller.domain.operation import Observed, Operation, OperationKind
+from controller.domain.operation import Operation, OperationKind
+from controller.domain.operation_steps import Observed
 from controller.domain.reshape import ReshapeKind
 from controller.store.journal.operations import READ_COLUMNS, operation_of
 from controller.store.journal.steps import (

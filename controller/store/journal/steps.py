@@ -18,7 +18,8 @@ from sqlalchemy import Connection, Row
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.errors import FencedOut
-from controller.domain.operation import Observed, Operation, OperationState, Step
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_steps import Observed, Step
 from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState
 

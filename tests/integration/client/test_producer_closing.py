@@ -10,10 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controller.client.producer import Producer
-from controller.domain.errors import (
-    DataPlaneUnavailable,
-    Terminal,
-)
+from controller.domain.errors import DataPlaneUnavailable, Terminal
 from controller.domain.key_hash import key_hash
 from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting

@@ -11,7 +11,8 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import Conflict, DataPlaneUnavailable, SubscriptionNotFound
-from controller.domain.operation import OperationState, Step
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import Step
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, subscription_admin

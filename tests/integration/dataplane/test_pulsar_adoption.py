@@ -18,7 +18,8 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.names import subscription_path, topic_path
 from controller.dataplane.registry import build_log_client
-from controller.domain.operation import OperationState, Origin, Step
+from controller.domain.operation import OperationState, Origin
+from controller.domain.operation_steps import Step
 from controller.services import topic_admin, topic_adoption
 from controller.services.operation_runner import run_due
 from controller.store.journal import operations

@@ -9,7 +9,8 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.devstack.postgres import EmbeddedPostgres
-from controller.domain.operation import OperationState, Step
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import Step
 from controller.services import segment_admin
 from controller.services.operation_runner import run_due
 from tests.integration.services.test_server_crashes import RELUCTANT

@@ -10,7 +10,8 @@ import pytest
 
 from controller.dataplane.base import LogState
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, SegmentBusy, Terminal
-from controller.domain.operation import OperationState, Step
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import Step
 from controller.services import subscription_admin, topic_admin
 from controller.services.operation_runner import Outcome, run_due
 from controller.services.segment_admin import merging, rebucketing, splitting

@@ -14,7 +14,8 @@ import pytest
 
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import AccessDenied, CleaveError, DataPlaneUnavailable
-from controller.domain.operation import MIRROR_MOVES, MOVES, OperationState
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import MIRROR_MOVES, MOVES
 from controller.services.operation_runner import RunnerContext, run_operation
 from controller.services.segment_admin import splitting
 from controller.store.topics.topics import TopicState

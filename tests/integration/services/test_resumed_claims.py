@@ -13,7 +13,8 @@ import pytest
 
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.errors import LostRace, OperationNotFound, StoreUnavailable
-from controller.domain.operation import OperationState, Step
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import Step
 from controller.services import subscription_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.segment_admin import splitting

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from controller.devstack.postgres import EmbeddedPostgres
-from controller.domain.operation import OperationState, Step
+from controller.domain.operation import OperationState
+from controller.domain.operation_steps import Step
 from controller.services import segment_admin
 from tests.support.bench import Bench
 from tests.support.migrated import migrate_to_pip483

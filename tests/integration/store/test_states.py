@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalState
 from controller.domain.approvals import ApprovalState, Subject
-from controller.domain.operation import MIRROR_MOVES, MOVES, OperationKind, OperationState, Origin
+from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.domain.operation_steps import MIRROR_MOVES, MOVES
 from controller.domain.policy import APPROVAL_DEFAULTS, SUBSCRIPTION_CONSUMERS, PolicyLevel
 from controller.domain.segment import SegmentState
 from controller.store.decisions.candidates import CandidateState

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controller.domain.errors import FencedOut, OperationNotFound, Unsupported
-from controller.domain.operation import Operation, OperationState, Step
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_steps import Step
 from controller.domain.reshape import plan_split
 from controller.store.journal import claims, operations, steps, topic_intents
 from controller.store.postgres.clock import database_now

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import CleaveError, FencedOut, InvariantViolated, LostRace
-from controller.domain.operation import Operation, OperationState, Step
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_steps import Step
 from controller.domain.reshape import plan_split
 from controller.store.journal import (
     adoptions,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from controller.domain.errors import FencedOut
-from controller.domain.operation import Operation, OperationState, Step
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_steps import Step
 from controller.domain.reshape import plan_split
 from controller.store.journal import claims
 from controller.store.journal.steps import StepRecord

@@ -12,7 +12,8 @@ from controller.clock import to_ms
 from controller.domain.decision import CONSUMER_COUNT
 from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationState, Step
+from controller.domain.operation import Operation, OperationState
+from controller.domain.operation_steps import Step, moves_of
 from controller.domain.reshape import Reshape, plan_merge, plan_split
 from controller.store.journal import (
     claims,
@@ -51,7 +52,7 @@ def intend_attach(driver: StoreDriver, name: str = NAME) -> Operation:
 def to_the_commit(driver: StoreDriver, intended: Operation) -> Operation:
     """Claimed, and whatever it does on the broker is done."""
     claimed = driver.claim(intended)
-    step, leads_to = claimed.moves[claimed.state]
+    step, leads_to = moves_of(claimed)[claimed.state]
     return driver.record(StepRecord(claimed, ((step, leads_to),)))
 
 

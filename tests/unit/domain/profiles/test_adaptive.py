@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.approvals import parts_of
 from controller.domain.decision import (
     Decision,
     Evaluation,
@@ -23,6 +22,7 @@ from controller.domain.decision import (
     Refusal,
     RefusalReason,
     Split,
+    parts_of,
     sealed_by,
 )
 from controller.domain.evaluation_input import TICKS_OF_MEMORY, Capabilities, EvaluationInput, LiveReshape

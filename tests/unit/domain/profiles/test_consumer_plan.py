@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from controller.domain.approvals import parts_of
-from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason, Split, lane_of, sealed_by
+from controller.domain.decision import (
+    Decision,
+    Lane,
+    Rebucket,
+    RefusalReason,
+    Split,
+    lane_of,
+    parts_of,
+    sealed_by,
+)
 from controller.domain.evaluation_input import (
     TICKS_OF_MEMORY,
     Capabilities,

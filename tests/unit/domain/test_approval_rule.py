@@ -8,18 +8,15 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from controller.domain.approvals import (
+from controller.domain.approval_rule import (
     MAX_PENDING,
     VALID_MS,
     Approval,
-    ApprovalState,
     is_marked,
-    kind_of,
-    parts_of,
     requires_approvals,
-    size_of,
     without_approvals,
 )
+from controller.domain.approvals import ApprovalState
 from controller.domain.decision import (
     Decision,
     Evaluation,
@@ -30,7 +27,10 @@ from controller.domain.decision import (
     Refusal,
     RefusalReason,
     Split,
+    kind_of,
+    parts_of,
     sealed_by,
+    size_of,
 )
 from controller.domain.evaluation_input import Capabilities, EvaluationInput
 from controller.domain.evaluator import decide

@@ -10,19 +10,21 @@ from hypothesis import strategies as st
 
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import (
-    ABORTABLE,
-    ABORTABLE_SEEK,
-    MIRROR_MOVES,
     MIRRORED,
-    MOVES,
-    NOT_ABORTABLE,
-    WAITS_BEFORE,
-    Observed,
     Operation,
     OperationKind,
     OperationState,
     Origin,
     ReservedChild,
+)
+from controller.domain.operation_steps import (
+    ABORTABLE,
+    ABORTABLE_SEEK,
+    MIRROR_MOVES,
+    MOVES,
+    NOT_ABORTABLE,
+    WAITS_BEFORE,
+    Observed,
     Step,
     abortable_states,
     is_abortable,

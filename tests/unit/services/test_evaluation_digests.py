@@ -1,4 +1,4 @@
-"""Verdicts outside the domain: the lane of an act, and what counts as said before."""
+"""Digests of evaluations: the lane of an act, and what counts as said before."""
 
 from __future__ import annotations
 

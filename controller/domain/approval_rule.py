@@ -1,0 +1,212 @@
+"""The rule which actions of a topic need an approval, and which of them are held until a person has answered.
+
+A policy marks the actions that need an approval: actions that leave fewer segments (`approval_merges`), and actions
+that seal or create at least `approval_min_segments` segments. Actions of the consumer lane never need an approval. A
+marked action is performed after a person has approved exactly this action.
+
+The `ApprovalGate` of one evaluation checks each action that a profile chooses. `evaluator` excludes the segments of
+the held actions and runs the profile again. An approved action must be chosen again before it is performed, so all
+limits are checked against the topic at that time. This module calls no other component and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from controller.domain.approvals import ApprovalState
+from controller.domain.decision import (
+    Decision,
+    Lane,
+    Merge,
+    Rebucket,
+    Recut,
+    Refusal,
+    RefusalReason,
+    kind_of,
+    lane_of,
+    parts_of,
+    sealed_by,
+    size_of,
+)
+from controller.domain.policy import AutoScalePolicy
+
+VALID_MS = 3_600_000
+"""Milliseconds for which an approval is valid: one hour, because a person approves the action for the topic as it
+was shown.
+"""
+
+MAX_PENDING = 8
+"""Maximum number of pending approvals of one topic. Further actions are proposed after some of them are answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The latest approval of an action of a topic. `segment_ids` are the segments that the action seals, in the order of
+    their ranges; `parts` is the number of parts as `parts_of` counts them; `answered_at` is in milliseconds since the
+    Unix epoch, None while the approval is pending.
+    """
+
+    kind: str
+    segment_ids: tuple[int, ...]
+    parts: int
+    state: ApprovalState
+    answered_at: int | None = None
+
+    def covers(self, action: Decision) -> bool:
+        """Return True if this approval applies to `action`: it has the same kind and seals the same segments, and
+        it changes the number of segments in the approved direction, by at most the approved number. A rebucket must
+        have exactly the approved number of buckets. The state and the age of the approval have no effect.
+        """
+        if (self.kind, self.segment_ids) != action_key(action):
+            return False
+        if isinstance(action, Rebucket):
+            return parts_of(action) == self.parts
+        change, approved = (parts - len(self.segment_ids) for parts in (parts_of(action), self.parts))
+        return min(0, approved) <= change <= max(0, approved)
+
+
+def action_key(action: Decision) -> tuple[str, tuple[int, ...]]:
+    """Return the lookup key of an approval: the kind of action and the segments that the action seals."""
+    return kind_of(action), sealed_by(action)
+
+
+def requires_approvals(policy: AutoScalePolicy) -> bool:
+    """Return True if the policy requires an approval for some actions."""
+    return policy.approval_merges or policy.approval_min_segments > 0
+
+
+def without_approvals(policy: AutoScalePolicy) -> AutoScalePolicy:
+    """Return the policy without the requirement of approvals, for a backtest, in which no person can answer."""
+    return (
+        replace(policy, approval_merges=False, approval_min_segments=0)
+        if requires_approvals(policy)
+        else policy
+    )
+
+
+def is_marked(policy: AutoScalePolicy, action: Decision) -> bool:
+    """Return True if the policy requires an approval for this action: the action leaves fewer segments and
+    `approval_merges` is set, or its size is at least `approval_min_segments` (0: no limit).
+
+    An action of the consumer lane is never marked: a consumer that joins would have nothing to read until a person
+    has answered.
+    """
+    if lane_of(action) is Lane.CONSUMER:
+        return False
+    is_joining = isinstance(action, Merge | Recut) and parts_of(action) < len(sealed_by(action))
+    if policy.approval_merges and is_joining:
+        return True
+    return 0 < policy.approval_min_segments <= size_of(action)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAction:
+    """An action that may not be performed yet. `rejected_at` and `until` are the start and the end of a rejection,
+    in milliseconds since the Unix epoch; both are None while the approval is pending or not requested yet.
+    """
+
+    action: Decision
+    rejected_at: int | None = None
+    until: int | None = None
+
+    def refusal(self, lane: Lane, segment_id: int, other_id: int | None) -> Refusal:
+        """Return the refusal of a segment that this action would seal: AWAITING_APPROVAL, or APPROVAL_REFUSED until
+        the rejection ends. The ids are those of `Refusal`.
+        """
+        if self.until is None:
+            return Refusal(
+                segment_id=segment_id,
+                lane=lane,
+                reason=RefusalReason.AWAITING_APPROVAL,
+                metric=kind_of(self.action),
+                value=size_of(self.action),
+                other_id=other_id,
+            )
+        return Refusal(
+            segment_id=segment_id,
+            lane=lane,
+            reason=RefusalReason.APPROVAL_REFUSED,
+            metric="answered_at",
+            value=self.rejected_at,
+            needed=self.until,
+            not_before=self.until,
+            other_id=other_id,
+        )
+
+    @property
+    def own_refusal(self) -> Refusal:
+        """The refusal of the action itself."""
+        sealed = sealed_by(self.action)
+        return self.refusal(lane_of(self.action), sealed[0], sealed[-1] if len(sealed) > 1 else None)
+
+
+class ApprovalGate:
+    """The approvals of one evaluation: which actions may be performed, and which are held. Used for one call of
+    `decide`; `hold_unless_approved` changes the object.
+
+    `now` is in milliseconds since the Unix epoch. `proposals`: held actions for which an approval is to be
+    requested; together with the pending approvals at most `MAX_PENDING`. `until`: the earliest end of the approvals
+    that let an action pass, in milliseconds since the Unix epoch; None if no approval did.
+    """
+
+    def __init__(self, policy: AutoScalePolicy, approvals: Iterable[Approval], now: int) -> None:
+        self._policy = policy
+        self._approvals = {(approval.kind, approval.segment_ids): approval for approval in approvals}
+        self._now = now
+        self._pending_count = sum(
+            approval.state is ApprovalState.PENDING for approval in self._approvals.values()
+        )
+        self._held: list[HeldAction] = []
+        self.proposals: list[Decision] = []
+        self.until: int | None = None
+
+    @property
+    def held(self) -> Mapping[int, HeldAction]:
+        """The held actions, by the id of each segment that they would seal."""
+        return {segment_id: held for held in self._held for segment_id in sealed_by(held.action)}
+
+    def refusals(self, lane_refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
+        """Return the refusal of each held action, except those that `lane_refusals` already contains."""
+        reported = {*lane_refusals}
+        return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
+
+    def hold_unless_approved(self, action: Decision) -> bool:
+        """Return False if the action may be performed: it needs no approval, or a valid approval covers it, whose
+        end then limits `until`.
+
+        Otherwise add the action to the held actions and return True. If the approval is neither pending nor
+        rejected within `approval_hold_seconds`, the action is also added to `proposals`, unless `MAX_PENDING` is
+        reached.
+        """
+        if not is_marked(self._policy, action):
+            return False
+        approval = self._approvals.get(action_key(action))
+        match approval.state if approval is not None else None:
+            case ApprovalState.APPROVED if approval is not None and self._is_valid_for(approval, action):
+                self.until = min(self.until or self._approved_until(approval), self._approved_until(approval))
+                return False
+            case ApprovalState.PENDING:
+                self._held.append(HeldAction(action))
+            case ApprovalState.REJECTED if approval is not None and self._now < self._rejected_until(
+                approval
+            ):
+                self._held.append(HeldAction(action, approval.answered_at, self._rejected_until(approval)))
+            case _:
+                self._propose(action)
+        return True
+
+    def _propose(self, action: Decision) -> None:
+        self._held.append(HeldAction(action))
+        if self._pending_count < MAX_PENDING:
+            self._pending_count += 1
+            self.proposals.append(action)
+
+    def _is_valid_for(self, approval: Approval, action: Decision) -> bool:
+        return self._now < self._approved_until(approval) and approval.covers(action)
+
+    def _approved_until(self, approval: Approval) -> int:
+        return (approval.answered_at or 0) + VALID_MS
+
+    def _rejected_until(self, approval: Approval) -> int:
+        return (approval.answered_at or 0) + self._policy.approval_hold_seconds * 1000
