@@ -18,15 +18,15 @@ from random import Random
 from benchmarks.machine import machine
 from controller.domain.assignment import SegmentBucket, assign
 from controller.domain.layout import SegmentLayout
-from tests.support.consumer_histories import EVENTS, Moved, history, play
+from tests.support.consumer_histories import EVENTS, BucketMoves, history, play
 
 _GOAL = 1.1
 
 
 def moved(histories: int, steps: int) -> dict[str, dict[str, dict[str, object]]]:
     """Return the moves of the assignment and of round robin, by regime and event."""
-    assigned: dict[tuple[str, str], Moved] = {}
-    round_robin: dict[tuple[str, str], Moved] = {}
+    assigned: dict[tuple[str, str], BucketMoves] = {}
+    round_robin: dict[tuple[str, str], BucketMoves] = {}
     for seed in range(histories):
         life = list(history(Random(seed), steps, max_segments=10, max_consumers=8))
         assigned = play(life, partial(assign, share_buckets=True), assigned)
@@ -37,7 +37,7 @@ def moved(histories: int, steps: int) -> dict[str, dict[str, dict[str, object]]]
     }
 
 
-def _row(assigned: Moved, round_robin: Moved) -> dict[str, object]:
+def _row(assigned: BucketMoves, round_robin: BucketMoves) -> dict[str, object]:
     return {
         "steps": assigned.steps,
         "least_moves": assigned.least,
@@ -49,7 +49,7 @@ def _row(assigned: Moved, round_robin: Moved) -> dict[str, object]:
     }
 
 
-def ratio(moves: Moved) -> float | None:
+def ratio(moves: BucketMoves) -> float | None:
     """Return the moves divided by the fewest moves. None if none were needed and some were made."""
     if not moves.least:
         return None if moves.moves else 1.0

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.bench_spark_vs_duckdb import jvm_peak_mib
 from benchmarks.machine import machine
-from controller.bundles.reports import REPORT_SCHEMAS
+from controller.bundles.broker_reports import REPORT_SCHEMAS
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.devstack.java import java_home

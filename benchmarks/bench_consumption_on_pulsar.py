@@ -37,7 +37,7 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.demo.planes import NAMESPACE, make_namespace
 from controller.devstack.ports import free_port
@@ -49,7 +49,7 @@ from controller.domain.key_hash import key_hash
 from controller.settings import PROJECT_ROOT, Settings
 from controller.store.postgres.migrations import migrate
 from controller.store.topics import policies
-from controller.store.topics.published import published_layout
+from controller.store.topics.published_layout import published_layout
 
 MESSAGES, KEYS, BUCKETS = 50_000, 20_000, 16
 THROUGHPUT_MESSAGES = 1_000_000

@@ -37,7 +37,7 @@ from benchmarks.operation_costs import Meter
 from controller import telemetry
 from controller.bootstrap import Application
 from controller.dataplane.log_client import LogClient, OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.demo.planes import NAMESPACE, make_namespace
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.pulsar.standalone import PulsarStandalone

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.machine import machine
 from controller import telemetry
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.outage_outcome import LATE_SECONDS, Outcome
 from tests.support.outage_scenarios import SCENARIOS, Scenario, play
 from tests.support.outage_scene import prepare
@@ -89,11 +89,11 @@ class OutageServers:
         directory.mkdir()
         return play(scenario, self.cluster, directory, [self._topic(plane)])[plane]
 
-    def _topic(self, plane: str) -> OnPulsar | None:
+    def _topic(self, plane: str) -> PulsarTopic | None:
         if plane == "embedded":
             return None
         assert self._broker is not None
-        return OnPulsar.fresh(self._broker.admin_url, self._broker.service_url, "outages")
+        return PulsarTopic.fresh(self._broker.admin_url, self._broker.service_url, "outages")
 
 
 MEASURED = (

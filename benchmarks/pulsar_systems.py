@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.talking_process import TalkingProcess
 from controller.bootstrap import Application
 from controller.client.retry import retry_for
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.demo.planes import NAMESPACE, make_namespace
 from controller.devstack.ports import LOOPBACK, free_port, release_port

@@ -21,9 +21,9 @@ from controller.clock import STEADY_CLOCK, SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.log_client import LogClient
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
-from controller.domain.bearer import bearer_token
+from controller.domain.bearer_token import bearer_token
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.names import demand_name

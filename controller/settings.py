@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controller.domain.errors import InvalidInput
-from controller.domain.proxies import Proxy
+from controller.domain.http_proxies import Proxy
 from controller.postgres.address import DatabaseAddress
 
 SHORTEST_STATEMENT_SECONDS = 5.0

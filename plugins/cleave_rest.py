@@ -28,8 +28,10 @@ _OPERATOR_DAGS = (
 """DAGs whose actions an operator may perform over HTTP."""
 _ADMIN_DAGS = (
     *_OPERATOR_DAGS,
+    "cleave_create_subscription",
     "cleave_create_topic",
     "cleave_delete_topic",
+    "cleave_set_subscription",
     "bundle_policy",
     "bundle_approve",
     "bundle_split",
@@ -44,7 +46,7 @@ def _calls() -> Any:
     from cleave_dags import reachable
 
     from controller.pages.context import PageContext
-    from controller.pages.mounted import ContextServices, grant_of_user
+    from controller.pages.mounted_services import ContextServices, grant_of_user
     from controller.web.app import app_for_people
 
     services = ContextServices(PageContext(reachable))

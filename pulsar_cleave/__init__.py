@@ -12,7 +12,7 @@ from controller.client.position_table import PositionTable
 from controller.client.queue_consumer import QueueStatus
 from controller.client.stream_consumer import BucketStatus
 from controller.client.topic_watch import TopicWatch
-from controller.dataplane.pulsar.access import PulsarAuth
+from controller.dataplane.pulsar.cluster_access import PulsarAuth
 from controller.domain.errors import (
     AccessDenied,
     AccessForbidden,

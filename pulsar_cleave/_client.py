@@ -24,7 +24,7 @@ from controller.client.retry import retry_for
 from controller.client.servers import Servers, path_part, topic_path
 from controller.client.stream_consumer import StreamConsumer as InnerStreamConsumer
 from controller.client.topic_watch import Change, TopicWatch
-from controller.dataplane.pulsar.access import PulsarAuth
+from controller.dataplane.pulsar.cluster_access import PulsarAuth
 from controller.domain.errors import InvalidInput
 from controller.domain.names import demand_topic, topic_name
 from pulsar_cleave._asynchronous import (

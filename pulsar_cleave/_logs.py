@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 
 from controller.client.servers import Servers, topic_path
 from controller.dataplane.log_client import LogClient
-from controller.dataplane.pulsar.access import PulsarAccess, PulsarAuth
+from controller.dataplane.pulsar.cluster_access import PulsarAccess, PulsarAuth
 from controller.dataplane.registry import PlaneSettings, build_log_client
 from controller.domain.errors import Unsupported
 from controller.forks import Renewed

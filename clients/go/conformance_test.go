@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 // vectors are what Cleave's own rules made.
@@ -121,5 +123,41 @@ func TestEvents(t *testing.T) {
 		if !reflect.DeepEqual(found, vector.Events) {
 			t.Errorf("%v, not %v", found, vector.Events)
 		}
+	}
+}
+
+// failing is a standard client that opens no producer.
+type failing struct{ pulsar.Client }
+
+func (failing) CreateProducer(pulsar.ProducerOptions) (pulsar.Producer, error) {
+	return nil, pulsar.ErrProducerClosed
+}
+
+func TestNewMessagesOfASegmentThatLeftWaitForThoseInDoubt(t *testing.T) {
+	before := Layout{Segments: []Segment{{ID: 1, RangeEnd: 0xffff, BucketSplits: []int{0x8000}, BackingTopic: "one"}}}
+	after := Layout{Epoch: 1, Segments: []Segment{{ID: 2, RangeEnd: 0xffff, BackingTopic: "two"}}}
+	p := &Producer{client: failing{}, router: newQueue(), answers: newQueue(), lanes: map[laneID]*lane{}, layout: before}
+	send := func(number uint64, hash uint32) {
+		p.place(&pending{number: number, hash: hash, message: &pulsar.ProducerMessage{Key: "key"}})
+	}
+	send(0, 0x0000)
+	inDoubt := p.lanes[laneID{1, 0}]
+	inDoubt.waiting, inDoubt.unanswered = nil, inDoubt.waiting
+
+	p.take(after)
+	send(1, 0xffff) // of the other bucket, which had no message before
+	if other := p.lanes[laneID{1, 1}]; !other.isLeaving || other.isOpening {
+		t.Error("a message is given to a segment that left the layout")
+	}
+	inDoubt.waiting, inDoubt.unanswered = inDoubt.unanswered, nil
+	p.adoptWhenSettled()
+	send(2, 0xffff)
+
+	var numbers []uint64
+	for _, sent := range p.lanes[laneID{2, 0}].waiting {
+		numbers = append(numbers, sent.number)
+	}
+	if len(p.lanes) != 1 || !reflect.DeepEqual(numbers, []uint64{0, 1, 2}) {
+		t.Errorf("%d lanes, and messages %v in the successor", len(p.lanes), numbers)
 	}
 }

@@ -365,7 +365,8 @@ func (p *Producer) place(sent *pending) {
 	id := laneID{segment.ID, bucket}
 	found, ok := p.lanes[id]
 	if !ok {
-		found = &lane{id: id, segment: segment, pause: retryPause}
+		// A lane of a segment that the next layout lacks takes no messages: they would stay behind when the layout is adopted.
+		found = &lane{id: id, segment: segment, pause: retryPause, isLeaving: p.next != nil && !p.next.has(segment)}
 		p.lanes[id] = found
 	}
 	found.waiting = append(found.waiting, sent)

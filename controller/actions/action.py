@@ -123,7 +123,9 @@ def report(
     method: str = "GET",
     is_command: bool = True,
 ) -> Action[RequestT, ResponseT]:
-    """Return the declaration of an action that changes nothing; `read` performs it."""
+    """Return the declaration of an action that changes nothing; `read` performs it. `is_command` is False if the
+    action is a REST call only.
+    """
     return Action(name, path, right, request, response, read, method, reads=True, is_command=is_command)
 
 

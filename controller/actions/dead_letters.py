@@ -70,8 +70,9 @@ class RedriveResponse(Response):
 
 
 def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
-    """Put at most `PART_LIMIT` dead letters back, the oldest first, and acknowledge them in their log. A dry run
-    only counts. Return the numbers of messages put back and left.
+    """Put at most `limit` dead letters back (None: all), and at most `PART_LIMIT` in one call, the oldest first.
+    Acknowledge them in their log. Return the numbers of messages put back and left. A dry run puts none back, and
+    returns the number for all calls together.
 
     Raises TopicNotFound, SubscriptionNotFound, NotFound if the subscription never had a dead letter, and the errors
     of the data plane.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from sqlalchemy import Connection
 
 from controller.actions.action import Action
 from controller.actions.context import Context
@@ -19,12 +20,14 @@ from controller.actions.responses import (
     operation_fields,
 )
 from controller.actions.rights import Right
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, InvalidPolicy
+from controller.domain.policy import UnreadablePolicy
 from controller.domain.seek_target import parse_seek_target
 from controller.services import subscription_admin, subscription_consumers
 from controller.services.subscription_admin import MOST_RELEASE_SECONDS
-from controller.store.topics import subscriptions, topics
+from controller.store.topics import policies, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionStart
+from controller.store.topics.topics import TopicRow
 
 Consumers = Annotated[
     SubscriptionConsumers, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
@@ -71,7 +74,11 @@ class CreateSubscription(SubscriptionRequest):
         alias="from",
         description="earliest: the first message of every segment that still exists; latest: after all messages published so far.",
     )
-    consumers: Consumers = Field(SubscriptionConsumers.CLEAVE, description=CONSUMERS)
+    consumers: Consumers | None = Field(
+        None,
+        description=f"{CONSUMERS} None: the policy's subscription_consumers for a stream, cleave otherwise.",
+        examples=["stock"],
+    )
 
 
 class DeleteSubscription(SubscriptionRequest):
@@ -210,11 +217,13 @@ class CancelledSeeks(Response):
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
     """Write the intent to create the subscription, and wait for the operation. A repeated request is not checked
     again for standard consumers. Raises the errors of `subscription_admin.create_subscription`, and for standard consumers
-    those of `subscription_consumers.demand_stock`.
+    those of `subscription_consumers.demand_stock`. Raises InvalidPolicy for an unreadable policy if the request does
+    not name the consumers.
     """
-    if request.consumers is SubscriptionConsumers.STOCK and context.earlier_intent() is None:
-        with context.store.transaction() as tx:
-            topic = topics.find_topic(tx, request.topic)
+    with context.store.transaction() as tx:
+        topic = topics.find_topic(tx, request.topic)
+        consumers = request.consumers or _consumers_of_policy(tx, topic, request.kind)
+    if consumers is SubscriptionConsumers.STOCK and context.earlier_intent() is None:
         subscription_consumers.demand_stock(
             context.store, context.app.planes, topic, request.subscription, request.kind
         )
@@ -225,9 +234,21 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         context.journal_request(request.reason),
         kind=request.kind,
         from_latest=request.start is SubscriptionStart.LATEST,
-        consumers=request.consumers,
+        consumers=consumers,
     )
     return context.operation_response(intent)
+
+
+def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind) -> SubscriptionConsumers:
+    """Return the consumers of a new subscription whose request names none. Raises InvalidPolicy for a policy
+    that cannot be read.
+    """
+    if kind is not SubscriptionKind.STREAM:
+        return SubscriptionConsumers.CLEAVE
+    policy = policies.in_force(tx, topic.topic_id)
+    if isinstance(policy, UnreadablePolicy):
+        raise InvalidPolicy(f"{policy.why}; correct the policy, or name the consumers in the request")
+    return SubscriptionConsumers(policy.subscription_consumers)
 
 
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:

@@ -9,9 +9,9 @@ import numpy as np
 
 from controller.backtest.arrays import Mask, Wholes
 from controller.backtest.averages import FollowedAverages, SteadyAverages
+from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Observation
-from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.layout import SegmentLayout

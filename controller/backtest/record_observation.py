@@ -11,10 +11,10 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
 from controller.backtest.averages import all_rates
+from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Observation
 from controller.backtest.records import RecordArrays
-from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.layout import SegmentLayout

@@ -19,7 +19,7 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
-from controller.bundles.services.manual_acts import ManualSplit, check_manual_unload, plan_manual_split
+from controller.bundles.services.manual_actions import ManualSplit, check_manual_unload, plan_manual_split
 from controller.clock import SystemClock
 from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_load.brokers import BrokerList
@@ -28,7 +28,7 @@ from controller.settings import Settings
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
 
 if TYPE_CHECKING:
-    from controller.bundles.reports import ReportArea
+    from controller.bundles.broker_reports import ReportArea
     from controller.bundles.services.aggregation import BundleAggregation
     from controller.bundles.services.balancer import ActReport, ProposedCycle
     from controller.bundles.services.collector import BundleCollector
@@ -47,7 +47,7 @@ class Bundles:
     @cached_property
     def area(self) -> ReportArea:
         """Directory of the reports of brokers."""
-        from controller.bundles.reports import ReportArea
+        from controller.bundles.broker_reports import ReportArea
 
         return ReportArea(self.settings.bundle_reports_location)
 
@@ -117,7 +117,9 @@ class Bundles:
         )
 
     def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
-        """Return the proposals that `apply` would apply."""
+        """Return the proposals that `apply` would apply: approved ones, and those of the cycle in automatic namespaces. `cycle_id` None:
+        approved ones only.
+        """
         from controller.bundles.services import balancer
 
         return balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
@@ -135,7 +137,9 @@ class Bundles:
         return plan_manual_split(self.store, self.reader, split, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
-        """Return the bundle that a manual unload would unload, and its owner."""
+        """Return the bundle that a manual unload would unload, and its owner; None if no broker owns it. Unloads
+        nothing. Raises the errors of `check_manual_unload`.
+        """
         return check_manual_unload(self.store, self.reader, bundle, destination)
 
 

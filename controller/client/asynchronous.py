@@ -151,8 +151,8 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
                 yield item
 
     async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Close the consumer like the synchronous `close`. If the task is cancelled, the close continues.
-        Idempotent.
+        """Asynchronous version of the consumer's `close`, with its parameters. If the task is cancelled, the close
+        continues. Idempotent.
         """
         await self._await_end(lambda consumer: consumer.close(timeout_seconds, leave=leave))
 

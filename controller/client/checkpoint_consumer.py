@@ -309,7 +309,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return open_at(self._logs, segment_reader, self._positions[segment_reader.segment_id])
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch. If there is none, raise the error of a segment that is out of reach."""
+        """Return the next batch, None if there is none at present or the consumer is paused. If there is none,
+        raise the error of a log that was out of reach at the last attempt, or that can never be read.
+        """
         batch = None if self._is_paused else self._poll()
         if batch is None:
             self._readers.demand_reached()

@@ -351,7 +351,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
                 segment.is_placed = True
 
     def _note(self, checkpoint: Checkpoint) -> None:
-        """Include a stored value in the known position of the group."""
+        """Merge a stored checkpoint into the known position of the group. Raises Conflict for a checkpoint of
+        another topic.
+        """
         if checkpoint.topic_id != self._session.topic_id:
             raise Conflict(
                 f"a stored checkpoint is of {checkpoint.topic} (topic {checkpoint.topic_id}), and {self.topic} is topic "
@@ -408,7 +410,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. First looks up the start of a segment
-        that no member has read.
+        that no member has read. Raises DataPlaneUnavailable, to be retried at once, if the segment is no longer
+        assigned to this member.
         """
         segment = self._segments.get(segment_reader.segment_id)
         if segment is None:
@@ -427,7 +430,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _poll_or_raise(self) -> CheckpointBatch | None:
-        """Return the next batch. If there is none, raise the error of a segment that is out of reach."""
+        """Return the next batch, None if there is none at present. If there is none, raise the error of a log that
+        was out of reach at the last attempt, or that can never be read.
+        """
         batch = self._poll()
         if batch is None:
             self._readers.demand_reached()

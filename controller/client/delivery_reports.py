@@ -86,7 +86,9 @@ class DeliveryCounts:
         deliveries: int,
         error: str | None = None,
     ) -> None:
-        """Report an event of the message's n-th delivery. Idempotent."""
+        """Report an event of the message's n-th delivery to the leader; n is `deliveries`. `error` is the text of a
+        failure. Idempotent.
+        """
         report = {"position": position, "event": event.value, "deliveries": deliveries, "error": error}
         self._ask("deliveries", {**_ownership(owned), **report})
 

@@ -26,7 +26,9 @@ class FencedSegments:
         return segment_id in self._since
 
     def add(self, segment_id: int, *, is_missing: bool) -> None:
-        """Record that the log of the segment refused messages."""
+        """Record that the log of the segment refused messages, because it is missing (`is_missing`) or terminated.
+        The time of the first refusal is kept.
+        """
         self._since.setdefault(segment_id, time.monotonic())
         (self._missing.add if is_missing else self._missing.discard)(segment_id)
 
@@ -48,7 +50,9 @@ class FencedSegments:
         return "missing" if segment_id in self._missing else "terminated"
 
     def report(self, after_seconds: float) -> None:
-        """Report the segments that have been fenced for at least `after_seconds`."""
+        """Report the segments that have been fenced for at least `after_seconds` to `suspects`. No effect if the
+        layout source takes no reports.
+        """
         if self._suspects is None:
             return
         for segment_id, at in self._since.items():

@@ -401,7 +401,9 @@ class _Judge:
             handler_of_code[event](message, owner, at)
 
     def find_final_faults(self, demand_acknowledged: bool) -> None:
-        """Record the findings that appear only when all records are known."""
+        """Record the findings that appear only when all records are known: unconfirmed and lost messages. With
+        `demand_acknowledged`, a message that was never acknowledged counts as lost.
+        """
         for message, (sent, delivered) in enumerate(zip(self._sent, self._delivered, strict=True)):
             if delivered and not sent:
                 self._find(

@@ -116,7 +116,9 @@ class _Lane:
         return self.schedule.settled != self.acknowledged
 
     def acknowledge_at(self) -> float:
-        """Return the time of the next acknowledgement: soon, or at once if no work remains to wait for."""
+        """Return the time of the next acknowledgement (`time.monotonic` seconds): `ACKNOWLEDGE_SECONDS` after the
+        last one, or 0 (at once) if no work remains to wait for. Infinity if there is nothing to acknowledge.
+        """
         if not self.is_behind:
             return float("inf")
         is_last = not self.schedule.in_hand or (self.attachment.owned.release and not self.schedule.running)

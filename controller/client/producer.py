@@ -354,8 +354,9 @@ class Producer(OneProcess, StoresOnExit):
             self._demand_stored()
 
     def _send_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
-        """Route and send until `is_done` returns True, or the producer is being closed. Report segments that
-        stay fenced.
+        """Route and send until `is_done` returns True, or the producer is being closed. `is_done` is called under
+        the lock. Unless `sends_all`, a lane sends only full batches while another lane is sending. Report segments
+        that stay fenced.
 
         Raises the error of a lane, and SegmentTerminated if a fenced segment has no successor after
         `send_timeout_seconds`. Every LOOK_SECONDS without progress, the layout is read again for fenced

@@ -162,7 +162,7 @@ class QueuedMessage:
 
     @property
     def key(self) -> bytes | None:
-        """Key of the message as it was sent."""
+        """Key of the message as it was sent; None for a message without a key."""
         return self.message.key
 
     @property
@@ -270,7 +270,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def acknowledge(self, *messages: QueuedMessage) -> bool:
         """Acknowledge these messages. Return False if one of them may be delivered again, here or to another
-        consumer: this consumer was disconnected for too long, or the subscription was moved.
+        consumer: the reader lost its messages because it was disconnected, or a seek moved the subscription.
 
         Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`; call it again.
         """
@@ -392,7 +392,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
             )
 
     def _poll_or_raise(self) -> QueuedMessage | None:
-        """Return the next message. If there is none, raise the error of a segment that is out of reach."""
+        """Return the next message, None if there is none at present or the consumer is paused. If there is none,
+        raise the error of a log that was out of reach at the last attempt, or that can never be read.
+        """
         message = None if self._is_paused else self._poll()
         if message is None:
             self._readers.demand_reached()
@@ -400,7 +402,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def _poll(self) -> QueuedMessage | None:
         """Run one poll: open the readers that are due, and take a message from the next segment that
-        has one.
+        has one. Return None if no segment has one.
         """
         self._readers.signal_all_if_due()
         self._readers.open_due()
@@ -413,10 +415,11 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     def _take(
         self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
     ) -> LogMessage | None:
-        """Return the next message of the segment.
+        """Return the next message of the segment; None if there is none at present. Without a buffered message,
+        begin a query in a background thread; a later call returns its result.
 
-        If the segment is drained, report that. Raises nothing of the log: a lost attachment is opened again,
-        and the error of an unreachable log is recorded for a later retry.
+        If the segment is drained, report that to the leader. Raises no error of the log: a lost attachment is
+        opened again, and the error of an unreachable log is recorded for a later retry.
         """
         try:
             if segment_buffer.is_lost:

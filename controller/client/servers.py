@@ -19,10 +19,10 @@ import httpx_sse
 
 from controller.client.arguments import checks_arguments
 from controller.domain import errors
-from controller.domain.bearer import bearer_token
+from controller.domain.bearer_token import bearer_token
 from controller.domain.errors import CleaveError, InvalidInput, Retryable, StoreUnavailable, Terminal
 from controller.domain.formatting import shown
-from controller.domain.proxies import Proxy, through
+from controller.domain.http_proxies import Proxy, through
 from controller.domain.utf8 import utf8
 from controller.domain.web_address import web_address
 from controller.forks import OneProcess, Renewed
@@ -87,7 +87,8 @@ class Servers(Renewed):
     ) -> None:
         """Use the workers at `urls`, in any order. `token` is called at each request if it is a function.
 
-        Requests go through `proxy`, or directly if it is None, whatever proxies the environment names.
+        Requests go through `proxy`, or directly if it is None, whatever proxies the environment names. Raises
+        InvalidInput without an address, and for an invalid address, token or proxy.
         """
         if not urls:
             raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")

@@ -368,8 +368,8 @@ class Session:
                     self._on_change()
 
     def _handle_end(self, end: ServerSentEvent) -> None:
-        """Handle the end of the stream by its reason. After other reasons than these the next registration
-        returns the state of the session.
+        """Handle the end of the stream by its reason. If the token expired, the consumer continues to read.
+        Otherwise it stops until it has registered again, and after the reason `left` it closes.
         """
         if is_for_the_token(end):
             # this consumer keeps its buckets, so it continues to read while it registers with a fresh token

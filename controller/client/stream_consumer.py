@@ -270,8 +270,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         those before it.
 
         `patience_seconds` replaces the consumer's value for this call. Return False if the bucket no longer
-        belongs to this consumer, was moved by a seek, or the leader was out of reach for too long.
-        Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is to be
+        belongs to this consumer, was moved by a seek, or the assignment expired because the leader was out of
+        reach. Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is to be
         released and nothing is unacknowledged, it is released. Raises DataPlaneUnavailable if the result is
         unknown after `patience_seconds`; call it again.
         """
@@ -474,7 +474,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
-        """Return the next batch. If there is none, raise the error of a log that is out of reach."""
+        """Return the next batch, None if there is none at present. If there is none, raise the error of a log that
+        was out of reach at the last attempt, or that can never be read.
+        """
         batch = self._poll()
         if batch is None:
             self._attachments.demand_reached()
@@ -545,7 +547,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket.
+        """Return the next batch of the bucket; None if there is none at present, or after an error.
 
         If the segment is drained, report that to the leader. A lost bucket is opened again; an error of the
         log is recorded, and the bucket is retried later.
@@ -626,8 +628,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         )
 
     def _lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
-        """Stop reading this bucket. If this consumer still owns it, it is reopened, and unacknowledged
-        messages are delivered again.
+        """Stop reading this bucket; `error` is the cause. If this consumer still owns it, it is reopened, and
+        unacknowledged messages are delivered again.
         """
         self._attachments.lose(attachment, error)
         self._changed()

@@ -15,7 +15,7 @@ from typing import Any
 from controller.actions import backtest_rows
 from controller.domain.errors import Unsupported
 from controller.domain.formatting import duration
-from controller.pages import figures, mosaic
+from controller.pages import figures, ring_over_time
 
 LOADS_DRAWN = 8
 """Maximum number of loads that the page draws, the most costly ones; the table has all loads."""
@@ -302,7 +302,9 @@ def _ring(picture: Mapping[str, Any]) -> figures.Figure:
         for segment_id, cell, ratio in ring["loads"]
     ]
     since, until = _times(picture)[0], max(segment["sealed_at"] for segment in segments)
-    return mosaic.ring_over_time(segments, loads, mosaic.Grid(since, until, ring["cell_ms"] / 1000))
+    return ring_over_time.ring_over_time(
+        segments, loads, ring_over_time.Grid(since, until, ring["cell_ms"] / 1000)
+    )
 
 
 def _front(

@@ -21,11 +21,11 @@ from controller.commands.read_only_store import reading
 from controller.commands.remote_verbs import demand_database
 from controller.commands.server_choice import ask
 from controller.domain.decision import Lane
+from controller.domain.decision_replay import Replay
+from controller.domain.decision_replay import replay as made_again
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import counted
 from controller.domain.names import topic_name
-from controller.domain.replay import Replay
-from controller.domain.replay import replay as made_again
 from controller.questions import evaluations
 from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS, ListInputs, ShowInputs
 from controller.questions.evaluations import stored_answer

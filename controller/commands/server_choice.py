@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from controller.domain.bearer import bearer_token
+from controller.domain.bearer_token import bearer_token
 from controller.domain.errors import InvalidInput
 from controller.domain.web_address import web_address
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from controller.dataplane.base import DataPlane
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.log_client import LogClient
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import Unsupported
 
 

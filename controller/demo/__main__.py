@@ -1,5 +1,7 @@
 """`make demo`: start everything, run a day, show the results; the demo fails if the topic did not grow and shrink.
 
+With PLANE=pulsar standard Java consumers read the topic beside those of Cleave's Python client.
+
 Options are environment variables, because `make` passes them in this form. KEEP=1 leaves everything running at the
 end, TRACE=file.csv replays a real load, DAY_SECONDS sets the length of the day (which waits until the expected
 operations were seen, see `day_clock`), PLANE names the data plane (`planes`).
@@ -23,7 +25,7 @@ from controller.command_output import console
 from controller.demo.comparison import compare, costs_table
 from controller.demo.load_profile import LoadProfile, from_trace, synthetic_day
 from controller.demo.planes import plane_named
-from controller.demo.report import counts, judge, operations_table, waits, write_page
+from controller.demo.report import count_lines, judge, operations_table, waits, write_page
 from controller.demo.stack import Stack
 from controller.demo.story import Moment, Story
 from controller.devstack.accounts import server_account
@@ -37,7 +39,7 @@ QUIET_SECONDS = 10.0
 
 def main() -> int:
     """Run the demo. Return exit code 0 if the demo saw a split by load, a split by consumers and a merge, each consumer
-    got its first message in time, and no message was lost or out of order.
+    got its first message in time, and no subscription lost a message or got messages out of order.
     """
     try:
         return _demo()
@@ -67,12 +69,13 @@ def _demo() -> int:
         story = Story(stack, day_seconds=day_seconds, profile=profile, trace=trace, say=say)
         with _live(say) as show:
             day = story.tell(lambda moment: show(_line(moment, story)))
-        verdict = story.verdict()
-        outcome = judge(day, verdict)
+        verdicts = {subscription: story.verdict(subscription) for subscription in story.subscriptions}
+        outcome = judge(day, verdicts)
         page = DIRECTORY / "report.html"
-        write_page(page, day, verdict, profile.name)
+        write_page(page, day, verdicts, profile.name)
         console.print(operations_table(day))
-        console.print(counts(verdict))
+        for line in count_lines(verdicts):
+            console.print(line, highlight=False)
         console.print(waits(day))
         _show_costs(stack, profile, day.policy)
         console.print(f"charts: {page}")

@@ -6,22 +6,25 @@ demo, including Airflow's tasks. Topics, policy and traffic are defined in `stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
 from controller.client.retry import retry_for
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.requirements import Namespaces
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import CLUSTER_NAME, PulsarStandalone
+from controller.devstack.pulsar.standard_client import CONSUMER, compile_programs
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 TENANT = "demo"
 NAMESPACE = f"{TENANT}/shop"
+SERVICE_URL = "CLEAVE_PULSAR_SERVICE_URL"
+"""Setting with the address to which Pulsar clients connect."""
 ADMIN_TIMEOUT_SECONDS = 30.0
 """Timeout of the first calls to a broker, which loads its classes during them."""
 CLUSTER_PATIENCE_SECONDS = 60.0
@@ -45,6 +48,11 @@ class Plane(Protocol):
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
         """Start the plane with files in `directory`; `running` stops it. Return the settings with which Cleave finds it."""
 
+    def standard_consumer(self, directory: Path) -> Sequence[str | Path] | None:
+        """Compile a consumer on Pulsar's standard Java client into `directory`, and return its command without arguments. None if the
+        plane's logs are no topics of a broker. Raises DevstackFailed if this machine cannot compile the consumer.
+        """
+
 
 class EmbeddedPlane:
     """Logs in Cleave's own PostgreSQL, which need no further server."""
@@ -58,6 +66,9 @@ class EmbeddedPlane:
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:  # noqa: ARG002 - the protocol's
         """Return no settings: the embedded logs are the default."""
         return {}
+
+    def standard_consumer(self, directory: Path) -> None:
+        """Return None: there is no broker."""
 
 
 class PulsarPlane:
@@ -79,8 +90,12 @@ class PulsarPlane:
         make_namespace(access)
         return {
             "CLEAVE_PULSAR_ADMIN_URL": broker.admin_url,
-            "CLEAVE_PULSAR_SERVICE_URL": broker.service_url,
+            SERVICE_URL: broker.service_url,
         }
+
+    def standard_consumer(self, directory: Path) -> Sequence[str | Path]:
+        """Compile the consumer with this machine's JDK. Raises DevstackFailed if there is none."""
+        return [*compile_programs(directory), CONSUMER]
 
 
 def make_namespace(access: PulsarAccess) -> None:

@@ -4,7 +4,7 @@ charts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,11 @@ from controller.demo.story import TOPIC, DayRecord
 LONGEST_WAIT_SECONDS = 10.0
 """Longest time that a consumer may wait for its first message; a longer wait fails the demo."""
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
+
+
+def count_lines(verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return one line with the most important figures for each subscription."""
+    return [f"{subscription}: {counts(verdict)}" for subscription, verdict in verdicts.items()]
 
 
 def counts(verdict: Verdict) -> str:
@@ -50,9 +55,9 @@ class Outcome:
         return "all expectations met" if not self.problems else "; ".join(self.problems)
 
 
-def judge(day: DayRecord, verdict: Verdict) -> Outcome:
-    """Return the outcome, with a problem for each operation that was not seen, each consumer that waited too long, and lost or unordered
-    messages.
+def judge(day: DayRecord, verdicts: Mapping[str, Verdict]) -> Outcome:
+    """Return the outcome, with a problem for each operation that was not seen, each consumer that waited too long, and each subscription
+    that lost messages or received them out of order. `verdicts` maps subscriptions to the results of their checks.
     """
     problems = [f"did not see {name}" for name in day.missing]
     problems += [
@@ -60,8 +65,11 @@ def judge(day: DayRecord, verdict: Verdict) -> Outcome:
         for name, seconds in sorted(day.waits.items())
         if seconds is None or seconds > LONGEST_WAIT_SECONDS
     ]
-    if not verdict.in_order_and_complete:
-        problems.append("messages were lost or out of key order")
+    problems += [
+        f"messages of {subscription} were lost or out of key order"
+        for subscription, verdict in verdicts.items()
+        if not verdict.in_order_and_complete
+    ]
     return Outcome(tuple(problems))
 
 
@@ -92,7 +100,7 @@ def operations_table(day: DayRecord) -> RenderableType:
     return rows_table(operation_rows(day), title=f"Every operation on {TOPIC}")
 
 
-def write_page(path: Path, day: DayRecord, verdict: Verdict, profile_name: str) -> None:
+def write_page(path: Path, day: DayRecord, verdicts: Mapping[str, Verdict], profile_name: str) -> None:
     """Write one HTML file that contains all charts and opens without a network."""
     figure = make_subplots(
         rows=4,
@@ -111,7 +119,7 @@ def write_page(path: Path, day: DayRecord, verdict: Verdict, profile_name: str) 
     _draw_counts(figure, day)
     _draw_ranges(figure, day)
     _draw_decisions(figure, day)
-    lines = (f"Verdict: {judge(day, verdict)}", f"{profile_name}: {counts(verdict)}", waits(day))
+    lines = (f"Verdict: {judge(day, verdicts)}", f"Load: {profile_name}", *count_lines(verdicts), waits(day))
     figure.update_layout(
         height=1300,
         template="plotly_white",

@@ -18,16 +18,22 @@ from controller.client.history import SUFFIX, Event, read_history
 from controller.client.history_check import Kind, Verdict, check
 from controller.demo.day_clock import DayClock, Gate
 from controller.demo.load_profile import LoadProfile
-from controller.demo.planes import NAMESPACE
+from controller.demo.planes import NAMESPACE, SERVICE_URL
 from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
 from controller.demo.traffic import wait_file
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.process import ChildProcess, run_checked
 from controller.domain.decision import COLD
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 
 TOPIC, SUBSCRIPTION = f"topic://{NAMESPACE}/orders", "billing"
+STANDARD_SUBSCRIPTION = "shipping"
+"""Subscription of the standard Java consumers, which contain no code of Cleave."""
+STANDARD_CONSUMERS = 2
+PATTERN = f"{TOPIC.replace('topic://', 'persistent://')}-segment-.*"
+"""Pattern to which the standard consumers subscribe: all segments of the topic."""
 PRODUCERS = 2
 TRAFFIC = (sys.executable, "-m", "controller.demo.traffic")
 CROWD = 7
@@ -39,6 +45,11 @@ CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
 LOAD_REASONS = frozenset({"msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut"})
 BY_LOAD, BY_CONSUMERS, MERGED = "a split by load", "a split by consumers", "a merge"
 OPERATIONS = "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id"
+_CONSUMED = {
+    SUBSCRIPTION: f"*.consumed{SUFFIX}",
+    STANDARD_SUBSCRIPTION: f"{STANDARD_SUBSCRIPTION}/*.consumed{SUFFIX}",
+}
+"""Pattern of the records of a subscription's consumers."""
 PATIENCE_SECONDS = 300.0
 """Longest time that the day waits for each of these operations; on an idle machine it hardly waits."""
 
@@ -71,6 +82,8 @@ class DayRecord:
     """The policy of the topic."""
     waits: dict[str, float | None] = field(default_factory=dict)
     """Seconds for which each consumer of the crowd waited for its first message; None: it got no message."""
+    splits_before_crowd: int = 0
+    """Number of splits by consumers before the crowd came: the standard consumers cause them. They do not count as seen."""
 
     def count(self, reasons: Collection[str]) -> int:
         """Return the number of committed automatic operations with one of these reasons."""
@@ -83,7 +96,7 @@ class DayRecord:
         """Return True if the operation was seen; `sight` is one of the three."""
         return {
             BY_LOAD: self.count(LOAD_REASONS),
-            BY_CONSUMERS: self.count({"consumer-count"}),
+            BY_CONSUMERS: self.count({"consumer-count"}) - self.splits_before_crowd,
             MERGED: self.count({COLD}),
         }[sight] > 0
 
@@ -121,6 +134,7 @@ class Story:
         )
         self._reader = Store(stack.reader_url, application_name="cleave-demo", pool_size=1)
         self._consumers: dict[str, ChildProcess] = {}
+        self._standard_consumers: list[ChildProcess] = []
         self._producers: dict[str, ChildProcess] = {}
         self._replaced: set[str] = set()
         self._offsets: dict[Path, tuple[int, int]] = {}
@@ -148,7 +162,11 @@ class Story:
                     break
             self._drain()
         finally:
-            for child in (*self._producers.values(), *self._consumers.values()):
+            for child in (
+                *self._producers.values(),
+                *self._consumers.values(),
+                *self._standard_consumers,
+            ):
                 child.stop()
         self._read_metadata()
         for name in self.seen.waits:
@@ -162,6 +180,7 @@ class Story:
         self._cleave("topics", "create", TOPIC, "--data-plane", self._stack.plane.name)
         self._cleave("subscriptions", "create", TOPIC, SUBSCRIPTION)
         self._start_consumers(1)
+        self._start_standard_consumers()
         self._say("policy: " + ", ".join(parameters))
 
     def _cleave(self, *arguments: str) -> None:
@@ -197,6 +216,37 @@ class Story:
                     "consume", TOPIC, SUBSCRIPTION, name, str(self.records), name=name, kept=True
                 )
 
+    def _start_standard_consumers(self) -> None:
+        """Create a subscription with gates and start its consumers, on a plane with a broker. Report if this machine cannot run them."""
+        try:
+            command = self._stack.plane.standard_consumer(self._stack.directory / "java")
+        except DevstackFailed as error:
+            self._say(f"no standard Java consumers: {error}")
+            return
+        if command is None:
+            return
+        self._cleave("subscriptions", "create", TOPIC, STANDARD_SUBSCRIPTION, "--consumers", "stock")
+        (self.records / STANDARD_SUBSCRIPTION).mkdir(exist_ok=True)
+        service_url = self._stack.plane_settings[SERVICE_URL]
+        for number in range(STANDARD_CONSUMERS):
+            name = f"{STANDARD_SUBSCRIPTION}-{number}"
+            history = self.records / STANDARD_SUBSCRIPTION / f"{name}.consumed{SUFFIX}"
+            arguments = [
+                service_url,
+                PATTERN,
+                name,
+                history,
+                STANDARD_SUBSCRIPTION,
+                "Failover",
+                "individual",
+                0,
+            ]
+            child = self._stack.spawn(
+                name, [str(part) for part in (*command, *arguments)], kept=True, env=self._stack.client_env
+            )
+            self._standard_consumers.append(child)
+        self._say(f"{STANDARD_CONSUMERS} standard Java consumers read {STANDARD_SUBSCRIPTION}")
+
     def _stop_consumers(self, remaining: int) -> None:
         for name in sorted(self._consumers)[remaining:]:
             self._consumers.pop(name).ask_to_end()
@@ -208,6 +258,7 @@ class Story:
     def _follow_crowd(self, share: float) -> None:
         """Start additional consumers in the middle of the day and stop them again."""
         if CROWD_COMES_AT <= share < CROWD_GOES_AT and len(self._consumers) < CROWD:
+            self.seen.splits_before_crowd = self.seen.count({"consumer-count"})
             self._start_consumers(CROWD)
             self.seen.waits = dict.fromkeys(name for name in self._consumers if name != "billing-0")
             self._say(f"{CROWD} consumers read {SUBSCRIPTION}")
@@ -251,9 +302,9 @@ class Story:
         """Return the number of messages recorded as stored so far."""
         return self._lines(f"*.produced{SUFFIX}", Event.SENT)
 
-    def consumed(self) -> int:
-        """Return the number of messages recorded as received so far, redeliveries included."""
-        return self._lines(f"*.consumed{SUFFIX}", Event.DELIVERED)
+    def consumed(self, subscription: str = SUBSCRIPTION) -> int:
+        """Return the number of messages recorded as received so far by the subscription, redeliveries included."""
+        return self._lines(_CONSUMED[subscription], Event.DELIVERED)
 
     def _lines(self, pattern: str, event: Event) -> int:
         """Return the number of complete lines of one event in all files that match `pattern`. Only the lines added since the last call
@@ -268,19 +319,31 @@ class Story:
             self._offsets[path] = (offset + len(complete), lines + complete.count(f"\t{event}\t".encode()))
         return sum(self._offsets[path][1] for path in self.records.glob(pattern))
 
-    def verdict(self) -> Verdict:
-        """Return the result of checking the records of all messages so far."""
-        return check(read_history(*self.records.glob(f"*{SUFFIX}")))
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """The subscriptions that are read."""
+        return (SUBSCRIPTION, STANDARD_SUBSCRIPTION) if self._standard_consumers else (SUBSCRIPTION,)
+
+    def verdict(self, subscription: str = SUBSCRIPTION) -> Verdict:
+        """Return the result of checking the records of all messages so far: those sent, and those that the subscription's consumers
+        received.
+        """
+        produced = self.records.glob(f"*.produced{SUFFIX}")
+        return check(read_history(*produced, *self.records.glob(_CONSUMED[subscription])))
 
     def _drain(self, patience_seconds: float = 60.0) -> None:
-        """Wait until all produced messages are consumed. A message that is delivered twice does not replace a message
+        """Wait until every subscription has consumed all produced messages. A message that is delivered twice does not replace a message
         that is not delivered yet.
         """
         deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
-            if self.consumed() >= self.produced() and not self.verdict().counts[Kind.LOST]:
+            if all(map(self._is_consumed, self.subscriptions)):
                 return
             time.sleep(0.5)
+
+    def _is_consumed(self, subscription: str) -> bool:
+        is_enough = self.consumed(subscription) >= self.produced()
+        return is_enough and not self.verdict(subscription).counts[Kind.LOST]
 
     def _read_metadata(self) -> None:
         statements = {

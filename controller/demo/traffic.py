@@ -65,9 +65,9 @@ def wait_file(records: Path, name: str) -> Path:
     return records / f"{name}.waited"
 
 
-def _identity(payload: bytes) -> tuple[str, str, int]:
-    producer, key, number = payload.decode().split()
-    return producer, key, int(number)
+def _identity(payload: bytes, key: bytes | None) -> tuple[str, str, int]:
+    producer, number = payload.decode().split()
+    return producer, (key or b"").decode(), int(number)
 
 
 def _logs(plane: str) -> LogClient:
@@ -96,7 +96,7 @@ def produce(
     with ProducerHistory(records / f"{name}.produced{SUFFIX}") as history:
 
         def note(messages: Sequence[OutgoingMessage]) -> None:
-            history.sent(_identity(message.payload) for message in messages)
+            history.sent(_identity(message.payload, message.key) for message in messages)
 
         with (
             closing(Servers([url], token)) as servers,
@@ -119,7 +119,7 @@ def produce(
                 last = now
                 for _ in range(int(pending)):
                     key = random.randrange(KEYS)
-                    payload = f"{name} order-{key} {numbers[key]}".encode().ljust(PAYLOAD_BYTES)
+                    payload = f"{name} {numbers[key]}".encode().ljust(PAYLOAD_BYTES)
                     numbers[key] += 1
                     producer.send(payload, key=f"order-{key}")
                 pending -= int(pending)
@@ -156,7 +156,7 @@ def consume(
                 continue
             if not waited.exists():
                 waited.write_text(f"{time.monotonic() - joined:.3f}", encoding="ascii")
-            messages = [_identity(message.payload) for message in batch.messages]
+            messages = [_identity(message.payload, message.key) for message in batch.messages]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
             history.delivered(messages, attachment)
             for message in messages:  # this application only records the message

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.bootstrap import Application, pulsar_access
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.requirements import Namespaces, Severity, Unmet
 from controller.doctor.findings import Finding, Note
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal

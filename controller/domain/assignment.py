@@ -215,9 +215,10 @@ def _assign_whole(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]
 
 
 def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: bool = False) -> list[int]:
-    """Return the index of the place that gets each item. `weights` has for each item the weight at each place that
-    may keep the item. The numbers of items per place differ by at most one, and the sum of the weights is the
-    greatest of all such distributions.
+    """Return the index of the place that gets each item. Items are segments and places are consumers, or items are
+    the buckets of a segment and places are its readers; `places` is the number of places. `weights` has for each item
+    the weight at each place that may keep the item. The numbers of items per place differ by at most one, and the sum
+    of the weights is the greatest of all such distributions.
 
     Items that keep no place go to the places that lack items, in turn. With `in_runs` the first place gets as many
     of these items as it lacks, then the next place.
@@ -245,8 +246,9 @@ def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: b
 
 
 def _free_places(counts: Sequence[int], least: int, surplus: int, in_runs: bool) -> list[int]:
-    """Return the places for the remaining items, in the order of the items. `counts` are the items that each place
-    has. Each place is filled to `least` items; `surplus` places get one item more, the first places first.
+    """Return the places for the remaining items, in the order of the items. `counts` has the number of items that
+    each place keeps. Each place is filled to `least` items; `surplus` places get one item more, the first places
+    first. With `in_runs` one place is filled after the other; otherwise the places get items in turn.
     """
     surplus -= sum(count > least for count in counts)
     free_places: list[tuple[int, int]] = []

@@ -32,7 +32,8 @@ class GateState(StrEnum):
 
     @property
     def is_shut(self) -> bool:
-        """True if the rate holds messages back."""
+        """True if the gate's dispatch rate is set, so that messages are held back."""
+
         return self is not GateState.OPEN
 
 

@@ -29,6 +29,9 @@ PROFILES = ("adaptive", "pip483")
 APPROVAL_DEFAULTS = ("approve", "reject")
 """Answers that may apply if no person answers."""
 
+SUBSCRIPTION_CONSUMERS = ("cleave", "stock")
+"""Consumers of a subscription: registered with Cleave, or standard Pulsar consumers behind gates."""
+
 MAX_SECONDS = 100 * 365 * 86_400
 """Upper bound of every duration, a century, so that an instant plus a duration is always a date."""
 
@@ -45,7 +48,8 @@ class AutoScalePolicy:
     segments (0: none), need an approval (see `approvals`). They wait for `approval_wait_seconds`; then
     `approval_default` applies. A rejected action is not proposed again for `approval_hold_seconds`. `strict_pulsar`:
     decide and keep load records by Pulsar 5's rules, known defects included; this does not hold where consumers
-    cannot share the buckets of a segment (see `evaluator`).
+    cannot share the buckets of a segment (see `evaluator`). `subscription_consumers`: consumers of a new STREAM
+    subscription whose request names none; no decision reads it.
     """
 
     enabled: bool = True
@@ -84,6 +88,7 @@ class AutoScalePolicy:
     approval_hold_seconds: int = 86_400
     profile: str = "pip483"
     strict_pulsar: bool = False
+    subscription_consumers: str = "cleave"
 
     @property
     def thresholds(self) -> LoadThresholds:
@@ -244,7 +249,11 @@ _DURATIONS = tuple(parameter for parameter in PARAMETERS if parameter.endswith("
 
 _LEAST_SECONDS = {"load_stale_after_seconds": 1, "approval_wait_seconds": 60}
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"profile": PROFILES, "approval_default": APPROVAL_DEFAULTS}
+    {
+        "profile": PROFILES,
+        "approval_default": APPROVAL_DEFAULTS,
+        "subscription_consumers": SUBSCRIPTION_CONSUMERS,
+    }
 )
 """The parameters that take one of a set of words, with these words."""
 

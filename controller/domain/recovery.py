@@ -106,8 +106,11 @@ def _effective_logs(
     journal: SegmentLayout, logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]
 ) -> tuple[list[SegmentLog], set[str], list[str]]:
     """Return the unrecorded logs that belong to the layout, the names of their parents' logs that are still to be
-    terminated, and the contradictions as texts. The logs of one operation belong to the layout together or not at
-    all.
+    terminated, and the contradictions as texts.
+
+    The logs of one operation belong to the layout together or not at all: they do if the operation took effect
+    (`_took_effect`), and neither the journal nor another operation, of a higher `_precedence`, has replaced one of
+    their parents. A log that contains messages but does not belong to the layout is a contradiction.
     """
     by_id = {**logs, **{log.segment_id: log for log in unrecorded}}
     groups: defaultdict[str, list[SegmentLog]] = defaultdict(list)
@@ -229,8 +232,8 @@ def _sealed(segment: Segment, epoch: int, now: int) -> Segment:
 def _segment(
     log: SegmentLog, segments: Mapping[int, Segment], epoch: int, now: int, *, is_sealed: bool
 ) -> Segment:
-    """Return the segment of an unrecorded log, created in the recovered epoch. Parents that no longer exist are left
-    out.
+    """Return the segment of an unrecorded log, created in the recovered epoch; with `is_sealed`, also sealed in this
+    epoch. Parents that no longer exist are left out. `now` is in milliseconds since the Unix epoch.
     """
     parents = tuple(i for i in log.parent_ids if i in segments)
     depth = SegmentGraph(epoch, 0, segments).child_merge_depth(log.parent_ids)

@@ -30,7 +30,9 @@ class SeekTarget:
 
     @property
     def sought(self) -> int | str | None:
-        """The value that the journal stores."""
+        """The value that the journal stores: `instant_ms`, or a fixed word if no cursor moves. None for a seek past
+        all messages.
+        """
         return _KEPT if self.is_kept else self.instant_ms
 
     def __post_init__(self) -> None:

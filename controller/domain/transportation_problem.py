@@ -64,7 +64,9 @@ class _Network:
         self._next: list[int] = []
 
     def link(self, start: int, end: int, room: int, cost: int) -> int:
-        """Add a link with this room and cost, both at least 0. Return its number."""
+        """Add a link from node `start` to node `end` with this room and cost, both at least 0, and its reverse with
+        room 0. Return the number of the link; that of the reverse is one higher.
+        """
         number = len(self.room)
         self.room += (room, 0)
         self._end += (end, start)

@@ -15,8 +15,8 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from controller.landing.file_names import LandedFile, day_directories, day_of, parse_path, tick_path
 from controller.landing.location import Location
-from controller.landing.names import LandedFile, day_directories, day_of, parse_path, tick_path
 from controller.landing.schemas import SAMPLE_SCHEMA, difference
 from controller.telemetry import get_logger
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from controller.landing.area import REPLACES, LandingArea, RejectedFile
-from controller.landing.names import LandedFile, compacted_path, day_directory, day_of
+from controller.landing.file_names import LandedFile, compacted_path, day_directory, day_of
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.telemetry import get_logger
 

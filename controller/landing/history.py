@@ -18,8 +18,8 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from controller.landing.file_names import day_directories, day_directory, day_of, format_tick, parse_tick
 from controller.landing.location import Location
-from controller.landing.names import day_directories, day_directory, day_of, format_tick, parse_tick
 from controller.landing.schemas import RATE_SCHEMA
 from controller.landing.scratch import NOTE, FinishedRun, Scratch, read_table
 

@@ -1,4 +1,4 @@
-"""Figures of the pages, as documents that plotly draws in the browser: the ring now, load over time. `mosaic` draws the ring over time.
+"""Figures of the pages, as documents that plotly draws in the browser: the ring now, load over time. `ring_over_time` draws the ring over time.
 
 Pure: the functions turn rows of schema `inspect` into figures. Every axis has a name and a unit; hashes are hexadecimal.
 """

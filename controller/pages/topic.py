@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.domain.names import topic_name
-from controller.pages import approvals, figures, journal, mosaic
+from controller.pages import approvals, figures, journal, ring_over_time
 from controller.pages.context import MAX_ROWS
 from controller.questions.consumers import LIST_BUCKETS, readers_of
 from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
@@ -52,7 +52,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
     }
     over_time = segments_over_time(tx, inspected_topic.topic_id, since, MOST_SEGMENTS)
-    grid = mosaic.grid(over_time, since, now, MOST_CELLS)
+    grid = ring_over_time.grid(over_time, since, now, MOST_CELLS)
     drawn = [segment["segment_id"] for segment in over_time]
     cells = load_cells(tx, inspected_topic.topic_id, drawn, since, thresholds, cell_seconds=grid.seconds)
     records = load_records(
@@ -66,7 +66,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "hours": hours,
         "spans": SPANS_HOURS,
         "ring": figures.ring_now(segments),
-        "history": mosaic.ring_over_time(over_time, cells, grid),
+        "history": ring_over_time.ring_over_time(over_time, cells, grid),
         "is_cut_off": len(over_time) == MOST_SEGMENTS,
         "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,

@@ -1,7 +1,7 @@
 """Connects to PostgreSQL. Every wait for the server ends by a deadline of this process.
 
 The store's pool, listeners, data-plane calls, clients and migrations get their connections from `connect`, with the settings that
-their statements need (`session`). libpq limits the attempt to connect, including authentication, for each address of each host. The
+their statements need (`session_settings`). libpq limits the attempt to connect, including authentication, for each address of each host. The
 watchdog limits every statement. The time-outs of the server come before that of the watchdog, so that a reachable server rolls a slow
 statement back. The kernel limits the wait for a vanished host (`tcp_user_timeout`).
 """
@@ -23,7 +23,7 @@ import psycopg2.extensions
 
 from controller.domain.errors import Terminal
 from controller.forks import Process, current
-from controller.postgres import session
+from controller.postgres import session_settings
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.pooler import POOLERS, PoolerUnfit
 from controller.postgres.sqlstates import Condition, condition
@@ -217,17 +217,17 @@ def connect(
     connect_seconds: float = math.inf,
     more_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> WatchedConnection:
-    """Connect to the first server of the address that accepts, with the settings of `session` and `more_settings` in force. Autocommit
+    """Connect to the first server of the address that accepts, with the settings of `session_settings` and `more_settings` in force. Autocommit
     is off.
 
     `connect_seconds` limits the attempt at each address of each host, if it is less than the default. With several servers, the
     accepting server is tried first at the next call. Raises psycopg2.OperationalError, including PoolerUnfit.
     """
     limit = _connect_limit(address, connect_seconds)
-    settings = session.settings(statement_seconds, more_settings)
+    settings = session_settings.settings(statement_seconds, more_settings)
 
     def attempt() -> WatchedConnection:
-        connection = _connected(address, application_name, limit, session.as_options(settings))
+        connection = _connected(address, application_name, limit, session_settings.as_options(settings))
         connection.statement_seconds, connection.maker = statement_seconds, current()
         return connection
 
@@ -296,9 +296,9 @@ def _begin_session(
         )
     connection.autocommit = True  # a rollback would undo settings that a transaction makes
     with connection.answering_by(time.monotonic() + min(connection.statement_seconds, ANSWER_SECONDS)):
-        connection.server_process = session.settle(connection, settings)
+        connection.server_process = session_settings.settle(connection, settings)
         if connection.is_pooled:
-            session.apply_options(connection, address.parameters.get("options", ""), settings)
+            session_settings.apply_options(connection, address.parameters.get("options", ""), settings)
     if connection.is_pooled:
         _demand_own_session(connection, address, connect_again)
     connection.autocommit = False

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
+from controller.domain.decision_replay import exact
 from controller.domain.refusal_text import INSTANTS, how_far
-from controller.domain.replay import exact
 
 if TYPE_CHECKING:
     from controller.services.what_if import WhatIf

@@ -155,9 +155,12 @@ class ApprovalClock:
 def _change_state(
     tx: Connection, row: ApprovalRow, state: ApprovalState, actor: str, outcome: str, *, in_time: bool = False
 ) -> bool:
-    """Change the state of the approval, and carry out the answer for its subject, whose rows are locked
-    first. Return False without a change if another caller was first, or with `in_time` if the approval has
-    expired.
+    """Change the state of the approval. An answer (APPROVED or REJECTED) to a subject in `SUBJECTS` is also
+    carried out, after the rows of the subject are locked. `actor` and `outcome`, the reason as text, are stored
+    with the approval.
+
+    Return False without a change if the approval is no longer in the state of `row`, or with `in_time` if the
+    approval has expired. Raises the errors of the subject's module.
     """
     subject = None
     if state in rules.ANSWERS and row.subject in SUBJECTS:

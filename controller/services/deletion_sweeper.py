@@ -127,8 +127,10 @@ def _deletable(
     report: SweepReport,
 ) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
-    again later. An existing log of an aborted operation of which another log is kept is kept too.
+    again later, in the database and in `report`. An existing log of an aborted operation of which another log is
+    kept is kept too. `plane` None: the data plane is not configured here. Raises StoreUnavailable.
     """
+
     with store.transaction() as tx:
         owners = backing_logs.ownership(tx, [entry.backing_topic for entry in due_entries])
     never_active = [

@@ -247,7 +247,11 @@ class GateKeeper:
                 pace.audit_at = min(pace.audit_at, audit_at)
 
     def _audit(self, shut: ShutGates, pace: _Pace) -> None:
-        """Close gates that are open or spent at the data plane, and record barriers that a consumer has acknowledged."""
+        """Compare the recorded gates of the subscription with the data plane: close gates that are open or spent there, and record
+        barriers that a consumer has acknowledged. The errors of one gate are reported; they do not stop the others.
+
+        Does nothing before the time of the next audit, which is `AUDIT_SECONDS` after an audit.
+        """
         now = self._clock.monotonic_seconds()
         if now < pace.audit_at or not shut.waits_for_ancestors:
             return

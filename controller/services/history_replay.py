@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from controller.domain.decision import Lane
+from controller.domain.decision_replay import Document, Replay
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
@@ -24,7 +25,6 @@ from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.load_record import METRICS, LoadRecord, LoadStats
 from controller.domain.load_record_rule import next_record
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.replay import Document, Replay
 
 if TYPE_CHECKING:
     from controller.landing.history import RateHistory

@@ -22,7 +22,7 @@ from controller.domain.key_counts import KeyCount, by_segment, demand_possible
 from controller.domain.key_sketch import add_counts, bin_count
 from controller.repeating import repeat_every
 from controller.store.postgres.engine import Store
-from controller.store.topics.published import published_layout
+from controller.store.topics.published_layout import published_layout
 
 if TYPE_CHECKING:
     from controller.landing.area import LandingArea

@@ -21,7 +21,7 @@ from controller.clock import to_ms
 from controller.domain.errors import CleaveError, InvalidInput, InvalidPolicy, NotFound, Unsupported
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
-from controller.landing.names import day_directories
+from controller.landing.file_names import day_directories
 from controller.store import backtests
 from controller.store.backtests import BacktestRequest, BacktestResult
 from controller.store.postgres.engine import Store

@@ -15,7 +15,14 @@ from sqlalchemy import Connection
 from controller.domain.errors import Conflict, LostRace
 from controller.domain.layout import SegmentLayout
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners, drains, published, readable_segments, subscriptions, topics
+from controller.store.topics import (
+    bucket_owners,
+    drains,
+    published_layout,
+    readable_segments,
+    subscriptions,
+    topics,
+)
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -43,7 +50,7 @@ class SegmentLists:
     def whole(self, topic: str) -> SegmentList:
         """Return all segments that are not pruned, with their parents. Raises TopicNotFound, TopicNotLive."""
         with self._store.transaction() as tx:
-            segments = published.published_segments(tx, topic)
+            segments = published_layout.published_segments(tx, topic)
         return SegmentList(
             segments.topic_id, segments.name, segments.data_plane, segments.layout, segments.backing_topics
         )

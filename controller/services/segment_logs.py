@@ -18,7 +18,7 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.segment import Segment, SegmentState, parse_segment_descriptor
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, subscriptions
-from controller.store.topics.published import published_segments
+from controller.store.topics.published_layout import published_segments
 from controller.store.topics.subscriptions import SubscriptionState
 
 

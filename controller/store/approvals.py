@@ -20,7 +20,7 @@ from controller.domain.approval_rule import VALID_MS, Approval
 from controller.domain.approvals import ANSWERS, ApprovalState, Subject, demand_transition, states_before
 from controller.domain.decision import Decision, kind_of, parts_of, sealed_by, size_of
 from controller.domain.errors import NotFound
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 
 
 @dataclass(frozen=True, slots=True)

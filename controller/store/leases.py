@@ -59,7 +59,7 @@ def acquire(
 ) -> Lease | None:
     """Take a lease that is free, expired or resigned, for `ttl_seconds`, at the next term.
 
-    None while any process holds it, including this one.
+    None while any process holds it, including this one. `incarnation` identifies this process.
     """
     return _lease(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation)
 
@@ -67,8 +67,8 @@ def acquire(
 def renew_or_acquire(
     tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
 ) -> Lease | None:
-    """Renew the lease at its term if this process holds it; otherwise take the lease if it is free. None while another
-    process holds the lease, even a process of the same name.
+    """Renew the lease at its term if this process holds it; otherwise take the lease if it is free, at the next term. None while
+    another process holds the lease, even a process of the same name, which has another `incarnation`.
     """
     return _lease(
         tx, _RENEW_OR_ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation
@@ -92,7 +92,7 @@ def resign(tx: Connection, lease: Lease) -> None:
 
 
 def resign_all(tx: Connection, holder: str, incarnation: str | None = None) -> None:
-    """End all leases of this process at once. Another process of the same name keeps its leases."""
+    """End all leases of this process at once. Another process of the same name, which has another `incarnation`, keeps its leases."""
     tx.execute(
         text("""
             UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp())
@@ -128,8 +128,8 @@ def resign_forgotten(
 def announce(
     tx: Connection, name: str, holder: str, address: str | None, schema_version: str | None = None
 ) -> None:
-    """Record the web address of the holder of this lease, and the newest migration that it knows. Does nothing if
-    another holder has the lease.
+    """Record the web address of the holder of this lease (None: it serves no HTTP), and the name of the newest migration that its
+    program knows (`schema_version`; None: unknown). Does nothing if another holder has the lease.
     """
     tx.execute(
         text("""

@@ -120,27 +120,34 @@ def form_fields(name: str) -> dict[str, dict[str, Any]]:
     """
     action = find_action(name)
     schema = form_of(action).model_json_schema()
-    field_order = [*action.request.model_fields, *Form.model_fields, *OperationForm.model_fields]
+    requested = (field.alias or name for name, field in action.request.model_fields.items())
+    field_order = [*requested, *Form.model_fields, *OperationForm.model_fields]
     names = sorted(
         schema["properties"],
         key=lambda name: field_order.index(name) if name in field_order else len(field_order),
     )
-    return {name: _without_alternatives(schema["properties"][name]) for name in names}
+    definitions = schema.get("$defs", {})
+    return {name: _without_alternatives(schema["properties"][name], definitions) for name in names}
 
 
-def _without_alternatives(field: Mapping[str, Any]) -> dict[str, Any]:
+def _without_alternatives(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the field's schema with its alternatives joined. A list becomes one text, whose words the form
-    splits.
+    splits; an enumeration of `definitions` becomes a choice of its values.
     """
-    schema = {key: value for key, value in field.items() if key not in ("anyOf", "examples")}
+    schema = {key: value for key, value in field.items() if key not in ("anyOf", "examples", "$ref")}
     types = []
     for alternative in field.get("anyOf", [field]):
         details = dict(alternative)
+        if "$ref" in details:
+            definition = definitions[details.pop("$ref").rpartition("/")[2]]
+            details |= {key: definition[key] for key in ("type", "enum")}
         kind = details.pop("type", "string")
         types.append("string" if kind == "array" else kind)
         if kind != "array":
             schema |= details
     for key in ("items", "maxItems", "minItems", "anyOf", "examples"):
         schema.pop(key, None)
+    if "enum" in schema and "null" in types:
+        schema["enum"] = [*schema["enum"], None]
     schema["type"] = types[0] if len(types) == 1 else sorted(types)
     return schema

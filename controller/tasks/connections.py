@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from controller.bootstrap import pulsar_access
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.doctor import database, pulsar
 from controller.doctor.findings import Note
 from controller.domain.errors import InvalidInput

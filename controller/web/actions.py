@@ -16,7 +16,7 @@ from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.actions.signatures import REQUIRED, describe, keyword
 from controller.services.computing.computers import Computation
-from controller.web.computing import COMPUTE, Computing
+from controller.web.computing_limits import COMPUTE, Computing
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.idempotent_changes import Change, Changing, Wait
 from controller.web.parameters import LEVELS, Cluster, path_parameters, route_path

@@ -27,7 +27,7 @@ from controller.web import (
 )
 from controller.web.audit import Audited
 from controller.web.body_size import SmallRequests
-from controller.web.computing import ComputingTurns
+from controller.web.computing_limits import ComputingTurns
 from controller.web.description import describe
 from controller.web.http_caller import Turns
 from controller.web.pulsar import namespaces, scalable, segments

@@ -28,7 +28,7 @@ from tests.support.aggregation import Run
 from tests.support.bench import Bench
 
 
-class InParts(SqlEngine):
+class PartitionedRates(SqlEngine):
     """Writes each segment's rates into a file of its own, as executors do."""
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
@@ -67,14 +67,14 @@ def main(
     store = Store(loader_url, pool_size=2)
     run = Run(bench, store, Path(directory), topic_id)
     with (
-        watched(InParts, "compute", "compute"),
+        watched(PartitionedRates, "compute", "compute"),
         watched(Scratch, "finish", "note"),
         watched(loads, "stage_and_merge", "merge"),
         watched(RateHistory, "publish", "publish"),
         watched(Location, "move", "move"),
         watched(Scratch, "discard", "discard"),
     ):
-        run.aggregate(run_id, minutes=minutes, engine=InParts(store))
+        run.aggregate(run_id, minutes=minutes, engine=PartitionedRates(store))
     store.dispose()
     bench.close()
     print(json.dumps(seen), flush=True)  # noqa: T201 - its answer

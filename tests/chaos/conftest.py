@@ -15,7 +15,7 @@ from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from tests.chaos.scalable_scene import ScalableBench, scalable_benches
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches
 from tests.support.brokers import SharedBroker, demand_jars
 
@@ -49,7 +49,7 @@ def new_pulsar_bench(
     """Any number of benches on the run's broker, each with a database and a topic of its own."""
 
     def build(url: str) -> Bench:
-        return Bench(url, OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "chaos"))
+        return Bench(url, PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "chaos"))
 
     def remove_topic(bench: Bench) -> None:
         assert bench.pulsar is not None

@@ -58,7 +58,7 @@ DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billi
 
 
 @dataclass
-class Excuses:
+class Disturbances:
     """When what happened that makes a finding no fault. Instants are the machine's monotonic clock, in ns."""
 
     silences: list[tuple[int, int]] = field(default_factory=list)
@@ -152,7 +152,7 @@ class OrderedScene:
         self._broker, self._prefetch = broker, prefetch
         self._chooser, self._rate = random.Random(seed), rate
         self.acts: Counter[str] = Counter()
-        self._excuses = Excuses()
+        self._excuses = Disturbances()
         self._seeks = running.enter_context(SeekHistory(directory / "seeks.history"))
         self._number = 0
         self._to_come: list[Callable[[], None]] = []

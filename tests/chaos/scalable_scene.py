@@ -34,7 +34,7 @@ from tests.chaos.laws import unwritable_ms_of
 from tests.chaos.scenarios import Scenario, creating, deleting, operation_of, reshaping
 from tests.chaos.strikes import Matrix, pass_deadline
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches
 from tests.support.brokers import SharedBroker
 
@@ -50,7 +50,7 @@ class ScalableBench(Bench):
 
     def __init__(self, url: str, broker: SharedBroker) -> None:
         name = f"topic://public/default/chaos-{secrets.token_hex(6)}"
-        super().__init__(url, OnPulsar(broker.admin_url, broker.service_url, name, keeps_layout=True))
+        super().__init__(url, PulsarTopic(broker.admin_url, broker.service_url, name, keeps_layout=True))
         self.epoch_before = 0
 
     @property

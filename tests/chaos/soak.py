@@ -35,7 +35,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.postgres.migrations import migrate
 from tests.chaos.scene import ENDS_WITHIN_SECONDS, Scene
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 
 RATE = 300
 """Messages a second of each producer."""
@@ -141,7 +141,7 @@ def play(run: SoakRun, number: int, taken_away: ExitStack) -> float:
     directory.mkdir()
     url = run.postgres.create_database(name, template="soaked")
     taken_away.callback(run.postgres.drop_database, name)
-    bench = Bench(url, OnPulsar.fresh(run.broker.admin_url, run.broker.service_url, "soak"))
+    bench = Bench(url, PulsarTopic.fresh(run.broker.admin_url, run.broker.service_url, "soak"))
     taken_away.enter_context(closing(bench))
     if bench.pulsar is not None:
         taken_away.callback(bench.pulsar.remove, bench.plane)

@@ -7,6 +7,8 @@ show that the judgement finds some.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,11 +22,15 @@ from controller.services import subscription_admin
 from tests.chaos.ordered_scene import FEWEST, OrderedScene, TrafficLife
 from tests.support.bench import Bench
 from tests.support.consumer_changes import ConsumerChanges
-from tests.support.stock_clients import GO, JAVA, PYTHON, Programs, StockScene, breaks
+from tests.support.stock_clients import GO, JAVA, PYTHON, Break, Programs, StockScene, breaks
 
 SUBSCRIPTION = "billing"
 WORK_MS = 3
 """On each message: a consumer that has most of the segments falls behind, and the others are ready for their children."""
+KEEP_ALIVE_SECONDS = 4
+"""Interval at which the broker of a run checks that its clients answer. It drops a client that was silent for two intervals."""
+_SILENT_SECONDS = 3 * KEEP_ALIVE_SECONDS
+_SHUT = "SELECT count(*) FROM cleave.gate WHERE state <> 'open'"
 _LANGUAGES: Mapping[str, str] = {"p1": JAVA, "p2": GO, "c1": JAVA, "c2": GO, "c3": PYTHON}
 """By the name of a place."""
 
@@ -36,8 +42,12 @@ class StockVerdict:
     verdict: Verdict
     breaks: int
     """Messages that were delivered for the first time before their predecessor."""
+    breaks_at_gates: list[Break]
+    """The breaks that a broker without gates cannot have made."""
     unexplained: list[Example]
     """Duplicates that neither a death nor a join explains."""
+    behind_gates: Mapping[str, int]
+    """Number of strikes, by name, that came while a gate was shut."""
 
 
 class StockOrderedScene(OrderedScene):
@@ -64,6 +74,7 @@ class StockOrderedScene(OrderedScene):
         assert bench.pulsar is not None
         self._kind, self._acknowledgement = kind, acknowledgement
         self._subscription = dict(subscription or {})
+        self._behind_gates: Counter[str] = Counter()
         self._changes = ConsumerChanges(bench.topic_name, SUBSCRIPTION, broker.log)
         self._clients = StockScene(
             programs, bench.topic_name, bench.pulsar.service_url, "", directory / "histories"
@@ -85,16 +96,24 @@ class StockOrderedScene(OrderedScene):
     def strikes(self) -> tuple[Callable[[], None], ...]:
         """All that befalls those who take part."""
         strikes: tuple[Callable[[], None], ...] = (
-            self._kill_consumer, self._pause_consumer, self._kill_producer, self._pause_producer,
-            self._kill_worker, self._pause_worker, self._collect,
+            self._kill_consumer, self._pause_consumer, self._outlast_grace, self._kill_producer, self._pause_producer,
+            self._kill_worker, self._kill_workers, self._pause_worker, self._collect,
         )  # fmt: skip
-        return strikes if self._broker is None else (*strikes, self._kill_broker)
+        return (
+            strikes if self._broker is None else (*strikes, self._kill_broker, self._kill_broker_and_workers)
+        )
 
     def judge_order(self) -> StockVerdict:
         """End the producers, let the consumers finish, and compare."""
         verdict, _ = self.judge()
+        broken = breaks(self._records())
+        logs = [self._directory / f"{name}.log" for name in self._workers]
         return StockVerdict(
-            verdict, breaks(self._records()), self._changes.unexplained(verdict, self._records())
+            verdict,
+            len(broken),
+            self._changes.breaks_at_gates(broken, logs),
+            self._changes.unexplained(verdict, self._records()),
+            self._behind_gates,
         )
 
     def _records(self) -> Iterator[Record]:
@@ -118,13 +137,45 @@ class StockOrderedScene(OrderedScene):
             subscription_admin.create_subscription(store, topic, SUBSCRIPTION, request, **self._subscription)
         )
 
+    def _outlast_grace(self) -> None:
+        """Stop a consumer until the broker has dropped it. Its segments are with others when it wakes."""
+        with self._stopped_consumer():
+            began = time.monotonic()
+            while time.monotonic() < began + _SILENT_SECONDS:
+                self._reshape()
+
+    def _kill_workers(self) -> None:
+        """All workers, so that no gate is kept for a while."""
+        self._wait_for_a_gate("kill_workers")
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers = {name: self._start_worker(name) for name in self._workers}
+
     def _kill_broker(self) -> None:
         """By SIGKILL, right after a reshape."""
         assert self._broker is not None
-        self._reshape()
+        self._wait_for_a_gate("kill_broker")
         self._broker.kill()
         self._changes.broker_killed()
         self._broker.start()
+
+    def _kill_broker_and_workers(self) -> None:
+        """All at once, by SIGKILL."""
+        assert self._broker is not None
+        self._wait_for_a_gate("kill_broker_and_workers")
+        for worker in self._workers.values():
+            worker.kill()
+        self._broker.kill()
+        self._changes.broker_killed()
+        self._broker.start()
+        self._workers = {name: self._start_worker(name) for name in self._workers}
+
+    def _wait_for_a_gate(self, strike: str) -> None:
+        """Reshape the topic until a gate is shut. A control run has no gates, and reshapes it once."""
+        self._reshape()
+        while self._subscription and not self.bench.scalar(_SHUT):
+            self._reshape()
+        self._behind_gates[strike] += bool(self.bench.scalar(_SHUT))
 
     @contextmanager
     def _stopped_consumer(self) -> Iterator[None]:

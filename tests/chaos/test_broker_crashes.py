@@ -16,7 +16,7 @@ from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.domain.errors import DataPlaneUnavailable, SegmentTerminated
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -28,7 +28,7 @@ def test_what_was_drained_stays_read_to_its_end_when_the_broker_dies(
     """A broker writes a cursor down once a second at most, and the last position up to a minute later: a crash would
     bring back messages of a log whose drain is recorded, which nobody would read again.
     """
-    here = OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "outages")
+    here = PulsarTopic.fresh(killable_broker.admin_url, killable_broker.service_url, "outages")
     plane, logs = PulsarDataPlane(here.access), PulsarLogClient(here.access)
     log = plane.backing_topic(here.topic, "0000-ffff-0")
     plane.create_segment(log, ["billing"])
@@ -57,7 +57,7 @@ def test_a_batch_that_a_dying_broker_stored_is_known_behind_the_fence(
     """Its answer was lost with the broker, and the fence fell before the producer was back: sent to a successor as
     well, it would be there twice.
     """
-    here = OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "outages")
+    here = PulsarTopic.fresh(killable_broker.admin_url, killable_broker.service_url, "outages")
     plane, logs = PulsarDataPlane(here.access), PulsarLogClient(here.access, call_timeout_seconds=20.0)
     log = plane.backing_topic(here.topic, "0000-ffff-0")
     plane.create_segment(log, ["billing"])

@@ -29,7 +29,7 @@ from tests.chaos.cells import Path, steps_of
 from tests.chaos.laws import check_writable
 from tests.chaos.scene import Scene
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.faulty_data_plane import FaultyDataPlane
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
@@ -163,7 +163,7 @@ def check_broker_outage(
     """Kill the broker at the cell's point, once, and see the laws hold."""
     plan = PLANS[cell.plan]
     with ExitStack() as running:
-        bench = Bench(url, OnPulsar.fresh(server.admin_url, server.service_url, "outages"))
+        bench = Bench(url, PulsarTopic.fresh(server.admin_url, server.service_url, "outages"))
         running.callback(bench.close)
         scene = Scene(bench, directory, running, rate=MESSAGES_A_SECOND)
         scene.begin(plan.segments, unread_by=(AUDIT,))

@@ -99,7 +99,7 @@ def test_a_data_plane_away_past_the_deadline_aborts_before_the_fence_and_is_wait
 
 
 @dataclass(frozen=True)
-class Vandalism:
+class LogDamage:
     """What somebody does by hand to a log, and when."""
 
     state: OperationState
@@ -121,7 +121,7 @@ class Vandalism:
 
 
 VANDALISM = tuple(
-    Vandalism(state, whose, act)
+    LogDamage(state, whose, act)
     for state in (
         OperationState.INTENDED,
         OperationState.PREPARED,
@@ -138,7 +138,7 @@ VANDALISM = tuple(
 @pytest.mark.parametrize("vandalism", VANDALISM, ids=str)
 @pytest.mark.parametrize("scenario", RESHAPES, ids=lambda scenario: scenario.name)
 def test_a_log_broken_by_hand_during_a_reshape_ends_in_a_whole_layout(
-    scenario: Scenario, vandalism: Vandalism, new_bench: NewBench, record_cell: RecordCell
+    scenario: Scenario, vandalism: LogDamage, new_bench: NewBench, record_cell: RecordCell
 ) -> None:
     bench = new_bench()
     scenario.prepare(bench)

@@ -25,7 +25,7 @@ from controller.store.postgres.engine import Store
 from controller.web.paths import CONSUMER_PATH
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process
-from tests.support.fuzzing import REAL, Answers, asker, described
+from tests.support.fuzzing import REAL, Answers, authorization, described
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(4 * 3600)]
@@ -100,7 +100,7 @@ def speak_of_what_is_there(case: schemathesis.Case, session: requests.Session) -
     if "consumer" not in case.path_parameters:
         return
     registered = case.operation.schema.config.base_url + CONSUMER_PATH.format(**case.path_parameters)
-    session.post(registered, json=LIFE, headers=asker(CONSUMER_PATH))
+    session.post(registered, json=LIFE, headers=authorization(CONSUMER_PATH))
     if isinstance(case.body, dict) and "incarnation" in case.body:
         case.body = {**case.body, **LIFE}
     if "incarnation" in (case.query or {}):

@@ -34,7 +34,7 @@ TAKEOVER_SECONDS = 120.0
 
 
 @dataclass
-class Held:
+class GatedAndControlLogs:
     """Logs with one consumer each. The logs of `gated` have closed gates; the logs of `control` have no gates."""
 
     scene: GatedScene
@@ -76,9 +76,9 @@ def retry_for(check: Callable[[], bool]) -> Callable[[], bool]:
     return check_or_false
 
 
-def held(scene: GatedScene, kinds: Sequence[pulsar.ConsumerType], logs: int) -> Held:
+def held(scene: GatedScene, kinds: Sequence[pulsar.ConsumerType], logs: int) -> GatedAndControlLogs:
     """Create `logs` gated logs and one control log for each kind of consumer. The consumers connect before the gates are closed."""
-    created = Held(scene)
+    created = GatedAndControlLogs(scene)
     for kind in kinds:
         for _ in range(logs):
             log = scene.log("stock")

@@ -24,7 +24,7 @@ from controller.devstack.postgres import PostgresServer
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from tests.chaos.ordered_scene import OrderedScene
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 
 NewBench = Callable[[], Bench]
 RecordFigure = Callable[[str], None]
@@ -123,7 +123,7 @@ def test_a_hundred_thousand_messages_over_two_hundred_operations_on_a_broker_tha
 ) -> None:
     """With deduplication on, as `cleave doctor --fix` has it, and one message waiting at each reader."""
     url = postgres_server.create_database(f"cleave_ordered_{SEED}", template=migrated_template)
-    bench = Bench(url, OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "ordered"))
+    bench = Bench(url, PulsarTopic.fresh(killable_broker.admin_url, killable_broker.service_url, "ordered"))
     with closing(bench):
         check_run(
             bench,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from controller.services.segment_admin import merging, splitting
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
 from tests.support.missing import skip_without
 from tests.support.outage_scenarios import CLOCK_BEHIND_SECONDS, SCENARIOS, play
@@ -42,9 +42,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedPost
 
 
 @pytest.fixture
-def topics(pulsar_broker: SharedBroker) -> list[OnPulsar | None]:
+def topics(pulsar_broker: SharedBroker) -> list[PulsarTopic | None]:
     """One topic on each plane."""
-    return [None, OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "outages")]
+    return [None, PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "outages")]
 
 
 def request_some(chooser: random.Random, topic: TopicScene) -> None:
@@ -83,7 +83,7 @@ def fail_over(scene: OutageScene, chooser: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_many_fail_overs_cost_no_message(
-    seed: int, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[OnPulsar | None]
+    seed: int, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[PulsarTopic | None]
 ) -> None:
     chooser = random.Random(seed)
     with ExitStack() as running:
@@ -101,7 +101,7 @@ def test_many_fail_overs_cost_no_message(
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_outage_with_two_workers_that_know_both_hosts_costs_no_message(
-    name: str, number: int, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[OnPulsar | None]
+    name: str, number: int, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[PulsarTopic | None]
 ) -> None:
     scenario = SCENARIOS[name]
     if scenario.missing:

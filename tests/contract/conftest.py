@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.devstack.postgres import PostgresServer

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from controller.devstack.postgres_home import wheel_binaries
+from controller.devstack.pulsar.jars import PULSAR_4_OLDEST
 from tests.matrix import compose, helm
 from tests.matrix.environments import (
     PROJECT,
@@ -39,6 +40,10 @@ CHART = ("-m", "matrix", "tests/integration/packaging/test_chart.py")
 STACK = ("-m", "matrix", "tests/integration/packaging/test_stack.py")
 SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/commands/test_cli.py"
+GATES = (
+    "tests/integration/dataplane/test_pulsar_gates.py",
+    "tests/integration/dataplane/test_pulsar_stock_clients.py",
+)
 NO_BROWSER = "not (browser or chaos or matrix)"
 DAGS = ("-m", NO_BROWSER, "tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
 PAGES = (
@@ -63,6 +68,9 @@ def cells() -> dict[str, Cell]:
         found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
     found["compose"] = composed
     found["helm"] = with_tools(helm.prepared, CHART)
+    found[f"Pulsar {PULSAR_4_OLDEST}: gates"] = lambda: run_tests(
+        house, GATES, {"CLEAVE_TEST_PULSAR_VERSION": PULSAR_4_OLDEST}
+    )
     found["the wheel with each extra"] = partial(run_tests, house, WHEEL)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
     found[f"PySpark {LARGEST['pyspark']}"] = partial(run_tests, house, SPARK)

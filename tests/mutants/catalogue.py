@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.change import Change, Kind, Unfit
+from tests.mutants.change import Change, ImpossibleChange, Kind
 
 HERE = Path(__file__).parent
 
@@ -69,7 +69,7 @@ def _problems(one: Mutation, root: Path) -> Iterator[str]:
     if path.is_file():
         try:
             one.change.apply(path.read_text(encoding="utf-8"))
-        except Unfit as error:
+        except ImpossibleChange as error:
             yield str(error)
     else:
         yield f"no file {one.change.file}"

@@ -19,7 +19,7 @@ _Place = TypeVar("_Place")
 _STATEMENT = re.compile(r"^(?:CREATE|ALTER|COMMENT|GRANT|REVOKE|INSERT|SELECT|DO) ", re.MULTILINE)
 
 
-class Unfit(ValueError):
+class ImpossibleChange(ValueError):
     """The change cannot be made, since the object or the selected code is missing or not unique."""
 
 
@@ -70,9 +70,9 @@ class Change:
             after = ast.unparse(ast.fix_missing_locations(changed))
             ast.parse(after)
         except (AttributeError, SyntaxError) as error:  # a part is missing, or may not stand there
-            raise Unfit(f"the changed code is no Python: {error}") from error
+            raise ImpossibleChange(f"the changed code is no Python: {error}") from error
         if after == before:
-            raise Unfit("nothing is changed")
+            raise ImpossibleChange("nothing is changed")
         return after
 
     def _in_code(self, part: ast.AST) -> tuple[ast.AST, Any]:
@@ -94,7 +94,7 @@ class Change:
         if 0 < self.nth <= len(places):
             return places[self.nth - 1]
         if self.nth or len(places) != 1:
-            raise Unfit(f"{self.select or self.sql!r} is there {len(places)} times")
+            raise ImpossibleChange(f"{self.select or self.sql!r} is there {len(places)} times")
         return places[0]
 
 
@@ -112,7 +112,7 @@ def _object(tree: ast.Module, name: str) -> ast.AST:
     for step in filter(None, name.split(".")):
         part = next((node for node in part.body if step in _names(node)), None)
         if part is None:
-            raise Unfit(f"there is no {name}")
+            raise ImpossibleChange(f"there is no {name}")
     return part  # type: ignore[no-any-return]
 
 
@@ -130,7 +130,7 @@ def _span(source: str, name: str) -> tuple[int, int]:
         return 0, len(source)
     begin = re.search(rf"^CREATE [A-Z ]+(?:\w+\.)?{re.escape(name)}\b", source, re.MULTILINE)
     if begin is None:
-        raise Unfit(f"there is no {name}")
+        raise ImpossibleChange(f"there is no {name}")
     end = _STATEMENT.search(source, begin.end())
     return begin.start(), end.start() if end else len(source)
 
@@ -216,7 +216,7 @@ def _changed(node: ast.AST, kind: Kind, by: str) -> Any:
         return ast.Compare(node.left, [_BOUNDARY[type(operator)]()], node.comparators)
     if kind in (Kind.NEVER, Kind.ALWAYS):
         return ast.Constant(kind is Kind.ALWAYS)
-    raise Unfit(f"{ast.unparse(node)} does not take {kind}")
+    raise ImpossibleChange(f"{ast.unparse(node)} does not take {kind}")
 
 
 _BOUNDARY: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -21,14 +21,14 @@ MAX_BUCKETS = 65_536  # so high that no merge is refused for its buckets, which 
 
 
 @dataclass(frozen=True)
-class Trail:
+class ActionSequence:
     """A first layout and acts upon it, some of which cannot be done: names and arguments of Pulsar's methods."""
 
     first: SegmentLayout
     acts: tuple[tuple[str | int, ...], ...]
 
 
-def trail(random: Random, length: int) -> Trail:
+def trail(random: Random, length: int) -> ActionSequence:
     """A topic's life under midpoint splits, merges of any two and prunes in any order."""
     first = layout = SegmentLayout.initial(random.randint(1, 6), bucket_budget=1, now=NOW)
     deep = random.random() < 0.1
@@ -37,7 +37,7 @@ def trail(random: Random, length: int) -> Trail:
         act = _act(random, layout, deep)
         acts.append((*act, NOW + step) if act[0] != "pruneSegment" else act)
         layout = perform(layout, acts[-1]) or layout
-    return Trail(first, tuple(acts))
+    return ActionSequence(first, tuple(acts))
 
 
 def perform(layout: SegmentLayout, act: Sequence[str | int]) -> SegmentLayout | None:

@@ -118,11 +118,11 @@ def _cycle(
     }
     silent = {broker.name for broker in plain.brokers if rng.random() < 0.01}
 
-    def told(broker: Broker) -> Broker:
+    def reported(broker: Broker) -> Broker:
         report = None if broker.name in silent or broker.report is None else broker.report
         return replace(broker, report=report and replace(report, reported_at=now_ms - ages[broker.name]))
 
-    aged = Cluster(tuple(told(broker) for broker in plain.brokers), plain.bundles)
+    aged = Cluster(tuple(reported(broker) for broker in plain.brokers), plain.bundles)
     cluster = as_pulsar_reads(aged)
     heard = [broker.name for broker in plain.brokers if broker.name not in silent]
     tops = {name: [b.bundle_id for b in reported_bundles(cluster, name, settings)] for name in heard}

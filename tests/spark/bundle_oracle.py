@@ -22,7 +22,7 @@ LIMITS = ("max_topics", "max_sessions", "max_msg_rate", "max_byte_rate")
 
 
 @dataclass(frozen=True)
-class Given:
+class RunInputs:
     """One run's inputs as rows: landed reports, what is stored, limits of namespaces."""
 
     topics: list[Row] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Given:
 class Answer:
     """All tables of a run, each as rows by key."""
 
-    def __init__(self, given: Given, window: ReportWindow) -> None:
+    def __init__(self, given: RunInputs, window: ReportWindow) -> None:
         self._given, self._window = given, window
         self.reports = self._reports()
         self._clusters = {cluster for cluster, _ in self.reports}

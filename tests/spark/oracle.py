@@ -19,7 +19,7 @@ Values = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A load record as it is stored."""
 
     stats: LoadStats
@@ -38,7 +38,7 @@ class Case:
     thresholds: LoadThresholds
     change_threshold: float = 0.25
     strict_pulsar: bool = False
-    stored: Stored | None = None
+    stored: StoredRecord | None = None
     heard_before: dict[str, int] = field(default_factory=dict)
 
     def rates(self, window: LoadWindow) -> LoadStats | None:
@@ -82,7 +82,7 @@ class Case:
             strict_pulsar=self.strict_pulsar,
         )
 
-    def expected_heard(self, window: LoadWindow) -> dict[str, int]:
+    def expected_reports(self, window: LoadWindow) -> dict[str, int]:
         """When each source was heard of last in the window."""
         heard: dict[str, int] = {}
         for sample in self.samples:
@@ -108,7 +108,7 @@ class Case:
         stored, previous = self.stored, self._previous()
         if stored is None or previous is None or stored.silent_since is not None:
             return None
-        if stored.source not in self.expected_heard(window):
+        if stored.source not in self.expected_reports(window):
             return None
         silent_since = min(previous.observed_at, window.start_ms)
         return (

@@ -12,7 +12,7 @@ from controller.domain.counter_rates import CounterSample
 from controller.domain.load_record import LoadStats, LoadThresholds
 from controller.domain.load_record_rule import FLOOR_FRACTION
 from controller.domain.load_window import LoadWindow
-from tests.spark.oracle import Case, Stored, Values, by_topic
+from tests.spark.oracle import Case, StoredRecord, Values, by_topic
 
 END = 1_800_000_000_000
 WINDOW = LoadWindow(END, 60_000, 60_000)
@@ -56,9 +56,9 @@ def _stats(random: Random) -> LoadStats:
     return LoadStats(*(random.choice([*few, random.uniform(0, 5_000)]) for _ in range(4)))
 
 
-def _stored(random: Random, names: list[str]) -> Stored:
+def _stored(random: Random, names: list[str]) -> StoredRecord:
     cold_since, silent_since = (random.choice([None, None, _instant(random)]) for _ in range(2))
-    return Stored(
+    return StoredRecord(
         _stats(random), random.choice(names), _instant(random), cold_since, silent_since, random.randint(1, 9)
     )
 
@@ -97,16 +97,16 @@ def batch(seed: int) -> list[Case]:
 
 def expected(drawn: list[Case]) -> tuple[dict[int, Values], dict[str, int]]:
     """The rates by topic, and when each source was heard."""
-    heard = {source: at for case in drawn for source, at in case.expected_heard(WINDOW).items()}
+    heard = {source: at for case in drawn for source, at in case.expected_reports(WINDOW).items()}
     rates = {n: found for n, case in enumerate(drawn) if (found := case.expected_rates(WINDOW)) is not None}
     return rates, heard
 
 
 def check(cases: list[Case], rates: pa.Table, heard: pa.Table) -> None:
     """All of it, and of what differs the first case alone."""
-    expected_rates, expected_heard = expected(cases)
+    expected_rates, expected_reports = expected(cases)
     demand_equal(cases, expected_rates, by_topic(rates))
-    assert {row["source"]: row["observed_at_ms"] for row in heard.to_pylist()} == expected_heard
+    assert {row["source"]: row["observed_at_ms"] for row in heard.to_pylist()} == expected_reports
 
 
 def demand_equal(cases: list[Case], wanted: dict[int, Values], found: dict[int, Values]) -> None:

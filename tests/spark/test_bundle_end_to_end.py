@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.aggregation import BundleAggregation, aggregate
 from controller.bundles.services.balancer import ApplySettings
@@ -29,7 +29,7 @@ NAMESPACE = "acme/shop"
 HALF = 0x80000000
 
 
-class Line:
+class BundlePipeline:
     """Brokers, collector, files, and a database with a loader."""
 
     def __init__(self, database: str, directory: Path, bench: Bench) -> None:
@@ -55,14 +55,14 @@ class Line:
 
 
 @pytest.fixture
-def line(spark: SparkSession, database: str, tmp_path: Path) -> Iterator[Line]:
+def line(spark: SparkSession, database: str, tmp_path: Path) -> Iterator[BundlePipeline]:
     with staged_bench(deadline_seconds=60.0) as bench:  # nobody is silent here
-        line = Line(database, tmp_path, bench)
+        line = BundlePipeline(database, tmp_path, bench)
         yield line
         line.close()
 
 
-def test_a_hot_bundle_is_split_and_the_next_run_sees_the_parts(line: Line) -> None:
+def test_a_hot_bundle_is_split_and_the_next_run_sees_the_parts(line: BundlePipeline) -> None:
     cluster = line.bench.cluster
     cluster.add(NAMESPACE, HALF)
     for number in range(20):
@@ -104,7 +104,7 @@ def test_a_hot_bundle_is_split_and_the_next_run_sees_the_parts(line: Line) -> No
     assert bundle_balancer.replay(driver.do(bundle_cycles.stored_cycle, cycle.cycle_id)).is_same
 
 
-def test_a_repeat_and_a_run_without_reports_change_nothing(line: Line) -> None:
+def test_a_repeat_and_a_run_without_reports_change_nothing(line: BundlePipeline) -> None:
     line.bench.cluster.add(NAMESPACE)
     first = line.run()
     window = ReportWindow(first.window_end_ms)

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from controller.bundles.broker_reports import REPORT_SCHEMAS
 from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
-from controller.bundles.reports import REPORT_SCHEMAS
 from controller.bundles.store.loads import BASELINE_SCHEMAS, CHANGE_SCHEMAS
 from spark_jobs.bundle_load import RATES, ReportWindow, build, build_namespaces
 from spark_jobs.bundle_load_changes import SIGNALS
 from spark_jobs.run_bundle_load import BASELINE, REPORTS, compute
-from tests.spark.bundle_oracle import LIMITS, Answer, Given, Row
+from tests.spark.bundle_oracle import LIMITS, Answer, Row, RunInputs
 from tests.support.drawn import cases
 
 WINDOW = ReportWindow(1_800_000_000_000, 180_000, 600_000)
@@ -38,7 +38,7 @@ KEYS = {
 
 
 def run(
-    spark: SparkSession, directory: Path, rows: Given, window: ReportWindow = WINDOW
+    spark: SparkSession, directory: Path, rows: RunInputs, window: ReportWindow = WINDOW
 ) -> dict[str, pa.Table]:
     """The job over files of these rows; a kind without rows has no file."""
     urls: dict[str, list[str]] = {}
@@ -91,7 +91,7 @@ class RandomClusters:
         self._namespaces = ["t/a", "t/b", "t/c"]
         self._names = {n: [f"persistent://{n}/é-{i}" for i in range(12)] for n in self._namespaces}
         self._lists = {n: [self._edges(n) for _ in range(2)] for n in self._namespaces}
-        self.given = Given()
+        self.given = RunInputs()
         for cluster in (f"c{number}" for number in range(CLUSTERS)):
             for broker in _some(random, ["b1", "b2", "b3"]):
                 for _ in range(random.choice([1, 1, 2])):
@@ -220,7 +220,7 @@ def test_the_last_hash_and_both_sides_of_a_boundary(
     rates = dict.fromkeys(RATES, 1.5)
     counts = {"producer_count": 1, "consumer_count": 2}
     system = {f"{s}_{part}": 50.0 for s in SIGNALS for part in ("usage", "limit")}
-    rows = Given(
+    rows = RunInputs(
         topics=[where | {"namespace": "t/n", "topic": name} | rates | counts for name in names],
         boundaries=[{"cluster": "c", "namespace": "t/n", "instant_ms": NAMED_END, "boundaries": edges}],
         brokers=[where | system | {"topic_count": 4, "report": "metrics", "version": ""}],

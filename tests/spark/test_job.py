@@ -22,7 +22,7 @@ from controller.store.load.records import SKETCH_SCHEMA
 from spark_jobs.run_bundle_load import main as bundle_main
 from spark_jobs.run_load_aggregation import compute, main
 from spark_jobs.session import get_session, with_session
-from tests.spark.oracle import Case, Stored, tables
+from tests.spark.oracle import Case, StoredRecord, tables
 from tests.spark.random_cases import WINDOW, batch, check
 from tests.support.spark_cluster import Cluster
 from tests.support.spark_session import LIGHTLY
@@ -69,7 +69,7 @@ def test_samples_that_all_lie_outside_the_window_are_a_run_without_rates(
     """Connect cannot infer the schema of an empty table."""
     early = CounterSample("a", WINDOW.read_from_ms - 1, 1, 1, 1, 1)
     none = LoadThresholds(LoadStats(), LoadStats())
-    cases = [Case((early,), none, stored=Stored(LoadStats(), "a", WINDOW.start_ms))]
+    cases = [Case((early,), none, stored=StoredRecord(LoadStats(), "a", WINDOW.start_ms))]
     run_on(connect.url, cases, tmp_path / "here")
 
     samples, counts = hand_over(cases, tmp_path / "there"), tmp_path / "counts.parquet"

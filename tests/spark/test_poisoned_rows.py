@@ -87,7 +87,7 @@ def test_samples_that_cannot_be_are_set_aside(
     assert (run.rate(0), run.rate(1)) == (10.0, 20.0)
     [(batch, subject, topic_id)] = set_aside(run)
     assert (batch, subject[:8], topic_id) == ("load", "source o", run.topic_id)
-    assert run.heard() == 0
+    assert run.last_report_second() == 0
 
 
 def test_the_largest_counters_there_are_count(run: Run, engine: SparkEngine | SqlEngine) -> None:

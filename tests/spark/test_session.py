@@ -20,7 +20,7 @@ except CleaveError as error:
 """
 
 
-def told(home: Path, options: str = "") -> tuple[str, str]:
+def session_error(home: Path, options: str = "") -> tuple[str, str]:
     """What asking for a session with that Java raised, and what stood on standard error."""
     done = subprocess.run(
         [sys.executable, "-c", _ASK, options],
@@ -33,12 +33,12 @@ def told(home: Path, options: str = "") -> tuple[str, str]:
 
 
 def test_a_java_that_ended_at_its_start_is_tried_again_and_what_it_printed_is_told(tmp_path: Path) -> None:
-    error, printed = told(java_home(tmp_path), "-Xms400g")  # more than there is for it
+    error, printed = session_error(java_home(tmp_path), "-Xms400g")  # more than there is for it
     assert error.startswith("Retryable Spark's Java ended at its start: ")
     assert "heap" in error
     assert "heap" in printed, "it is passed on as well"
 
 
 def test_without_a_java_there_is_nothing_to_try_again(tmp_path: Path) -> None:
-    error, _ = told(tmp_path)
+    error, _ = session_error(tmp_path)
     assert error.startswith("Terminal Spark did not start: it needs Java 17 or newer")

@@ -124,7 +124,7 @@ class Run:
         assert record is not None
         return float(record["msg_rate_in"])
 
-    def heard(self, source: str = BROKER) -> int:
+    def last_report_second(self, source: str = BROKER) -> int:
         """Return the seconds after END_MS at which the source last reported."""
         at = self.bench.scalar("SELECT observed_at FROM cleave.load_source WHERE source = :s", s=source)
         return (to_ms(at) - END_MS) // 1000

@@ -37,7 +37,7 @@ from tests.support.bench_planes import (
     CALL_TIMEOUT_SECONDS,
     PLAIN_LOGS,
     TOPIC,
-    OnPulsar,
+    PulsarTopic,
     bench_plane,
 )
 from tests.support.older_runner import record_alone
@@ -56,7 +56,7 @@ _ADOPTED = """
 class Bench:
     """One database, one topic (`topic_name`), any number of runners; on a broker if `pulsar` is given."""
 
-    def __init__(self, url: str, pulsar: OnPulsar | None = None) -> None:
+    def __init__(self, url: str, pulsar: PulsarTopic | None = None) -> None:
         self.url, self.pulsar = url, pulsar
         self.store = Store(url, application_name="bench")
         self._ground = bench_plane(url, pulsar)

@@ -15,7 +15,7 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.embedded.log_client import EmbeddedLogClient
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.dataplane.log_client import LogClient
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
@@ -34,7 +34,7 @@ _PATIENT_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class OnPulsar:
+class PulsarTopic:
     """A topic on a real broker that no other bench uses; it is passed to other processes as JSON."""
 
     admin_url: str
@@ -44,7 +44,7 @@ class OnPulsar:
     """Whether it is one of Pulsar 5's scalable topics."""
 
     @classmethod
-    def fresh(cls, admin_url: str, service_url: str, namespace: str) -> OnPulsar:
+    def fresh(cls, admin_url: str, service_url: str, namespace: str) -> PulsarTopic:
         """Return an unused topic name, in a namespace that is created and configured."""
         access = PulsarAccess(admin_url=admin_url, service_url=service_url)
         return cls(
@@ -99,7 +99,7 @@ class BenchPlane:
         self.plane.close()
 
 
-def bench_plane(url: str, pulsar: OnPulsar | None) -> BenchPlane:
+def bench_plane(url: str, pulsar: PulsarTopic | None) -> BenchPlane:
     """Return the data plane of the logs in the database at `url`, or of the broker."""
     if pulsar is None:
         return BenchPlane(

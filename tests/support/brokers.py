@@ -30,7 +30,9 @@ from tests.support.missing import skip_without
 from tests.support.waiting import wait_until
 
 STANDALONE, STANDALONE_5, CLUSTER = "standalone", "standalone-5", "cluster"
-_VERSION_OF: Mapping[str, str] = {STANDALONE: PULSAR_4, STANDALONE_5: PULSAR_5, CLUSTER: PULSAR_4}
+VERSION_4 = os.environ.get("CLEAVE_TEST_PULSAR_VERSION", PULSAR_4)
+"""Version of the brokers before 5.0."""
+_VERSION_OF: Mapping[str, str] = {STANDALONE: VERSION_4, STANDALONE_5: PULSAR_5, CLUSTER: VERSION_4}
 _REPOSITORY = Path(__file__).parents[2]
 
 
@@ -114,7 +116,9 @@ def _launch_keeper(kind: str, home: Path) -> None:
 
 def _make(kind: str, directory: Path) -> PulsarStandalone | PulsarCluster:
     if kind == CLUSTER:
-        return PulsarCluster(directory, jvm=QUICK, properties=CALM, hosts=("127.0.0.1", "localhost"))
+        return PulsarCluster(
+            directory, VERSION_4, jvm=QUICK, properties=CALM, hosts=("127.0.0.1", "localhost")
+        )
     return PulsarStandalone(directory, _VERSION_OF[kind], jvm=QUICK)
 
 

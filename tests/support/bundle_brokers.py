@@ -31,7 +31,7 @@ TOKEN = "Bearer secret-of-the-session"  # made up
 _USAGE = {"usage": 50.0, "limit": 100.0}
 
 
-class Trouble(Enum):
+class ActionFailure(Enum):
     """Failure of the next action."""
 
     SILENT_BEFORE = auto()
@@ -72,7 +72,7 @@ class StagedCluster:
         self.groups: dict[str, str] = {}
         """Anti-affinity groups by namespace."""
         self.is_extensible = False
-        self.trouble: Trouble | None = None
+        self.trouble: ActionFailure | None = None
         self.silent: set[str] = set()
         self.acts: list[tuple[str, str, Any]] = []
         """Method, path with its parameters, body: what brokers were asked to do."""
@@ -173,20 +173,22 @@ class _Handler(BaseHTTPRequestHandler):
         cluster.trouble = None
         document = json.loads(body) if body else None
         cluster.acts.append(("PUT", self.path, document))
-        if trouble is Trouble.AWAY:
+        if trouble is ActionFailure.AWAY:
             self._answer(307, None, {"Location": f"http://127.0.0.1:9{self.path}"})
-        elif trouble is Trouble.SILENT_BEFORE:
+        elif trouble is ActionFailure.SILENT_BEFORE:
             cluster.released.wait(30)
-        elif trouble is Trouble.ERROR_BEFORE:
+        elif trouble is ActionFailure.ERROR_BEFORE:
             self._answer(503, {"reason": "not ready"}, {"Retry-After": "7"})
         else:
             self._perform(act, bundle, document, trouble)
 
-    def _perform(self, act: str, bundle: NamespaceBundle, document: Any, trouble: Trouble | None) -> None:
+    def _perform(
+        self, act: str, bundle: NamespaceBundle, document: Any, trouble: ActionFailure | None
+    ) -> None:
         cluster = self._cluster
-        if trouble is Trouble.LIST_BEFORE:
+        if trouble is ActionFailure.LIST_BEFORE:
             cluster.outdated[bundle.namespace] = cluster.lists[bundle.namespace]
-        if trouble is Trouble.SPLIT_BY_OTHERS:
+        if trouble is ActionFailure.SPLIT_BY_OTHERS:
             cluster.split(bundle, [bundle.lower + bundle.width // 2])
         try:
             cluster.lists[bundle.namespace].require(bundle)
@@ -195,29 +197,31 @@ class _Handler(BaseHTTPRequestHandler):
             )
         except CleaveError as error:
             status, reason = 412, error.message
-        if trouble is Trouble.SILENT_AFTER:
+        if trouble is ActionFailure.SILENT_AFTER:
             cluster.released.wait(30)
-        elif trouble is Trouble.BROKEN_AFTER:
+        elif trouble is ActionFailure.BROKEN_AFTER:
             self.close_connection = True
-        elif trouble is Trouble.ERROR_AFTER:
+        elif trouble is ActionFailure.ERROR_AFTER:
             self._answer(500, {"reason": "--- An unexpected error\n\nMessage: late\n\nStacktrace:\n at x"})
         else:
             self._answer(status, {"reason": reason} if reason else None)
 
-    def _split(self, bundle: NamespaceBundle, cuts: list[int], trouble: Trouble | None) -> tuple[int, str]:
+    def _split(
+        self, bundle: NamespaceBundle, cuts: list[int], trouble: ActionFailure | None
+    ) -> tuple[int, str]:
         assert parse_qs(urlsplit(self.path).query)["splitAlgorithmName"] == ["specified_positions_divide"]
         if self._cluster.is_extensible and len(cuts) > 1:
             return 412, "Split bundle failed due to invalid request"
-        if trouble is not Trouble.NOT_DONE:
+        if trouble is not ActionFailure.NOT_DONE:
             self._cluster.split(bundle, cuts)
         return 204, ""
 
-    def _unload(self, bundle: NamespaceBundle, trouble: Trouble | None) -> tuple[int, str]:
+    def _unload(self, bundle: NamespaceBundle, trouble: ActionFailure | None) -> tuple[int, str]:
         destination = parse_qs(urlsplit(self.path).query).get("destinationBroker", [None])[0]
         if destination is not None and destination not in self._cluster.brokers:
             return 409, "Not allowed unload namespace bundle to inactive destination broker"
         old = self._cluster.owners.pop(bundle, None)
-        if destination is not None and trouble is Trouble.CLIENTS_FIRST:
+        if destination is not None and trouble is ActionFailure.CLIENTS_FIRST:
             self._cluster.destinations[bundle] = destination, old or self._name
         elif destination is not None:
             self._cluster.owners[bundle] = destination

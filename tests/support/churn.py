@@ -37,7 +37,7 @@ _REFUSALS = (Retryable, Conflict, NotFound, InvalidLayoutChange)
 
 
 @dataclass
-class Tale:
+class ProcessRecord:
     """Actions of one process, for a comparison with the database."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Tale:
     operation_of_key: dict[str, int] = field(default_factory=dict)
 
 
-def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> Tale:
+def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> ProcessRecord:
     """Run `rounds` rounds on the topics `names`, each followed by the due operations and sometimes by a sweep. Return the record of the
     process.
     """
@@ -67,7 +67,7 @@ def churn(url: str, seed: int, rounds: int, names: Sequence[str]) -> Tale:
             run_due(context, limit=2)
             if player.rng.random() < 0.2:
                 sweep(store, {"embedded": plane}, limit=10)
-        return player.tale
+        return player.record
     finally:
         store.dispose()
         plane.close()
@@ -78,7 +78,7 @@ class _Player:
         self, store: Store, plane: EmbeddedDataPlane, rng: random.Random, who: str, names: Sequence[str]
     ) -> None:
         self.rng = rng
-        self.tale = Tale()
+        self.record = ProcessRecord()
         self._store = store
         self._plane = plane
         self._who = who
@@ -108,9 +108,9 @@ class _Player:
                 act, _weight = acts[label]
                 act(topic)
         except _REFUSALS as refusal:
-            self.tale.outcomes[f"{label}: {type(refusal).__name__}"] += 1
+            self.record.outcomes[f"{label}: {type(refusal).__name__}"] += 1
         else:
-            self.tale.outcomes[f"{label}: done"] += 1
+            self.record.outcomes[f"{label}: done"] += 1
 
     def _find(self, name: str) -> TopicRow | None:
         try:
@@ -164,14 +164,14 @@ class _Player:
         """Request a reshape with a key that several processes use: all get one operation."""
         key = f"together-{topic.topic_id}-{number}"
         intent = self._intend_reshape(topic, self._request(key))
-        self.tale.operation_of_key[key] = intent.operation.operation_id
+        self.record.operation_of_key[key] = intent.operation.operation_id
 
     def _bump(self, topic: TopicRow) -> None:
         """Read a counter and write it by compare-and-set, the simplest change in which an update could be lost."""
         bumps = int(topic.properties.get("bumps", "0"))
         with self._store.transaction() as tx:
             topics.update_topic(tx, topic, properties={**topic.properties, "bumps": str(bumps + 1)})
-        self.tale.bumps[topic.topic_id] += 1
+        self.record.bumps[topic.topic_id] += 1
 
     def _set_topic_policy(self, topic: TopicRow) -> None:
         override = PolicyOverride(max_segments=self.rng.randint(1, 99))
@@ -186,7 +186,7 @@ class _Player:
             policies.set_namespace(
                 tx, NAMESPACE, override, actor=self._who, seen_row_version=stored.row_version
             )
-        self.tale.namespace_writes += 1
+        self.record.namespace_writes += 1
 
     def _subscribe(self, topic: TopicRow) -> None:
         with self._store.transaction() as tx:

@@ -36,7 +36,7 @@ class Step:
 
 
 @dataclass
-class Moved:
+class BucketMoves:
     """Number of moved buckets, the smallest possible number, and the steps with more moves than that."""
 
     steps: int = 0
@@ -90,12 +90,12 @@ def _changed(random: Random, layout: SegmentLayout, event: str, now: int, max_se
 
 
 def play(
-    steps: Iterable[Step], assign: Assign, moved: Mapping[tuple[str, str], Moved] | None = None
-) -> dict[tuple[str, str], Moved]:
+    steps: Iterable[Step], assign: Assign, moved: Mapping[tuple[str, str], BucketMoves] | None = None
+) -> dict[tuple[str, str], BucketMoves]:
     """Return the moves and the fewest possible moves by regime and event, added to those of `moved`, which is not to be used afterwards.
     Each assignment begins with the owners that the previous one left.
     """
-    counts: defaultdict[tuple[str, str], Moved] = defaultdict(Moved, moved or {})
+    counts: defaultdict[tuple[str, str], BucketMoves] = defaultdict(BucketMoves, moved or {})
     owners: dict[SegmentBucket, str] = {}
     for step in steps:
         shares = assign(step.layout, step.drained, step.consumers, owners)

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _ENDINGS = {"close": "returned None", "end": "returned None"}
 
 
-def found_by(kind: str, place: Place) -> list[object]:
+def results_of(kind: str, place: Place) -> list[object]:
     """Run a process of this kind, and return its results, those of its children first. The process must end by itself with exit code 0."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.support.forked", kind],

@@ -56,7 +56,7 @@ def described(address: str) -> Any:
     return schema
 
 
-def asker(path: str) -> dict[str, str]:
+def authorization(path: str) -> dict[str, str]:
     """Return the header of a token that may call the path."""
     if path == "/api/v1/load/samples":
         token = token_of(Role.BROKER)
@@ -87,7 +87,7 @@ class Answers:
         library does not send the request.
         """
         is_stream = re.search(STREAMS, case.operation.path) is not None
-        transport_options = case.as_transport_kwargs(headers=asker(case.operation.path))
+        transport_options = case.as_transport_kwargs(headers=authorization(case.operation.path))
         began = time.perf_counter()
         try:
             answer = session.request(

@@ -12,12 +12,12 @@ from typing import Any
 import pulsar
 import requests
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.barrier import ENTRIES
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.gates import GateState
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.waiting import wait_until
 
@@ -32,7 +32,7 @@ _QUIET = pulsar.LoggerLevel.Error
 class GatedScene:
     """A namespace on a broker with Cleave's data plane, and the Pulsar client of an application. Needs `close`."""
 
-    here: OnPulsar
+    here: PulsarTopic
     plane: PulsarDataPlane
     logs: PulsarLogClient
     client: pulsar.Client
@@ -45,7 +45,7 @@ class GatedScene:
         """Return a scene with a separate topic. `fixed` is passed to `make_namespace`."""
         access = PulsarAccess(admin_url=admin_url, service_url=service_url)
         topic = f"topic://{make_namespace(access, namespace, fixed=fixed)}/orders-{secrets.token_hex(4)}"
-        here = OnPulsar(admin_url, service_url, topic)
+        here = PulsarTopic(admin_url, service_url, topic)
         return cls(here, _plane(here.access), _logs(here.access), _client(service_url))
 
     def log(self, *subscriptions: str) -> str:

@@ -10,7 +10,7 @@ from controller.dataplane.log_client import LogMessage, Position
 from tests.support.scripted_leader import PATIENCE_SECONDS
 
 
-class Diary:
+class EventRecord:
     """Events in their order. Thread-safe."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class HeldReader:
     """The n-th opened reader. Its messages contain its number."""
 
     def __init__(self, logs: HeldLogs, number: int, backing_topic: str) -> None:
-        self._logs, self._diary, self.number, self._log = logs, logs.diary, number, backing_topic
+        self._logs, self._diary, self.number, self._log = logs, logs.record, number, backing_topic
         self._read = 0
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -83,9 +83,9 @@ class HeldLogs:
     crashed.
     """
 
-    def __init__(self, diary: Diary, **messages: int) -> None:
+    def __init__(self, record: EventRecord, **messages: int) -> None:
         """`messages` is the number of messages in each log."""
-        self.diary, self.messages = diary, dict(messages)
+        self.record, self.messages = record, dict(messages)
         self.opened = 0
         self.numbers: dict[str, int] = {}
         """Of each log which was its last reader."""
@@ -102,10 +102,10 @@ class HeldLogs:
     ) -> HeldReader:
         self.opened += 1
         number = self.numbers[backing_topic] = self.opened
-        self.diary.note("opening", number)
-        self.diary.pass_by("open")
+        self.record.note("opening", number)
+        self.record.pass_by("open")
         self.arrivals[backing_topic] = on_arrival
-        self.diary.note("opened", number)
+        self.record.note("opened", number)
         return HeldReader(self, number, backing_topic)
 
     def arrive(self, backing_topic: str, messages: int) -> None:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 @contextmanager
-def somebody(status: int, body: bytes, **headers: str) -> Iterator[str]:
+def server_that_answers(status: int, body: bytes, **headers: str) -> Iterator[str]:
     """Run a server that gives every request this answer until the end of the block, and yield its address."""
 
     class Answers(BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ from pathlib import Path
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState
 from controller.services.segment_admin import merging, splitting
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.outage_outcome import Outcome
 from tests.support.outage_scene import OutageScene
 from tests.support.replicated_postgres import FAKETIME, Address, ReplicatedPostgres, execute
@@ -74,7 +74,7 @@ def play(
     scenario: Scenario,
     cluster: ReplicatedPostgres,
     directory: Path,
-    topics: Sequence[OnPulsar | None],
+    topics: Sequence[PulsarTopic | None],
     *,
     address: Address = Address.PROXY,
     workers: int = 1,

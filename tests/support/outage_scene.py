@@ -1,7 +1,7 @@
 """A topic on each data plane with a worker, producers and consumers, on a PostgreSQL that fails over or is restored.
 
     with ExitStack() as running:
-        scene = OutageScene(cluster, directory, running, topics=[None, OnPulsar.fresh(...)])
+        scene = OutageScene(cluster, directory, running, topics=[None, PulsarTopic.fresh(...)])
         scene.begin()
         ...                               # reshapes, a cut of the replication, a backup
         with scene.outage():
@@ -46,7 +46,7 @@ from controller.domain.operation import OperationState
 from controller.services.segment_admin import Planner, splitting
 from controller.store.journal.operations import Request
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.cleave_process import cleave_process
 from tests.support.migrated import migrate_to_pip483
 from tests.support.outage_clients import Client, ConsumingClient, Place, ProducingClient
@@ -241,7 +241,7 @@ class OutageScene:
         directory: Path,
         running: ExitStack,
         *,
-        topics: Sequence[OnPulsar | None],
+        topics: Sequence[PulsarTopic | None],
         address: Address = Address.PROXY,
         workers: int = 1,
         segments: int = 2,
@@ -520,7 +520,7 @@ class OutageScene:
             if topic.bench.topic_name in note or len(self.topics) == 1:
                 topic.notes.append(note)
 
-    def _topic(self, pulsar: OnPulsar | None, url: str) -> TopicScene:
+    def _topic(self, pulsar: PulsarTopic | None, url: str) -> TopicScene:
         """Return the topic's scene. Its bench connects through the proxy, whatever the product's processes use."""
         bench = SceneBench(url, pulsar)
         self._running.callback(bench.close)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from controller.landing.file_names import day_directory, format_tick
 from controller.landing.history import RateHistory
-from controller.landing.names import day_directory, format_tick
 from controller.landing.schemas import RATE_SCHEMA
 from tests.support.reports import milliseconds
 

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 30.0
 Result = TypeVar("Result")
 
 
-class Aside(Generic[Result]):
+class BackgroundCall(Generic[Result]):
     """A call in a thread of its own, started at once."""
 
     def __init__(self, act: Callable[[], Result]) -> None:

@@ -1,6 +1,6 @@
 """Processes on the standard Java, Go and Python clients: Cleave's producers for Java and Go, and pattern consumers without Cleave.
 
-The programs are in `tests/support/stock`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
+The programs are in `tests/support/stock`, the Java consumer in `controller/devstack/pulsar/java`. Each writes a history that `cleave check-history` reads, ends in good order at SIGTERM, and
 keeps what it had written when it is killed. `tests.support.traffic` has the same on Cleave's Python client.
 """
 
@@ -12,14 +12,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from controller.client.history import Event, Record, history_files, read_history
 from controller.client.history_check import Verdict, check
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.process import ChildProcess
 from controller.devstack.pulsar.jars import PULSAR_4
+from controller.devstack.pulsar.standard_client import CONSUMER, compile_programs, java_compiler
 from controller.devstack.serving import token_for
 from tests.support.brokers import demand_jars
-from tests.support.missing import demand_command
+from tests.support.missing import demand_command, skip_without
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,8 +31,7 @@ LANGUAGES = (JAVA, GO)
 """Languages of producers. Consumers are written in Python, too."""
 _PRODUCE, _CONSUME = "produce", "consume"
 _SOURCES = Path(__file__).parent / "stock"
-_QUICK_START = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_CLASSES: Mapping[str, str] = {_PRODUCE: "StockProducer", _CONSUME: "StockConsumer"}
+_CLASSES: Mapping[str, str] = {_PRODUCE: "StockProducer", _CONSUME: CONSUMER}
 _END_SECONDS = 60.0
 """Of a process; less than `Ending.java` waits for its main thread."""
 _BUILD_SECONDS = 600
@@ -70,19 +72,20 @@ def demand_go() -> str:
     return demand_command("go", "install Go 1.25 or newer (https://go.dev/dl) and put go on PATH")
 
 
-def demand_javac() -> str:
+def demand_javac() -> Path:
     """Return the path of `javac`, or skip the test."""
-    return demand_command("javac", "apt install openjdk-17-jdk-headless (or put javac on PATH)")
+    try:
+        return java_compiler()
+    except DevstackFailed as missing:
+        skip_without(str(missing))
 
 
 def _java(classes: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
-    compiler = demand_javac()
-    classpath = f"{demand_jars(PULSAR_4)}/*"
+    demand_javac()
+    demand_jars(PULSAR_4)
     sources = [*(ROOT / "clients/java/src/main").rglob("*.java"), *(_SOURCES / JAVA).glob("*.java")]
-    build([compiler, "-cp", classpath, "-d", classes, *sources], ROOT)
-    java = Path(compiler).with_name("java")
-    start = [java, *_QUICK_START, "-cp", f"{classes}:{classpath}"]
-    return {(JAVA, role): [*start, name] for role, name in _CLASSES.items()}
+    run = compile_programs(classes, sources)
+    return {(JAVA, role): [*run, name] for role, name in _CLASSES.items()}
 
 
 def _go(directory: Path) -> dict[tuple[str, str], Sequence[str | Path]]:
@@ -211,11 +214,24 @@ def unsent(records: Iterable[Record]) -> int:
     return sum(max(numbers) + 1 - len(numbers) for numbers in sent.values())
 
 
-def breaks(records: Iterable[Record]) -> int:
-    """Return the number of messages that were delivered for the first time before their predecessor of the same producer and key."""
-    first: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+class Break(NamedTuple):
+    """A message that was delivered for the first time before its predecessor: the first deliveries of both."""
+
+    message: Record
+    predecessor: Record
+
+
+def breaks(records: Iterable[Record]) -> list[Break]:
+    """Return the messages that were delivered for the first time before their predecessor of the same producer and key."""
+    first: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for record in records:
         if record.event is Event.DELIVERED:
-            at = first[record.producer, record.key]
-            at[record.number] = min(record.at_ns, at.get(record.number, record.at_ns))
-    return sum(at[number] < at[number - 1] for at in first.values() for number in at if number - 1 in at)
+            known = first[record.producer, record.key].setdefault(record.number, record)
+            if record.at_ns < known.at_ns:
+                first[record.producer, record.key][record.number] = record
+    return [
+        Break(message, by_number[number - 1])
+        for by_number in first.values()
+        for number, message in by_number.items()
+        if number - 1 in by_number and message.at_ns < by_number[number - 1].at_ns
+    ]

@@ -38,7 +38,7 @@ from controller.postgres_source import PostgresSource
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.support.bench_planes import OnPulsar
+    from tests.support.bench_planes import PulsarTopic
 
 _ROOT = Path(__file__).resolve().parents[2]
 KEYS = 200
@@ -64,7 +64,7 @@ class TrafficProcess:
         topic: str,
         directory: Path,
         subscription: str = "",
-        pulsar: OnPulsar | None = None,
+        pulsar: PulsarTopic | None = None,
         rate: int = 0,
         prefetch: int = 0,
         address: str = "",
@@ -340,7 +340,7 @@ def main() -> None:
     logs: LogClient
     if options.admin_url:
         from controller.dataplane.pulsar.log_client import PulsarLogClient
-        from tests.support.bench_planes import OnPulsar
+        from tests.support.bench_planes import PulsarTopic
 
         sizes = (
             {"prefetch_messages": options.prefetch, "bucket_prefetch_messages": options.prefetch}
@@ -348,7 +348,7 @@ def main() -> None:
             else {}
         )
         logs = PulsarLogClient(
-            OnPulsar(options.admin_url, options.service_url, options.topic).access, **sizes
+            PulsarTopic(options.admin_url, options.service_url, options.topic).access, **sizes
         )
     else:
         logs = EmbeddedLogClient(options.url)

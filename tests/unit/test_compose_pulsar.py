@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from controller.bootstrap import pulsar_access
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.devstack.pulsar.jars import PULSAR_4
 from controller.settings import load_settings
 

@@ -54,7 +54,7 @@ def imported_names(source: str) -> list[str]:
     return names
 
 
-def trespasses(folder: str, source: str) -> list[str]:
+def forbidden_imports(folder: str, source: str) -> list[str]:
     """Imports of our own code that ``folder`` may not make."""
     allowed = ALLOWED[folder]
     return [
@@ -66,7 +66,7 @@ def trespasses(folder: str, source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_it_imports_only_what_its_folder_may(path: Path) -> None:
-    assert trespasses(path.parts[0], (ROOT / path).read_text()) == []
+    assert forbidden_imports(path.parts[0], (ROOT / path).read_text()) == []
 
 
 def test_a_forbidden_import_is_found_wherever_it_hides() -> None:
@@ -78,7 +78,7 @@ def test_a_forbidden_import_is_found_wherever_it_hides() -> None:
         "from controller import tasks\n"
     )
 
-    assert trespasses("dags", source) == [
+    assert forbidden_imports("dags", source) == [
         "controller.store",
         "controller.services.autoscaler.evaluate",
         "controller.tasks_of_another_kind",

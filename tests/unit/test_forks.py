@@ -23,7 +23,7 @@ import controller.dataplane
 import controller.store.postgres
 from controller.client.servers import EventFeed, Servers
 from controller.dataplane.postgres_listener import PostgresListener
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.file_descriptors import readable

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controller.bootstrap import plane_settings, pulsar_access
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import InvalidInput
 from controller.settings import Settings, load_settings
 from controller.tasks.application_of_connection import settings_at

@@ -9,8 +9,8 @@ import pytest
 
 from controller.bootstrap import build_airflow_rest
 from controller.client.servers import Servers
-from controller.dataplane.pulsar.access import PulsarAccess
-from controller.domain.bearer import bearer_token
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
+from controller.domain.bearer_token import bearer_token
 from controller.domain.errors import InvalidInput
 from controller.settings import Settings
 

@@ -173,7 +173,9 @@ def topics(body: bytes) -> Iterator[TopicReport]:
 
 
 def boundaries(body: bytes) -> tuple[int, ...]:
-    """Decode `/admin/v2/namespaces/T/N/bundles`."""
+    """Decode `/admin/v2/namespaces/T/N/bundles`: the boundaries of the bundles as hashes. Raises DataPlaneUnavailable
+    for an invalid boundary.
+    """
     texts = _read(_BOUNDARIES, body, "list of bundles").boundaries
     try:
         return tuple(parse_edge(text) for text in texts)
@@ -225,7 +227,7 @@ def failure_domains(body: bytes) -> dict[str, str]:
 
 
 def anti_affinity_group(body: bytes) -> str | None:
-    """Decode `/admin/v2/namespaces/T/N/antiAffinity`: a plain text or a JSON text; empty if there is no group."""
+    """Decode `/admin/v2/namespaces/T/N/antiAffinity`, a plain text or a JSON text. Return None if there is no group."""
     text = body.decode(errors="replace").strip()
     if text.startswith('"'):
         text = str(_read(_TEXT, body, "anti-affinity group"))

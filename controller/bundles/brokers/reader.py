@@ -56,7 +56,7 @@ class BundleReader:
 
     def system(self, broker: Broker) -> SystemReport:
         """Return the load report of the broker, or the figures of its metrics page if the report answers 404 or 500 (the load manager has
-        none).
+        none). Raises the error of `error_of` for any other refusal.
         """
         reply = self._get(f"{broker.url}/admin/v2/broker-stats/load-report")
         if reply.is_success:
@@ -94,7 +94,9 @@ class BundleReader:
         return documents.failure_domains(self._of_cluster("failureDomains"))
 
     def anti_affinity_group(self, namespace: str) -> str | None:
-        """Return the anti-affinity group of the namespace. None if it has none, or does not exist."""
+        """Return the anti-affinity group of the namespace. None if it has none, or does not exist. Raises the error of `error_of` for a
+        refusal.
+        """
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/antiAffinity")
         if reply.status in (204, 404):
             return None

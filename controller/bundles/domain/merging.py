@@ -271,8 +271,9 @@ def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
 def _refused_by_itself(
     look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
 ) -> MergeRefusal | None:
-    """Return the reason in the bundle itself that prevents a merge: no report, isolated, not cold long enough, a split in progress, or a
-    recent split. None if none applies, and for a warm bundle (`cold` None), which needs no reason.
+    """Return the reason in the bundle itself that prevents a merge: no report, isolated, cold for fewer than `cold_cycles` cycles, a split
+    in progress, or a split within `cooldown_seconds`. None if none applies, and for a warm bundle (`cold` None), which needs no reason.
+    `cold` is the number of consecutive cycles in which the bundle was cold.
     """
     if not reported:
         return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)
@@ -318,7 +319,7 @@ def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
 
 
 def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
-    """Return the reason for which a bundle that may be merged was joined to neither neighbour."""
+    """Return the reason for which the bundle of the run at `index`, which may be merged, was joined to neither neighbour."""
     bundle = runs[index].members[0]
     pairs = [
         low.joined_to(high)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from controller import telemetry
+from controller.bundles.broker_reports import LandedReports, ReportArea
 from controller.bundles.domain.splitting.policy import read_stored
-from controller.bundles.reports import LandedReports, ReportArea
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.clock import to_datetime, to_ms

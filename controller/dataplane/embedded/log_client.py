@@ -92,7 +92,7 @@ class EmbeddedLogClient(OneProcess):
     ) -> int:
         """Store a batch whole, notify the log's readers, and return the number of messages, as
         `LogClient.append` defines. An empty batch does nothing. Raises InvalidInput also for a batch above
-        `MAX_BATCH_BYTES`.
+        `MAX_BATCH_BYTES`; SegmentTerminated and SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -203,7 +203,7 @@ class EmbeddedLogClient(OneProcess):
         """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines.
 
         A reader that reads the subscription in order is disconnected. A thread keeps the queue reader alive
-        until `close`.
+        until `close`. Raises SegmentNotFound, SubscriptionNotFound.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()

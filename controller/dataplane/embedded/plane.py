@@ -402,7 +402,9 @@ class EmbeddedDataPlane:
             return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
-        """Move the cursor to `instant`, which is one of the SQL expressions above."""
+        """Move the cursor to `instant`, which is one of the SQL expressions above; `values` are its parameters.
+        Raises SegmentNotFound, SubscriptionNotFound.
+        """
         row = self._row(
             f"move {subscription!r} on {backing_topic}",
             f"SELECT embedded.move(%s, %s, {instant})",

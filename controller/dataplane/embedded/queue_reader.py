@@ -140,7 +140,8 @@ class EmbeddedQueueReader(OneProcess):
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Return the messages to the queue, to be delivered again after the delay.
+        """Return the messages to the queue, to be delivered again after the delay. `unseen` messages do not count as
+        delivered.
 
         Messages that this reader does not have are ignored. Raises LostRace.
         """
@@ -163,7 +164,9 @@ class EmbeddedQueueReader(OneProcess):
         return row[0]
 
     def close(self) -> None:
-        """Leave the queue. If the call fails, the server considers the reader dead after `LIFE_SECONDS`."""
+        """Leave the queue. Idempotent. If the call fails, the server considers the reader dead after
+        `LIFE_SECONDS`.
+        """
         if self._is_closed:
             return
         self._is_closed = self._is_lost = True

@@ -147,7 +147,9 @@ class EmbeddedReader(OneProcess):
         return all_settled
 
     def close(self) -> None:
-        """Release the cursor. If the call fails, the next owner finds this reader gone and disconnects it."""
+        """Release the cursor. Idempotent. If the call fails, the next owner finds this reader gone and disconnects
+        it.
+        """
         if self._closed:
             return
         self._closed = True
@@ -191,9 +193,9 @@ class EmbeddedReader(OneProcess):
         return [message(position(at), *row) for at, *row, _ in message_rows]
 
     def _read_state(self) -> tuple[bool, bool]:
-        """Return two values:
-
-        True if the log is terminated, and True if all parts are acknowledged to its end.
+        """Return two values: True if the log is terminated, and True if all parts of the cursor, including those of
+        other readers, are acknowledged to the end of the log. Raises the errors of `_lost` if another reader has
+        taken the cursor.
         """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_LOOK, self._held)

@@ -85,7 +85,9 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, CreatedLog]:
-    """Create the logs, and return the state of each log after the call, by name."""
+    """Create the logs, and return the state of each log after the call, by name. Without `waits_for_disk` the commit
+    does not wait for the disk, so a crash of the server may lose it.
+    """
     documents = [
         {
             "log": checked("segment", successor.backing_topic),
@@ -112,7 +114,8 @@ def create(
 def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """Terminate the logs, and return the last offset of each, by name.
+    """Terminate the logs, and return the last offset of each, by name. Without `waits_for_disk` the commit does not
+    wait for the disk, so a crash of the server may lose it.
 
     A log that is missing, or that another session keeps locked for 100 ms, is absent.
     """

@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
 from controller.clock import STEADY_CLOCK
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal, unknown_address
 from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.domain.errors import CleaveError, Terminal

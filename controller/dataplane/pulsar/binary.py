@@ -20,8 +20,8 @@ from weakref import WeakSet
 
 import pulsar
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting, encrypting
 from controller.domain.errors import (
     CleaveError,
@@ -219,7 +219,7 @@ class Connections:
 
 def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
     """Return the authentication by token if there is one, read for each connection; otherwise that by the
-    client certificate.
+    client certificate. None if `access` has neither.
     """
     if access.has_credentials:
         return pulsar.AuthenticationToken(lambda: access.current_token() or "")

@@ -66,7 +66,7 @@ class BucketReader(PulsarReader):
     def _put_in_place(self, run: Run) -> bool:
         """Insert a run among those that are not delivered, and mark its entry as acknowledged in parts.
 
-        Return False if it arrived too late, or is already there.
+        Return False, and insert nothing, if a later message was delivered already, or the run is already there.
         """
         if run.first <= self._read or not self._arrived.insert(run):
             return False
@@ -113,7 +113,7 @@ class BucketReader(PulsarReader):
                 consumer.acknowledge(pulsar.MessageId(run.last_id.partition(), *run.entry, -1))
 
     def _following(self) -> Position | None:
-        """Return the position of the first message that is not acknowledged."""
+        """Return the position of the first received message that is not acknowledged; None if there is none."""
         if self._unacknowledged:
             return self._unacknowledged.first
         return self._arrived.first if self._arrived else None

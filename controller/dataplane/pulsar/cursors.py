@@ -15,6 +15,7 @@ from typing import Any
 
 from controller.dataplane.log_client import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.broker_versions import VERSION
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored_entries import (
     StoredPart,
@@ -25,7 +26,6 @@ from controller.dataplane.pulsar.stored_entries import (
     place_told,
 )
 from controller.dataplane.pulsar.topic_requests import FAILED
-from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import (
     DataGone,
     DataPlaneUnavailable,
@@ -328,7 +328,9 @@ class Cursors:
     def parts_of(
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
     ) -> dict[tuple[int, int], StoredPart | None]:
-        """Return the messages that each entry contains, as `stored` reads them."""
+        """Return the content of each entry, by place, with one request per entry, in parallel. None for a deleted
+        entry.
+        """
         return parts_of(self._admin, backing_topic, places, deadline)
 
     def _subscription(

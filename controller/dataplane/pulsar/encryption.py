@@ -16,7 +16,7 @@ from typing import Any
 
 import pulsar
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.messages import position_of
 from controller.domain.errors import Terminal
 

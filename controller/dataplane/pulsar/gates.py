@@ -1,6 +1,6 @@
 """Closes and opens gates on a Pulsar broker, by a dispatch rate of the subscription and a barrier in front of the topic's messages.
 
-The rate is one message in 68 years. It is a policy of the topic, and a broker of version 4.0 or later reads the policy
+The rate is one message in 68 years. It is a policy of the topic, and a broker of version 4.0.7 or later reads the policy
 before it serves the topic. After each load of the topic the rate still lets one entry pass; on a busy broker rarely
 two. These entries belong to the barrier (module `barrier`). They remain the first unread entries, because no client
 acknowledges them. A gate holds for subscriptions of type Failover and Exclusive. It does not hold for Key_Shared, whose
@@ -28,9 +28,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from controller.dataplane.pulsar import topic_requests
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import ENTRIES, Barrier, append_barrier, barrier_of
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors, is_closed_and_empty
 from controller.dataplane.pulsar.errors import late
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
@@ -70,7 +70,8 @@ class Gates:
         self._opened: tuple[Connections, FenceProbe] | None = None
 
     def close_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Set the rate, ensure that the barrier exists, and put the cursor before the barrier.
+        """Set the dispatch rate, ensure that the barrier exists, and put the subscription's cursor before the barrier. A missing cursor
+        is created. A topic with connected consumers is reloaded.
 
         Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with
         a message of an application. Raises SegmentNotFound, Unsupported.
@@ -89,7 +90,7 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, then remove the rate, then reload the topic.
+        """Acknowledge the barrier for the subscription, then remove its dispatch rate, then reload the topic.
 
         A repeated call reloads the topic again, because the first caller may have ended before it did. A missing topic or subscription
         is not an error. Raises DataPlaneTimeout.

@@ -18,10 +18,10 @@ import pulsar
 
 from controller.dataplane.optional_abilities import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.pulsar import topic_requests
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
 from controller.dataplane.pulsar.stored_entries import places_backwards
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
@@ -61,10 +61,11 @@ class KeySamples:
         self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
-        """Return the sample, as `SamplesKeys.sample_keys` defines. Consists of the messages that arrived
-        before the time limit. Empty if the topic has no entries.
+        """Return the sample, as `SamplesKeys.sample_keys` defines, of at most the latest `most` messages. It
+        consists of the messages that arrived before the time limit. Empty if the topic has no entries.
 
-        Opens a reader on a separate client, and closes both in a background thread.
+        Opens a reader on a separate client, and closes both in a background thread. An error of the library is
+        raised as its counterpart in `domain.errors`.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         read_range = self._range_to_read(topic, most, deadline)

@@ -25,20 +25,20 @@ import pulsar
 
 from controller import telemetry
 from controller.dataplane.log_client import OutgoingMessage, Ownership, Position
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
 from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.broker_versions import demand_readable
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
 from controller.dataplane.pulsar.buckets import demand_on_ring
-from controller.dataplane.pulsar.claims import Claim, evict_holders
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
+from controller.dataplane.pulsar.cursor_claims import Claim, evict_holders
 from controller.dataplane.pulsar.cursors import OWNER, OWNERSHIP, READER, Cursors, Holder, ownership_text
 from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
-from controller.dataplane.pulsar.stall import STALL_SECONDS
+from controller.dataplane.pulsar.reader_stall import STALL_SECONDS
 from controller.dataplane.pulsar.topic_end import TopicEnd
-from controller.dataplane.pulsar.versions import demand_readable
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -169,7 +169,7 @@ class PulsarLogClient(OneProcess):
         """Take the cursor as the subscription's only consumer, or one bucket of it as the only consumer with
         its slots, as `LogClient.open_reader` defines.
 
-        A holder that is gone is disconnected, as `claims` describes. A consumer that is not Cleave's is never
+        A holder that is gone is disconnected, as `cursor_claims` describes. A consumer that is not Cleave's is never
         disconnected: LostRace contains its address. A reader of a topic that is terminated and read to its
         end does not connect: the broker would report the end before the subscription, and the library would
         then close the connection and retry forever (`binary`). Raises Unsupported if the broker misreports
@@ -485,8 +485,8 @@ class PulsarLogClient(OneProcess):
         self._begin_watch()
 
     def _demand_open(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
-        """Close the reader and raise an error if the client was closed meanwhile: `close` may not know the
-        reader, which would hold messages that are never read.
+        """Close the reader and raise DataPlaneUnavailable if the client was closed meanwhile: `close` may not know
+        the reader, which would hold messages that are never read.
         """
         if self._ended.is_set():
             reader.close()

@@ -65,7 +65,7 @@ def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | Non
 def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
     """Set the key as text that every client accepts: base64 for bytes that are not UTF-8 or contain NUL.
 
-    A property records the coding, and a key that was given as bytes.
+    A property records that the key is in base64, or, with `is_binary`, that the application gave the key as bytes.
     """
     try:
         text = key.decode()

@@ -18,8 +18,8 @@ from controller.dataplane.base import Counters, CreatedLog, LogReport, LogState,
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import set_wise, topic_requests
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.existing_topics import describe_topic
 from controller.dataplane.pulsar.gates import Gates
@@ -153,7 +153,8 @@ class PulsarDataPlane(OneProcess):
         A batch counts whole until all of it is acknowledged. The broker counts messages in up to
         `subscriptionBacklogScanMaxEntries` entries (10,000), and the mean of those stands for the rest. If
         the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
-        restart, this method counts the messages, in fewer entries.
+        restart, this method counts the messages, in fewer entries. Raises DataPlaneUnavailable for an incomplete
+        response.
         """
         deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)
@@ -350,7 +351,9 @@ def _counters(name: str, answer: Answer) -> Counters | None:
 
 
 def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:
-    """Return an object that samples keys. Only this function imports the client library."""
+    """Return an object that samples keys. Only this function imports the client library. Raises Unsupported if the
+    library is not installed.
+    """
     try:
         from controller.dataplane.pulsar.key_samples import KeySamples
     except ImportError as error:

@@ -29,9 +29,9 @@ from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
-from controller.dataplane.pulsar.intake import Intake
+from controller.dataplane.pulsar.message_intake import Intake
 from controller.dataplane.pulsar.messages import incoming, position_of
-from controller.dataplane.pulsar.stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, report_stall
+from controller.dataplane.pulsar.reader_stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, report_stall
 from controller.domain.errors import (
     CleaveError,
     DataGone,
@@ -134,7 +134,7 @@ class PulsarPositionReader(OneProcess):
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
         decrypt it; DataPlaneUnavailable if the connection has ended before the end of a terminated topic,
-        which is checked by a request, or if the broker has stopped delivering (`stall`), which ends the
+        which is checked by a request, or if the broker has stopped delivering (`reader_stall`), which ends the
         connection.
         """
         if limit < 1:

@@ -29,7 +29,7 @@ from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of, shares_its_entry
-from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
+from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
 from controller.forks import OneProcess
 
@@ -186,7 +186,7 @@ class PulsarQueueReader(OneProcess):
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
         decrypt it; LostRace if the connection has ended before the topic is drained, or the broker has
-        stopped delivering (`stall`).
+        stopped delivering (`reader_stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")

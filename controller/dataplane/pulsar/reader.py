@@ -28,9 +28,9 @@ from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_check import DrainCheck
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
-from controller.dataplane.pulsar.intake import Intake
+from controller.dataplane.pulsar.message_intake import Intake
 from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
-from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
+from controller.dataplane.pulsar.reader_stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -141,8 +141,9 @@ class PulsarReader(OneProcess):
         return (run,)
 
     def _put_in_place(self, _run: Run) -> bool:
-        """Handle messages that arrived behind later ones. Return False if they arrived before, or too late,
-        which means that there was another connection in between.
+        """Insert messages that arrived behind later ones among the undelivered messages. Return False if they cannot be
+        inserted, which means that there was another connection in between. Here always False: the broker
+        sends a subscription's only consumer the topic in order.
         """
         return False
 
@@ -193,7 +194,7 @@ class PulsarReader(OneProcess):
 
         Raises InvalidInput for a limit below 1; the reason why the reading has ended (LostRace, FencedOut or
         NotFound), which a request determines; Terminal if the next message is encrypted and no key here can
-        decrypt it; LostRace if the broker has stopped delivering (`stall`).
+        decrypt it; LostRace if the broker has stopped delivering (`reader_stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -319,7 +320,9 @@ class PulsarReader(OneProcess):
             self._connections.close_aside(intake, client)
 
     def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer, Intake] | None:
-        """Return the connection for closing. Only one caller gets it."""
+        """Remove and return the connection, so that one caller closes it. None if there is none, or another caller
+        has removed it.
+        """
         with self._closing:
             opened, self._opened = self._opened, None
         return opened
@@ -345,8 +348,9 @@ class PulsarReader(OneProcess):
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
     def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
-        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone.
-        The error is kept, because it cannot change for this reading.
+        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone; if
+        neither can be found out, `otherwise`. This error is kept, because it cannot change for this reading. Without
+        any of these errors, return LostRace for a lost connection.
         """
         if self._lost is None:
             self._lost = self._read_loss_reason() or otherwise

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.broker_versions import VERSION, holds_gates
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.errors import UnknownAddress, refusal
 from controller.dataplane.pulsar.names import namespace_path
 from controller.dataplane.pulsar.topic_requests import GONE
-from controller.dataplane.pulsar.versions import VERSION, reads_policies_first
 from controller.domain.errors import Unsupported
 
 INACTIVE = {
@@ -164,11 +164,11 @@ def _acknowledges_in_part(namespace: Namespace) -> bool:
 
 GATE_DEMANDS: tuple[Demand, ...] = (
     Demand(
-        "brokers read a topic's policies first",
+        "gates hold on brokers of this version",
         Severity.NOTE,
-        lambda seen: reads_policies_first(seen.version),
-        "subscriptions that standard clients read in the order of keys are refused: before 4.0 a broker serves a topic before the "
-        "broker has read the topic's policies, so a gate would let messages pass after a restart; update the brokers",
+        lambda seen: holds_gates(seen.version),
+        "subscriptions that standard clients read in the order of keys are refused: an older broker sends a consumer that has "
+        "just connected messages in spite of a closed gate; update the brokers to 4.0.7 or later",
     ),
     Demand(
         "topics have policies",

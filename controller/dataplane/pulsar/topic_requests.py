@@ -55,7 +55,7 @@ def properties(backing_topic: str) -> Ask:
 
 def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
     """Return the origin in the topic's properties. None if there is no origin, no such topic or no
-    such call.
+    such call. Raises DataPlaneUnavailable for an incomplete response.
     """
     if answer.status in GONE or answer.document is None:
         return None
@@ -79,7 +79,9 @@ def terminate(backing_topic: str) -> Ask:
 
 
 def position(ask: Ask, answer: Answer) -> str:
-    """Return the last entry of a terminated topic as `ledger:entry`."""
+    """Return the last entry of a terminated topic as `ledger:entry`. Raises DataPlaneUnavailable for an incomplete
+    response.
+    """
     try:
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
     except (TypeError, KeyError):
@@ -95,7 +97,9 @@ def internal_stats(backing_topic: str) -> Ask:
 
 
 def state(ask: Ask, answer: Answer) -> LogState:
-    """Return the state of the topic from its internal statistics."""
+    """Return the state of the topic from its internal statistics. Raises DataPlaneUnavailable for an incomplete
+    response.
+    """
     if answer.status in GONE:
         return LogState.MISSING
     if not isinstance(answer.document, Mapping) or "state" not in answer.document:
@@ -132,7 +136,9 @@ def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
 
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
-    """Return the statistics of each durable subscription, by name. None if there is no such topic."""
+    """Return the statistics of each durable subscription, by name. None if there is no such topic. Raises
+    DataPlaneUnavailable for an incomplete response.
+    """
     if answer.status in GONE:
         return None
     if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
@@ -146,7 +152,9 @@ def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | No
 
 
 def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
-    """Return the position of each subscription, in entries, from statistics with a precise backlog."""
+    """Return the backlog of each subscription, in entries, and whether it is shared, by name, from statistics with a
+    precise backlog. Empty if there is no such topic. Raises DataPlaneUnavailable for an incomplete response.
+    """
     try:
         return {
             name: CursorReport(

@@ -50,7 +50,8 @@ class BrokerList:
         `cluster` None: the cluster of these brokers.
 
         `broker_url` is a pattern with `{host}` and optionally `{port}`, for brokers whose web service is not
-        at the listed address (which has the port without TLS if there are two): `https://{host}:8443`.
+        at the listed address (which has the port without TLS if there are two): `https://{host}:8443`. Raises
+        InvalidInput for an empty list of addresses, or another placeholder in the pattern.
         """
         if not admin_urls:
             raise InvalidInput("a cluster's brokers are read from an admin address; give one or more")
@@ -101,7 +102,7 @@ class BrokerList:
         """Try one address after the other, each for its share of the remaining time.
 
         The address that responds is tried first the next time. Raises the Retryable error of the last
-        address, also for an address that lists no brokers.
+        address; an address that lists no brokers has failed with DataPlaneUnavailable.
         """
         for addresses_left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]

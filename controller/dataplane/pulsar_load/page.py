@@ -117,8 +117,8 @@ class Page:
 
 
 def _number(value: bytes, factor: int = 1, limit: int = MOST) -> int | None:
-    """Return the whole part of a value of the page. None if no counter or instant can have the value; only
-    its series is then ignored.
+    """Return the whole part of a value of the page, multiplied by `factor` unless it is written in digits only. None
+    if no counter or instant can have the value, or the number exceeds `limit`; only its series is then ignored.
     """
     try:
         number = int(value) if value.isdigit() else int(float(value) * factor)

@@ -110,9 +110,11 @@ class CounterScraper:
     def _take(
         self, broker: Broker, reading: Future[_Read] | None, sampled: dict[str, Counters]
     ) -> Retryable | None:
-        """Add a broker's counters to `sampled`, and keep its series.
+        """Add a broker's counters to `sampled`, and keep its series. If two brokers report a log, the later reading
+        counts.
 
-        Return the error if its page is not complete. If two brokers report a log, the later reading counts.
+        Return the error if the broker's page is not complete (DataPlaneTimeout if it did not arrive in time), and
+        count and log it; `sampled` then stays as it is. Return None otherwise.
         """
         try:
             if reading is None or not reading.done():

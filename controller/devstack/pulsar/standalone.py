@@ -18,7 +18,7 @@ from controller.devstack.pulsar.configuration import (
     loopback_interface,
     write_properties,
 )
-from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
+from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5, pulsar_jars
 from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
 from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.devstack.running import Running
@@ -128,7 +128,7 @@ class PulsarStandalone(Running):
             *("--metadata-dir", data / "metadata", "--bookkeeper-dir", data / "bookkeeper"),
             *("--advertised-address", LOOPBACK),
         ]
-        if self.version == PULSAR_4:  # 5.0.0-M1 finds its bookie by name and lets the kernel choose the port
+        if self.version != PULSAR_5:  # 5.0.0-M1 finds its bookie by name and lets the kernel choose the port
             arguments += ["--bookkeeper-port", str(self._ports["bookie"])]
         return JavaProgram(jars, _MAIN, arguments, self._jvm)
 

@@ -198,7 +198,7 @@ class EvaluationContext:
         self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None
     ) -> bool:
         """Refuse the segment, or the whole topic if `segment_id` is None, and return True while the pause lasts.
-        Return False without a pause, or after its end.
+        Return False without a pause, or after its end. `other_id` is the neighbour of a pair.
         """
         if pause is None or self.now >= pause.ends_at:
             return False

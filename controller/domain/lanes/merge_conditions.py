@@ -71,7 +71,9 @@ class MergeConditions:
     def _refuse(
         self, i: int, reason: RefusalReason, metric: str, value: float, needed: float, *, right: bool = False
     ) -> bool:
-        """Refuse the pair, and return True. `right`: True if the right side is the cause."""
+        """Refuse the pair of the segments at `i` and `i + 1`, and return True. `right`: True if the right side is the
+        cause. The other parameters are fields of `Refusal`.
+        """
         self._context.refuse(
             Refusal(
                 segment_id=self._ids[i + right],

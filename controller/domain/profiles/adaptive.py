@@ -625,7 +625,9 @@ class _Planner:
         needed: float,
         not_before: int | None = None,
     ) -> None:
-        """Refuse the run, named by its first and last segment. Its segments count as reported."""
+        """Refuse the run, named by its first and last segment. Its segments count as reported. The other parameters
+        are fields of `Refusal`.
+        """
         active = self._context.active
         self._reported.update(range(run.first, run.first + run.length))
         self._context.refuse(
@@ -650,7 +652,9 @@ class _Planner:
         needed: float | None = None,
         not_before: int | None = None,
     ) -> None:
-        """Refuse the segment at index `i` in the load lane. Does nothing if this lane is not evaluated."""
+        """Refuse the segment at index `i` in the load lane. Does nothing if this lane is not evaluated. The other
+        parameters are fields of `Refusal`.
+        """
         if Lane.LOAD in self._lanes:
             self._context.refuse(
                 Refusal(

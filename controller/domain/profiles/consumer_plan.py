@@ -1,11 +1,14 @@
 """The consumer lane of the profile `adaptive`: one plan for all consumers that have nothing to read.
 
 A consumer needs a *place*: an entry bucket if consumers can share a segment, otherwise a whole segment. The lane acts
-in two cases: there are fewer places than consumers, or there are fewer segments than consumers although the rate
-justifies more segments (`split_vs_rebucket_min_msg_rate_in` each). It seals as few segments as possible, the busiest
-first, and their children serve all consumers in one action. The children are segments as far as the rate justifies
-them and the limit allows, and entry buckets for the rest (PIP-486). Segments that the rate does not justify are
-created only if entry buckets cannot serve all consumers.
+in two cases: there are fewer places than consumers, or there are fewer segments than consumers although the incoming
+rate *justifies* more segments. If consumers can share segments, the rate justifies one segment for each
+`split_vs_rebucket_min_msg_rate_in` incoming messages per second. Otherwise, or if this parameter is 0, it justifies
+any number of segments.
+
+The lane seals as few segments as possible, the busiest first, and their children serve all consumers in one action.
+The children are segments as far as the rate justifies them and `max_segments` allows, and entry buckets for the rest
+(PIP-486). Segments that the rate does not justify are created only if entry buckets cannot serve all consumers.
 
 The first action is taken at once. Consumers that register while it runs are collected until no more of them join, and
 are served by a second action. Actions for load do not delay actions for consumers.
@@ -36,8 +39,8 @@ LONGEST_COLLECTING_MS = 10_000
 
 
 def segments_wanted(context: EvaluationContext) -> int:
-    """Return how many segments the consumers should have: one each; if consumers can share segments, only as many as the
-    rate justifies.
+    """Return the number of segments that the topic should have: one for each consumer. If consumers can share
+    segments, at most as many as the incoming rate of the topic justifies, and at most `max_segments`.
     """
     if not context.shared_buckets:
         return context.consumers
@@ -51,8 +54,8 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
     """Return the actions that give every consumer a place, or as many consumers as the limits allow. Empty if no
     consumer lacks a place or a segment that the rate justifies.
 
-    While consumers are joining after an earlier action, the topic is refused instead. If consumers remain without a
-    place, the topic is refused for the limit.
+    While consumers are joining after an earlier action, the result is empty and the topic is refused in `context`. If
+    consumers remain without a place, the topic is refused for the limit, in addition to the actions.
     """
     places = context.count_places()
     if context.consumers <= places and context.segments_net >= segments_wanted(context):
@@ -101,9 +104,10 @@ class _Share:
 
 
 def _shares(context: EvaluationContext, places: int) -> list[_Share]:
-    """Return the results for the fewest segments, the busiest first, that serve all consumers; if that is
-    impossible, for every segment that is not busy. Segments that the rate does not justify are created only if the
-    justified segments do not suffice. `places`: number of consumers that the present segments can serve.
+    """Return the results for the fewest segments, the busiest first, that serve all consumers. If no number of
+    segments can serve all, return the results for every segment that is not busy. Children that the rate does not
+    justify are planned only if the justified children do not suffice. `places`: number of consumers that the present
+    segments can serve.
     """
     candidates = _candidates(context)
     segments_to_add = max(0, segments_wanted(context) - context.segments_net)
@@ -167,26 +171,27 @@ def _bound(context: EvaluationContext, candidate: _Candidate) -> int:
 
 
 def _most_parts(context: EvaluationContext, chosen: Sequence[_Candidate], *, is_justified: bool) -> list[int]:
-    """Return the maximum number of children of each of the `chosen` segments, in their order, at least 1. The
-    segments share the limit of segments, the first ones first. With `is_justified` the rate limits the number as
-    well, if consumers can share segments.
+    """Return the maximum number of children of each of the `chosen` segments, in their order, at least 1.
+
+    The data plane limits each number. The segments that `max_segments` leaves free go to the first chosen segments
+    first. With `is_justified`, a segment gets only the children that its own incoming rate justifies.
     """
     split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
     spare = max(0, context.policy.max_segments - context.segments_high)
-    counts = []
+    most_parts = []
     for candidate in chosen:
         limit = _bound(context, candidate)
         if is_justified and context.shared_buckets and split_rate > 0:
             limit = min(limit, int(min(candidate.rate / split_rate, RING_SIZE)))
         parts = max(1, min(limit, spare + 1))
         spare -= parts - 1
-        counts.append(parts)
-    return counts
+        most_parts.append(parts)
+    return most_parts
 
 
 def _candidates(context: EvaluationContext) -> list[_Candidate]:
-    """Return the segments that are not busy, the busiest first (by incoming messages per second). Refuse the
-    others. The evaluation is valid at most until a reading that counts becomes stale.
+    """Return the segments that are not busy (no live or held action seals them), the highest incoming rate first.
+    Refuse the others. The evaluation is valid at most until a used load record becomes stale.
     """
     candidates = []
     for segment, record in zip(context.active, context.records, strict=True):

@@ -148,8 +148,8 @@ def _priced_runs(
 
 
 def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:
-    """Return True if the members have equal widths and none has a histogram, so that the same number of cuts of
-    equal width would change nothing.
+    """Return True if the members from index `first` to before `end` have equal widths and none has a histogram, so
+    that the same number of cuts of equal width would change nothing.
     """
     widths = [members[i].width for i in range(first, end) if not members[i].has_histogram]
     return len(widths) == end - first and max(widths) - min(widths) <= _WIDTH_TOLERANCE

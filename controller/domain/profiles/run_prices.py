@@ -1,4 +1,4 @@
-"""What a run of neighbouring segments costs and saves: the price of sealing it, and the saving that fewer segments would have brought.
+"""Costs and savings of a run of neighbouring segments: the price of sealing it, and what fewer segments would have saved.
 
 A scale-out of a run is priced by the segments that it adds. A scale-in is made only if the saving that was forgone during the
 remembered ticks exceeds its cost (`_forgone_saving`); overload counts `OVERLOAD_WEIGHT` times.
@@ -107,8 +107,9 @@ class Candidate(NamedTuple):
 
 
 def scale_out(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
-    """Return the run that gives the members as many parts as their present load needs; None if the data plane
-    cannot make several parts of several members.
+    """Return the run that gives the members from index `first` to before `end` as many parts as their present load
+    needs; None if the data plane cannot make several parts of several members. `width` is the share of the ring that
+    the members have; `ticks` has their load at each remembered tick, the present one first.
     """
     count = end - first
     parts = min(max(_parts(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import requests
 
 from controller.domain.errors import Retryable
-from controller.domain.proxies import Proxy, through
+from controller.domain.http_proxies import Proxy, through
 
 Content = TypeVar("Content")
 LAYOUT_ASSET = "cleave_layout"

@@ -247,8 +247,8 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of one of several actions, and return its operation. Each action is planned on the
-        result of the previous one.
+        """Write the intent of the topic's action number `ordinal`, and return its operation. Each action is planned
+        on the result of the previous one.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
@@ -277,9 +277,9 @@ class Batch:
         return draft
 
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
-        """Drop and log a topic whose intent was refused. If another process was faster, the topic stays dirty
-        for the next pass, and the lost race is counted as a metric; after any other error the topic is
-        paused.
+        """Drop and log a topic whose intent was refused. After LostRace or SegmentBusy, the topic stays due for
+        the next pass, and the race is counted as a metric. After any other error, also a violated constraint,
+        the topic is paused.
         """
         if isinstance(error, LostRace | SegmentBusy):
             metrics.LOST_RACES.labels("intent").inc()

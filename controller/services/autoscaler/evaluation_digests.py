@@ -24,8 +24,8 @@ def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str |
 
 
 def shadow_digest(evaluation: Evaluation, lanes: Collection[Lane], previous: str | None) -> str | None:
-    """Return a digest of a shadow evaluation, as `digest` does. Its actions are never carried out and so
-    repeat; they are part of the digest too.
+    """Return a digest of a shadow evaluation, in the form that `digest` returns; None if no lane refuses or acts.
+    The digest covers the actions too: they are never performed, so each evaluation chooses them again.
 
     Figures, cut points and instants are left out, because they follow the load. The digest covers which
     action would be performed on which segments, and which refusals have which reasons.

@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 from typing import Any, ParamSpec, TypeVar
 
 from controller.domain.errors import InvalidInput, Retryable
-from controller.services.computing.child import IDLE_EXIT_CODE
+from controller.services.computing.child_process import IDLE_EXIT_CODE
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -184,7 +184,7 @@ class _Child:
                     sys.executable,
                     "-P",
                     "-m",
-                    "controller.services.computing.child",
+                    "controller.services.computing.child_process",
                     str(child_pipe.fileno()),
                     str(most_memory_bytes),
                 ],

@@ -298,9 +298,8 @@ class SessionLeader:
     def _log_overdue(
         self, key: SubscriptionKey, sessions: SubscriptionSessions, settlement: Settlement
     ) -> None:
-        """Log a warning, once for each owner of a bucket, if the owner has not released the bucket for too
-        long or is disconnected. Also counts the alarm, and remembers the overdue buckets in
-        `sessions.alarmed`.
+        """Log a warning and count an alarm, once for each ownership of a bucket, if for `gap_seconds` the owner
+        has not released the bucket, or was disconnected. Remember the overdue buckets in `sessions.alarmed`.
         """
         overdue = {
             (owner_row.bucket, owner_row.generation): owner_row

@@ -115,8 +115,8 @@ class Settlement:
         return sum(self.away_seconds(owner) is not None for owner in self.owners)
 
     def overdue(self, timing: ConsumerTiming) -> list[BucketOwner]:
-        """Return the buckets that were not read for too long, because their owners do not release them or are
-        disconnected.
+        """Return the owners that for more than `timing.gap_seconds` have not released a bucket as requested, or
+        have been disconnected. Their buckets are not read.
         """
         return [
             owner
@@ -134,8 +134,8 @@ class _Batch:
 
     @contextmanager
     def each(self, index: int) -> Iterator[None]:
-        """Record a CleaveError as the refusal of this request only. Such an error is never raised after a
-        failed statement, so the transaction can continue.
+        """Record a CleaveError of the block as the refusal of the request at `index` only. Such an error is never
+        raised after a failed statement, so the transaction can continue.
         """
         try:
             yield

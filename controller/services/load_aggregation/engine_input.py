@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.landing.area import LandingArea
-from controller.landing.names import LandedFile
+from controller.landing.file_names import LandedFile
 from controller.services.load_aggregation.key_counts_of_run import Counted
 
 

@@ -19,7 +19,7 @@ from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile
-from controller.landing.names import LandedFile
+from controller.landing.file_names import LandedFile
 from controller.landing.scratch import Scratch
 from controller.store.load.records import SKETCH_SCHEMA, STAGED_SKETCH_SCHEMA, Baseline, RunSketches
 from controller.store.set_aside import SetAside

@@ -46,8 +46,8 @@ def delay_seconds(
 
 
 def wait_seconds(attempts: int) -> float:
-    """Return the seconds until the next check of a condition that other processes will usually fulfil soon.
-    They double with each of the `attempts`, up to half a second.
+    """Return the seconds until the next check of a condition that other processes fulfil. The seconds begin with
+    `FIRST_DELAY_SECONDS` and double with each of the `attempts`, up to `LONGEST_DELAY_AFTER_RACES_SECONDS`.
     """
     return min(FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10)), LONGEST_DELAY_AFTER_RACES_SECONDS)
 

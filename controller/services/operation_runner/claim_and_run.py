@@ -56,7 +56,7 @@ def _drive(context: RunnerContext, claims_won: Sequence[Claim], claimed_until: f
             for outcome in OperationSet(context, operation_set, claimed_until).drive()
         ]
     except Exception:
-        context.in_hand.remove([claim.operation.operation_id for claim in claims_won])
+        context.in_progress.remove([claim.operation.operation_id for claim in claims_won])
         raise
 
 
@@ -78,7 +78,7 @@ def _claim(
         claims_won = claims.claim(
             tx,
             runner=context.claimant,
-            in_hand=context.in_hand.operation_ids(requested_at),
+            in_hand=context.in_progress.operation_ids(requested_at),
             lease_seconds=context.lease_seconds,
             call_timeout_seconds=context.call_timeout_seconds,
             limit=limit,
@@ -88,7 +88,7 @@ def _claim(
             shards=shards,
         )
         takeover_at = requested_at + context.lease_seconds + context.call_timeout_seconds
-        context.in_hand.add([claim.operation.operation_id for claim in claims_won], takeover_at)
+        context.in_progress.add([claim.operation.operation_id for claim in claims_won], takeover_at)
     return claims_won, requested_at + context.lease_seconds
 
 
@@ -98,8 +98,8 @@ def _shares_calls(plane: DataPlane) -> bool:
 
 def _sets(claims_won: Iterable[Claim]) -> Iterator[list[Claim]]:
     """Yield sets of claims: first one set for each data plane with the claims that share calls, then each
-    other claim alone. A data plane that does not answer delays the sets after it, and sets that share calls
-    end soon.
+    other claim alone. A data plane that does not answer delays the sets after it, so the sets that share calls,
+    which take the least time, come first.
     """
     together: dict[str, list[Claim]] = {}
     alone: list[list[Claim]] = []

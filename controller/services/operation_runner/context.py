@@ -12,7 +12,7 @@ from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import InvalidInput
-from controller.services.operation_runner.claims_in_hand import ClaimsInHand
+from controller.services.operation_runner.operations_in_progress import OperationsInProgress
 from controller.store.postgres.engine import Store
 
 PARALLEL_CALLS = 4
@@ -70,7 +70,7 @@ class RunnerContext:
     be divided among threads.
     """
     incarnation: str = field(default_factory=new_incarnation)
-    in_hand: ClaimsInHand = field(default_factory=ClaimsInHand)
+    in_progress: OperationsInProgress = field(default_factory=OperationsInProgress)
     """Memory of this incarnation. It proves which claims in the journal may be resumed."""
 
     def __post_init__(self) -> None:

@@ -35,7 +35,10 @@ class GateSteps:
         self._store, self._any_plane, self._call_all = store, plane, call_all
 
     def close_children(self, operation: Operation, names: Sequence[str]) -> None:
-        """Close the gate of each child for each subscription of standard consumers (`names`), and record the gates."""
+        """Close the gate of each child for each subscription of standard consumers (`names`), and record the gates
+        as closed. No effect without such subscriptions, and for operations whose children succeed no log. Raises
+        Unsupported on a data plane without gates.
+        """
         if not (names and operation.kind.succeeds_logs):
             return
         plane = self._plane(operation.topic_name)
@@ -45,7 +48,10 @@ class GateSteps:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
-        """Verify the gates of the children before the parents are terminated, and close those that are not closed."""
+        """Verify the gates of the children before the parents are terminated, and close those that are not closed.
+        No effect without subscriptions of standard consumers (`names`), and for operations whose children succeed
+        no log.
+        """
         if not (names and operation.kind.succeeds_logs):
             return
         plane = self._plane(operation.topic_name)
@@ -55,7 +61,9 @@ class GateSteps:
         self._call_all([partial(plane.close_gate, log, name) for log, name in unclosed])
 
     def probe_fences(self, logs: Sequence[str]) -> None:
-        """Reload terminated logs that refuse consumers. Raises HeldUp while one of the logs stays fenced.
+        """Probe whether consumers can connect to these terminated logs. The data plane reloads a log that refuses
+        them. Raises HeldUp if a log refused, so that the step probes again. No effect on a data plane without
+        gates.
 
         The new layout is committed before this step, so no producer waits for it.
         """
@@ -69,7 +77,9 @@ class GateSteps:
             )
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
-        """Close the gates of a new subscription of standard consumers: first the rate, then the cursor. Return the logs without a gate."""
+        """Record and close the gates of a new subscription of standard consumers. The data plane sets the dispatch rate before it creates
+        the cursor. Return the `logs` that need no gate; their cursors are not created here.
+        """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
             behind = [log for log in gates.behind_read_by(tx, key) if log.backing_topic in {*logs}]
@@ -84,7 +94,9 @@ class GateSteps:
         return [log for log in logs if log not in gated]
 
     def remove(self, operation: Operation, name: str) -> None:
-        """Remove the dispatch rates of a deleted subscription; a new subscription of the name would inherit them."""
+        """Remove the dispatch rates of a deleted subscription; a new subscription of the name would inherit them. No
+        effect on a data plane without gates.
+        """
         if not isinstance(self._any_plane, GatedDataPlane):
             return
         with self._store.single_statement() as tx:
@@ -163,7 +175,9 @@ def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[See
 def _move(
     plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
-    """Move the cursor of one log. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing."""
+    """Move the cursor of one log to `instant_ms` (None: to the end), or, unless `is_free`, before all messages: the cursor then stays
+    at the barrier. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing.
+    """
     try:
         if instant_ms is None:
             plane.skip_all(log.backing_topic, name)

@@ -208,7 +208,9 @@ class MirrorSteps:
         return self._call(partial(self._keeper().read_layout, self._topic))
 
     def _call(self, call: Callable[[], Result], seconds: float | None = None) -> Result:
-        """Make one call under the claims, and return its result."""
+        """Make one call under the claims, and return its result. `seconds` is the longest time of the call; None:
+        that of an ordinary call.
+        """
         [result] = self._call_all([call], seconds)
         return result
 

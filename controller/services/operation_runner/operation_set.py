@@ -153,7 +153,7 @@ class OperationSet:
         """
         now = self._context.clock.monotonic_seconds()
         for member in self._under_way():
-            late_seconds = self._context.in_hand.late_seconds(member.operation_id, now)
+            late_seconds = self._context.in_progress.late_seconds(member.operation_id, now)
             if late_seconds > 0:
                 self._defer(member, "a call that timed out may still be under way", late_seconds)
 
@@ -513,7 +513,7 @@ class OperationSet:
             delay_seconds = backoff.delay_seconds(
                 error, operation.attempts, self._context.call_timeout_seconds, is_closed=_is_closed(operation)
             )
-            late_seconds = self._context.in_hand.late_seconds(operation.operation_id, now)
+            late_seconds = self._context.in_progress.late_seconds(operation.operation_id, now)
             self._defer(member, str(error), max(delay_seconds, late_seconds))
 
     def _defer(self, member: _Member, reason: str, delay_seconds: float) -> None:
@@ -551,7 +551,7 @@ class OperationSet:
         claim the operation again.
         """
         member.outcome = outcome
-        self._context.in_hand.remove([member.operation_id])
+        self._context.in_progress.remove([member.operation_id])
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
         """Return a function that returns the operation's data plane. It is called only if a step needs the
@@ -598,7 +598,7 @@ class OperationSet:
             return call()
         except DataPlaneTimeout:
             until = self._context.clock.monotonic_seconds() + longest_seconds
-            self._context.in_hand.note_late_call(self._calling, until)
+            self._context.in_progress.note_late_call(self._calling, until)
             raise
 
     def _hold_claims(self, longest_seconds: float | None = None) -> None:
@@ -619,7 +619,7 @@ class OperationSet:
                 tx, [member.operation for member in self._under_way()], runner, self._context.lease_seconds
             )
         self._claimed_until = requested_at + self._context.lease_seconds
-        self._context.in_hand.add(renewed, self._claimed_until + call_timeout_seconds)
+        self._context.in_progress.add(renewed, self._claimed_until + call_timeout_seconds)
         lost_members = [member for member in self._under_way() if member.operation_id not in renewed]
         for member in lost_members:
             self._end_as_taken_over(member, steps.fenced_out(member.operation, runner))

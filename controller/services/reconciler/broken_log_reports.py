@@ -21,7 +21,7 @@ from controller.repeating import Repeating
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, topics
-from controller.store.topics.published import published_layout
+from controller.store.topics.published_layout import published_layout
 
 log = telemetry.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """Differences between the metadata and the data plane: their kinds, and the comparison.
 
 Pure; performs no I/O. The caller passes the listed logs, the descriptions of single logs, and the metadata
-before and after. A log is compared only if the metadata before and after shows it unchanged and idle. `ahead`
+before and after. A log is compared only if the metadata before and after shows it unchanged and idle. `logs_ahead`
 detects logs that are ahead of the journal.
 """
 

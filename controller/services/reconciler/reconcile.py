@@ -19,7 +19,7 @@ from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUna
 from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
-from controller.services.reconciler import ahead
+from controller.services.reconciler import logs_ahead
 from controller.services.reconciler.gates import reconcile_gates
 from controller.services.reconciler.log_differences import Finding, FindingKind, PlaneView, compare
 from controller.store import set_aside
@@ -278,15 +278,15 @@ def _reconcile_view(
         metadata = backing_logs.read_expected_logs(tx, [topic_id])[topic_id]
         expected = {log.backing_topic for log in metadata.logs}
         owners = backing_logs.ownership(tx, [name for name in plane_view.listed if name not in expected])
-        if ahead.may_be_ahead(plane_view, metadata, owners):
+        if logs_ahead.may_be_ahead(plane_view, metadata, owners):
             layout = layouts.load_layout(tx, topic_id)
-            planned = ahead.plan(plane_view, metadata, owners, layout, to_ms(database_now(tx)))
+            planned = logs_ahead.plan(plane_view, metadata, owners, layout, to_ms(database_now(tx)))
             if planned.is_needed:
-                finding = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=ahead.describe(planned))
+                finding = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=logs_ahead.describe(planned))
                 if dry_run:
                     return (finding,), ()
                 return _recover(
-                    tx, topic, plane, ahead.recovered(plane_view, metadata, planned), finding, actor
+                    tx, topic, plane, logs_ahead.recovered(plane_view, metadata, planned), finding, actor
                 )
         findings = compare(topic.name, plane_view, metadata, owners)
         if dry_run:

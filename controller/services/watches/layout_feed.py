@@ -21,7 +21,7 @@ from controller.store import leases
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
-from controller.store.topics.published import PublishedLayout, published_layout
+from controller.store.topics.published_layout import PublishedLayout, published_layout
 
 log = telemetry.get_logger(__name__)
 
@@ -61,8 +61,8 @@ class LayoutFeed:
         return self._read(topic)
 
     def find(self, topic: str) -> tuple[int, str | None]:
-        """Return the topic's id, and the address of its leader, if any. Every request of a consumer begins
-        with this. Raises TopicNotFound.
+        """Return the topic's id, and the web address of its leader; None if it has no leader. Every request of a
+        consumer begins with this. Raises TopicNotFound.
         """
         with self._store.single_statement() as tx:
             return leases.find_leader(tx, topic, self._shard_count)
@@ -99,7 +99,9 @@ class LayoutFeed:
         return 0.0 if self._dirty else math.inf
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
-        """Note which topics must be read again, as `Feed` describes."""
+        """Note which watched topics must be read again: those whose layout or leader is notified as changed; in a
+        sweep, all of them.
+        """
         changed, shards_with_new_leader = _named(notifications, LAYOUTS), _named(notifications, LEADERS)
         with self._lock:
             self._dirty |= {

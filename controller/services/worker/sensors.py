@@ -97,7 +97,7 @@ class DueSensor(Sensor):
         self._lanes = lanes
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """Return the earliest instant at which an evaluation is due."""
+        """Return the earliest instant at which an evaluation is due; None if none becomes due by time."""
         return evaluations.next_due(tx, self._lanes, shards)
 
     def due(self) -> Work:
@@ -121,7 +121,7 @@ class OperationSensor(Sensor):
         return Work(operations=True)
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """Return the earliest instant at which a live operation may be claimed."""
+        """Return the earliest instant at which a live operation may be claimed; None if there is none."""
         return claims.next_due(tx, shards, call_timeout_seconds=self._call_timeout_seconds)
 
     def due(self) -> Work:
@@ -137,7 +137,7 @@ class DeletionEntrySensor(Sensor):
     name = "deletion_entries"
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - any worker may delete
-        """Return the earliest instant at which a deletion entry may be processed."""
+        """Return the earliest instant at which a deletion entry may be processed; None if no entry is open."""
         return deletion_entries.next_due(tx)
 
     def due(self) -> Work:

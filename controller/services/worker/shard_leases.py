@@ -119,7 +119,8 @@ class ShardLeases(OneProcess):
         shards. Return True if `held` changed: other shards, or shards that are trusted again. Logs and counts
         the shards that were acquired or lost.
 
-        Raises HeldUp while another process of this name may be alive, WorkerNameInUse if it is.
+        Raises HeldUp while another process of this name holds the lease of the name, and WorkerNameInUse if that
+        process has renewed the lease since the last round.
         """
         began_at = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
@@ -219,8 +220,8 @@ class ShardLeases(OneProcess):
         """Run rounds at a third of the lease time until `stop`, and call `on_change` after a round that
         changed `held`. The first round begins after a pause.
 
-        A failed round is logged and repeated soon, so that leases that have not expired are renewed as soon
-        as the store answers. If another process uses the name, store the error in `refused`, call
+        A failed round is logged and repeated within `RETRY_SECONDS`, so that leases that have not expired are
+        renewed once the store answers. If another process uses the name, store the error in `refused`, call
         `on_refused` and return.
         """
         pause_seconds = self._ttl_seconds / 3

@@ -198,8 +198,8 @@ class WorkLoop:
     def _start_operations(self, threads: int) -> None:
         """Start `threads` more threads that run operations, up to `parallel_operations` in all.
 
-        If only one is requested while a thread is busy, none is started: the operation is left to that thread
-        for a moment, after which the sensors are queried.
+        If only one is requested while a thread is busy, none is started: that thread may take the operation. The
+        agenda has the sensors queried after `BUSY_SECONDS`, in case the operation still waits.
         """
         self._running = {future for future in self._running if not future.done()}
         if threads == 1 and self._running:

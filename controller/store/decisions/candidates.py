@@ -20,7 +20,7 @@ from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.policy import PolicyOverride
 from controller.store import approvals
 from controller.store.approvals import NewApproval
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 
 
 class CandidateState(StrEnum):
@@ -116,7 +116,9 @@ def propose(
     reason: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """Store a candidate in shadow. Raises Conflict if the topic has a candidate in shadow."""
+    """Store a candidate in shadow. `run_id` is the backtest that is its evidence, if there is one. Raises Conflict if the topic has a
+    candidate in shadow.
+    """
     parameters = {
         "topic_id": topic_id,
         "override": json.dumps(override.to_document(), sort_keys=True),

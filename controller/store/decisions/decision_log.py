@@ -51,7 +51,9 @@ _RECORD = text(f"""
 
 
 def reserve_ids(tx: Connection, count: int) -> list[int]:
-    """Reserve ids of rows to write later, so that an operation can refer to its decision. Unused ids leave gaps."""
+    """Reserve `count` ids of rows to write later, so that an operation can refer to its decision. Return them in ascending order. Unused
+    ids leave gaps.
+    """
     numbers = text("SELECT nextval('cleave.decision_id_seq') FROM generate_series(1, :count)")
     return list(tx.execute(numbers, {"count": count}).scalars()) if count else []
 

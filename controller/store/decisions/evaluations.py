@@ -88,7 +88,7 @@ def lock_due(
     transaction ends.
 
     Locked rows, and topics paused by `not_before`, are skipped. `skip` lists further topics to skip, for example topics whose evaluation
-    failed in this pass.
+    failed in this pass. `shards` and `topic_ids` limit the topics; None: all.
     """
     pending: dict[int, PendingEvaluation] = {}
     for lane in sorted(lanes):

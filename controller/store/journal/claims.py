@@ -25,7 +25,7 @@ from controller.store.journal.steps import (
     held_parameters,
     observed_of,
 )
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.shards import Shards
 
 TURN_SECONDS = 0.5

@@ -25,10 +25,10 @@ from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
 from controller.store.journal import adoptions, deletion_entries, seeks, steps, subscription_intents
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
-from controller.store.load.forgetting import FORGET_LOADS
+from controller.store.load.load_deletion import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics import deletion, drains, gates, layout_changes, layouts, topics
 from controller.store.topics.topics import TopicRow, TopicState
 

@@ -116,7 +116,8 @@ def list_operations(
     limit: int = 100,
     before: int | None = None,
 ) -> list[Operation]:
-    """Return operations with ids below `before` (None: the newest), newest first.
+    """Return up to `limit` operations with ids below `before` (None: the newest), newest first. With `only_live`, operations that have
+    ended are left out.
 
     `topic_id` None reads all topics. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`.
     """

@@ -61,7 +61,7 @@ def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bo
 
 
 def is_same(first: Operation, topic_id: int, kind: OperationKind, subscription: str | None = None) -> bool:
-    """Return True if the first operation of the key is the requested one."""
+    """Return True if the first operation of the request key is the requested one: of this topic, kind and subscription (None: any)."""
     return (
         first.topic_id == topic_id
         and first.kind is kind

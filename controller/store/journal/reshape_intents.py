@@ -26,7 +26,7 @@ from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape
 from controller.domain.segment import Segment, segment_descriptor
 from controller.domain.segment_graph import COUNTED_MERGES
-from controller.store.journal import guards
+from controller.store.journal import intent_checks
 from controller.store.journal.operations import (
     BackingTopic,
     Request,
@@ -34,7 +34,7 @@ from controller.store.journal.operations import (
     get_operation,
 )
 from controller.store.journal.request_keys import Intent, repeat
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.holds import MAY_ACT, WHY_NOT, demand_may_act
 from controller.store.topics.policies import read_policy
 from controller.store.topics.topics import TopicState, demand_live
@@ -179,8 +179,8 @@ class TopicView:
         """
         demand_live(self.name, self.state)
         demand_may_act(self.name, self.why_not)
-        guards.demand_unchanged(self.name, "epoch", self.layout.epoch, epoch)
-        guards.demand_unchanged(self.name, "input version", self.input_version, input_version)
+        intent_checks.demand_unchanged(self.name, "epoch", self.layout.epoch, epoch)
+        intent_checks.demand_unchanged(self.name, "input version", self.input_version, input_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class ReshapeDraft:
     def demand_possible(self) -> None:
         """Raise InvalidLayoutChange if the plan does not fit the layout, or SegmentBusy if a parent is in a live operation."""
         self.planned.validate_against(self.view.layout)
-        guards.demand_free(self.view.name, self.view.busy, self.planned.parent_ids)
+        intent_checks.demand_free(self.view.name, self.view.busy, self.planned.parent_ids)
 
 
 def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
@@ -235,10 +235,12 @@ def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | 
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
-    """Write the intent of one draft, in a nested transaction. If the request key was used for the same request in the meantime, return
-    that operation and write nothing.
+    """Write the intent of one draft. If the request key was used for the same request in the meantime, return that operation and write
+    nothing.
 
-    Raises InvalidLayoutChange, SegmentBusy, LostRace if the topic has changed, and Conflict if the key was used for another request.
+    The write is in a nested transaction, so `tx` remains usable after every error. Raises InvalidLayoutChange; SegmentBusy; LostRace if
+    the topic has changed, is not live or is held; Conflict if the key was used for another request; and IntegrityError if another
+    transaction made a segment busy in the meantime.
     """
     draft.demand_possible()
     try:

@@ -20,7 +20,7 @@ from controller.clock import to_datetime, to_ms
 from controller.domain.errors import FencedOut
 from controller.domain.operation import Operation, OperationState
 from controller.domain.operation_steps import Observed, Step
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics.topics import TopicState
 
 FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
@@ -158,7 +158,9 @@ class StepRecord:
 
     @property
     def noted_version(self) -> int | None:
-        """Version of the subscriptions that the children have."""
+        """Version of the subscriptions that the children have after the steps: `subscription_version`, or the
+        recorded version. None if neither exists.
+        """
         version = self.subscription_version
         return self.operation.subscription_version if version is None else version
 

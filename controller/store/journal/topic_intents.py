@@ -18,7 +18,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
-from controller.store.journal.guards import busy_segments, demand_free
+from controller.store.journal.intent_checks import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors

@@ -21,7 +21,7 @@ from controller.domain.mirroring import LayoutStep, last_reshape_times, steps_be
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name
-from controller.store.load.forgetting import FORGET_LOADS
+from controller.store.load.load_deletion import FORGET_LOADS
 from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicRow

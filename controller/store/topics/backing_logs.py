@@ -209,8 +209,8 @@ def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, 
 def comparable_topics(
     tx: Connection, *, limit: int, after: int = 0, deleted_hours: float = 24.0, shards: Shards | None = None
 ) -> list[int]:
-    """Return ids above `after` of topics to compare: topics that are not deleted, and topics deleted within `deleted_hours`, because
-    a delayed call may still create one of their logs.
+    """Return up to `limit` ids above `after`, ascending, of topics of the shards (None: all) to compare: topics that are not deleted,
+    and topics deleted within `deleted_hours`, because a delayed call may still create one of their logs.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(

@@ -134,8 +134,8 @@ def register_session(
     """Begin or continue the session of `incarnation`. Return True if no consumer of that name was registered.
 
     Another incarnation of the name departs. Raises AccessForbidden if a session of the name belongs to another subject,
-    SessionExpired if the incarnation was disconnected for too long, FencedOut if the incarnation has left or was replaced,
-    InvalidInput for the name, and the errors of `ConsumerRegistration.demand`.
+    SessionExpired if the incarnation was disconnected for longer than the grace period, FencedOut if the incarnation has left or was
+    replaced, InvalidInput for the name, and the errors of `ConsumerRegistration.demand`.
     """
     demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}

@@ -248,9 +248,9 @@ def note_failure(tx: Connection, key: SubscriptionKey, segment_ids: Collection[i
 
 
 def note_breach(tx: Connection, key: SubscriptionKey, segment_id: int, *, is_breached: bool) -> bool:
-    """Record whether the barrier of a closed gate is acknowledged.
+    """Record that the barrier of a closed gate is acknowledged, or, if `is_breached` is False, that it is not.
 
-    Return True if the row changed. Gates that are not closed are ignored.
+    Return True if the row changed. A gate that is not closed is ignored. The time of the first record of a breach is kept.
     """
     parameters = {**key.parameters, "segment_id": segment_id, "is_breached": is_breached}
     return tx.execute(text(_BREACHED), parameters).one_or_none() is not None
@@ -308,7 +308,9 @@ def behind_unread(
 
 
 def behind_read_by(tx: Connection, key: SubscriptionKey, since: datetime | None = None) -> list[LogBehind]:
-    """Return the segments with a sealed ancestor that the subscription reads. Raises SubscriptionNotFound."""
+    """Return the segments with a sealed ancestor that the subscription reads: one sealed since the subscription was created, and at or
+    after `since` (an aware datetime; None: at any time). Raises SubscriptionNotFound.
+    """
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     return behind_unread(tx, key.topic_id, after_epoch=row.created_epoch, since=since)
 

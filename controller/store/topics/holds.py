@@ -89,8 +89,8 @@ def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
 
 
 def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = None) -> list[int]:
-    """Return the ids of up to `limit` topics whose logs were not compared with the journal under this database: topics with live
-    operations first, held topics last.
+    """Return the ids of up to `limit` topics of the shards (None: all) whose logs were not compared with the journal under this
+    database: topics with live operations first, held topics last.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     return list(tx.execute(_UNVERIFIED, {"limit": limit, **parameters}).scalars())

@@ -116,7 +116,9 @@ def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any
 
 
 def set_parameters(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """Return the parameters that a level sets, in the order of declaration; for the cluster, those that differ from their defaults."""
+    """Return the parameters that a level sets, in the order of declaration; for the cluster, those that differ from their defaults.
+    `level` is `cluster`, `namespace` or `topic`; `name` is the namespace or topic, None for the cluster. Empty if there is no row.
+    """
     stored = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
     return {
         parameter: stored[parameter]

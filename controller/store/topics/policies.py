@@ -134,7 +134,7 @@ def set_topic(
     """Replace the override of the topic (None removes it), which must be valid together with the namespace and the cluster.
 
     The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or
-    LostRace.
+    LostRace if the topic's row version is not `seen_row_version` (None accepts any).
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, text
 
 from controller.clock import to_datetime
 from controller.domain.recovery import RecoveryPlan
-from controller.store.load.forgetting import FORGET_LOADS
+from controller.store.load.load_deletion import FORGET_LOADS
 from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
 from controller.store.topics import gates, holds, topics
 from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription

@@ -147,7 +147,9 @@ def reach_back(tx: Connection, topic_id: int, name: str, epoch: int) -> None:
 def set_sharing(
     tx: Connection, topic_id: int, name: str, *, parents_block: bool | None, drain_consumers: int | None
 ) -> None:
-    """Set the parameters of the subscription's assignment. None keeps a parameter. Raises SubscriptionNotFound."""
+    """Set the parameters of the subscription's assignment: `parents_block` and `drain_consumers`, as `domain.assignment` uses
+    them. None keeps a parameter. Raises SubscriptionNotFound.
+    """
     get_subscription(tx, topic_id, name)
     tx.execute(
         text(_SET_SHARING),

@@ -60,7 +60,9 @@ _SET_ACTOR = text("SELECT set_config('cleave.actor', :actor, true)")
 
 
 def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
-    """Return the topic of that name, in any state except deleted. Raises TopicNotFound."""
+    """Return the topic of that name, in any state except deleted. With `lock`, the row is locked against other writers until the
+    transaction ends. Raises TopicNotFound.
+    """
     row = _row(tx, TOPIC.c.name == name, TOPIC.c.state != TopicState.DELETED.value, lock=lock)
     if row is None:
         raise TopicNotFound(f"topic {name} does not exist; create it or check the name")
@@ -68,7 +70,9 @@ def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
 
 
 def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
-    """Return the topic of that id, which may be deleted. Raises TopicNotFound."""
+    """Return the topic of that id, which may be deleted. With `lock`, the row is locked against other writers until the transaction
+    ends. Raises TopicNotFound.
+    """
     row = _row(tx, TOPIC.c.topic_id == topic_id, lock=lock)
     if row is None:
         raise TopicNotFound(f"topic {topic_id} does not exist; look up its id by name")

@@ -51,7 +51,9 @@ def _number(value: object) -> object:
 
 
 def _exact(value: object) -> object:
-    """Return the rate. Raises ValueError for a whole number that the policy, which holds 64-bit floating-point numbers, would round."""
+    """Return the value itself, a rate of a policy. Raises ValueError for a whole number that the policy, which holds 64-bit floating-point
+    numbers, would round.
+    """
     if isinstance(value, int) and (abs(value) > LARGEST_FLOAT or int(float(value)) != value):
         raise ValueError(f"give a number that 64 bits of floating point hold, such as one up to {2**53}")
     return value

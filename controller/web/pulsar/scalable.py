@@ -22,7 +22,7 @@ from controller.services import segment_admin, subscription_admin, topic_admin, 
 from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
 from controller.store.topics import inspected, subscriptions, topics
-from controller.store.topics.published import published_segments
+from controller.store.topics.published_layout import published_segments
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.web.http_caller import Acting, HttpCaller
 from controller.web.paths import Name

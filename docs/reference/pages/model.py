@@ -51,6 +51,8 @@ PARAMETERS = {
     "approval_hold_seconds": "Time for which a rejected action is not proposed again.",
     "profile": "Decision rules: `adaptive` plans the whole ring by the cost of waiting, `pip483` decides as "
     "Pulsar 5 does. New installations start with `adaptive`.",
+    "subscription_consumers": "Consumers of a new stream subscription whose request names none: `cleave`, or `stock` for "
+    "[standard Pulsar consumers](../how-to/consume-with-stock-clients.md). Existing subscriptions do not change.",
     "strict_pulsar": "True decides and keeps load records by Pulsar 5's rules, known defects included: for comparison and "
     "migration. What remains different: [set policies](../how-to/set-policies.md#as-pulsar-5-would).",
 }

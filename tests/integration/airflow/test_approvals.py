@@ -37,7 +37,7 @@ def marked(bench: Bench) -> Bench:
 
 
 @pytest.fixture
-def asked(marked: Bench, run_dag: RunDag) -> int:
+def approval_id(marked: Bench, run_dag: RunDag) -> int:
     """The proposal that a merge pass has made; its id."""
     run_dag("cleave_merge_pass")
     [row] = pending(marked.store)
@@ -97,16 +97,18 @@ def test_a_rehearsed_pass_and_one_that_proposes_nothing_ring_nothing(
     assert rings() == 0
 
 
-def test_the_form_answers_and_says_what_it_would_answer(asked: int, run_dag: RunDag, bench: Bench) -> None:
-    rehearsed = run_dag("cleave_approve", approvals=str(asked), answer="approve", dry_run=True)
+def test_the_form_answers_and_says_what_it_would_answer(
+    approval_id: int, run_dag: RunDag, bench: Bench
+) -> None:
+    rehearsed = run_dag("cleave_approve", approvals=str(approval_id), answer="approve", dry_run=True)
     assert xcom(rehearsed, "answer")["approvals"][0]["state"] == "approved"
-    assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
+    assert approvals.find(bench.store, approval_id).state is ApprovalState.PENDING
 
-    done = run_dag("cleave_approve", approvals=str(asked), answer="approve", reason="quiet week")
+    done = run_dag("cleave_approve", approvals=str(approval_id), answer="approve", reason="quiet week")
 
     [answer] = xcom(done, "answer")["approvals"]
     assert (answer["state"], answer["outcome"], answer["action"]) == ("approved", "quiet week", MERGE)
-    found = approvals.find(bench.store, asked)
+    found = approvals.find(bench.store, approval_id)
     assert (found.state, found.answered_by) == (ApprovalState.APPROVED, answer["answered_by"])
     assert found.answered_by not in (None, "default")
 
@@ -119,7 +121,7 @@ def test_the_form_answers_and_says_what_it_would_answer(asked: int, run_dag: Run
     ],
 )
 def test_what_cannot_be_answered_fails_the_task_with_that_line(
-    asked: int,
+    approval_id: int,
     run_dag: RunDag,
     bench: Bench,
     capsys: pytest.CaptureFixture[str],
@@ -131,22 +133,22 @@ def test_what_cannot_be_answered_fails_the_task_with_that_line(
     assert states(run) == {"answer": "failed"}
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
-    assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
+    assert approvals.find(bench.store, approval_id).state is ApprovalState.PENDING
 
 
-def test_all_or_none_are_answered(asked: int, run_dag: RunDag, bench: Bench) -> None:
-    assert states(run_dag("cleave_approve", approvals=f"{asked}, 4711", answer="reject")) == {
+def test_all_or_none_are_answered(approval_id: int, run_dag: RunDag, bench: Bench) -> None:
+    assert states(run_dag("cleave_approve", approvals=f"{approval_id}, 4711", answer="reject")) == {
         "answer": "failed"
     }
 
-    assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
+    assert approvals.find(bench.store, approval_id).state is ApprovalState.PENDING
 
 
 def test_an_answer_from_required_actions_counts_once_and_nobody_s_is_the_default(
-    asked: int, bench: Bench, controller_url: str
+    approval_id: int, bench: Bench, controller_url: str
 ) -> None:
     there = {"dsn": controller_url, "extras": {}}
-    question = {"approval_id": asked}
+    question = {"approval_id": approval_id}
     nobody = {"approve": True, "actor": None, "reason": ""}
     early = tasks.answer_question(**there, question=question, answer=nobody)
     assert early["state"] == "pending", "its time is not over, whatever Airflow's clock says"

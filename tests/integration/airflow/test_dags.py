@@ -25,11 +25,13 @@ SCHEDULED = {
     "policy_tuning",
 }
 BY_HAND = {
+    "cleave_create_subscription",
     "cleave_create_topic",
     "cleave_delete_topic",
     "cleave_manual_merge",
     "cleave_manual_rebucket",
     "cleave_manual_split",
+    "cleave_set_subscription",
 }
 BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
 OTHERS_BY_HAND = BUNDLES_BY_HAND | {

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from tests.integration.airflow.conftest import RunDag
 from tests.support.brokers import SharedBroker

@@ -47,6 +47,19 @@ def test_a_topic_is_created_split_merged_rebucketed_and_deleted(bench: Bench, ru
     assert (deleted.state, bench.topic.state) == ("success", "deleted")
 
 
+def test_a_subscription_is_created_and_changed(bench: Bench, run_dag: RunDag) -> None:
+    bench.create()
+
+    created = run_dag("cleave_create_subscription", topic=TOPIC, subscription="billing", **{"from": "latest"})
+    changed = run_dag("cleave_set_subscription", topic=TOPIC, subscription="billing", drain_consumers=3)
+
+    assert (created.state, changed.state) == ("success", "success")
+    statement = (
+        "SELECT consumers, parents_block, drain_consumers FROM cleave.subscription WHERE name = 'billing'"
+    )
+    assert [tuple(row) for row in bench.rows(statement)] == [("cleave", True, 3)]
+
+
 def test_the_result_is_the_operation_with_who_asked_and_why(bench: Bench, run_dag: RunDag) -> None:
     bench.create()
 
@@ -122,6 +135,11 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
         ),
         ("cleave_manual_split", {"segment_id": 7}, "segment 7"),
         ("cleave_manual_merge", {"first_id": 0, "second_id": 0}, "0"),
+        (
+            "cleave_create_subscription",
+            {"subscription": "billing", "consumers": "stock"},
+            "standard consumers",
+        ),
         ("cleave_create_topic", {}, f"{TOPIC} exists"),
         ("cleave_create_topic", {"data_plane": "paper"}, "data plane 'paper' is not configured here"),
         (

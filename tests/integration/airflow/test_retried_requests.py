@@ -20,7 +20,7 @@ from tests.support.bench import TOPIC, Bench
 KEY = "airflow/cleave_manual_split/manual__1/split/-1"
 
 
-def asked(url: str, key: str = KEY, **params: Any) -> dict[str, Any]:
+def task_arguments(url: str, key: str = KEY, **params: Any) -> dict[str, Any]:
     """Arguments of a task."""
     return {
         "dsn": url,
@@ -39,8 +39,8 @@ def operation_count(bench: Bench, kind: str) -> int:
 def test_the_second_attempt_gets_the_firsts_operation(bench: Bench, controller_url: str) -> None:
     bench.create()
 
-    first = tasks.perform("segments split", **asked(controller_url, segment_id=0))
-    second = tasks.perform("segments split", **asked(controller_url, segment_id=0))
+    first = tasks.perform("segments split", **task_arguments(controller_url, segment_id=0))
+    second = tasks.perform("segments split", **task_arguments(controller_url, segment_id=0))
 
     assert (second["repeated"], second | {"repeated": False}) == (True, first)
     assert (first["state"], operation_count(bench, "split")) == ("done", 1)
@@ -57,8 +57,8 @@ def test_every_kind_of_request_may_be_repeated_after_it_was_done(bench: Bench, c
     ]
 
     for action, key, params in requests:
-        first = tasks.perform(action, **asked(controller_url, key, **params))
-        again = tasks.perform(action, **asked(controller_url, key, **params))
+        first = tasks.perform(action, **task_arguments(controller_url, key, **params))
+        again = tasks.perform(action, **task_arguments(controller_url, key, **params))
         assert again == first | {"repeated": True}
         assert first["state"] == "done"
 
@@ -68,10 +68,10 @@ def test_every_kind_of_request_may_be_repeated_after_it_was_done(bench: Bench, c
 
 def test_a_key_is_good_for_its_request_only(bench: Bench, controller_url: str) -> None:
     bench.create(2)
-    tasks.perform("segments merge", **asked(controller_url, first_id=0, second_id=1))
+    tasks.perform("segments merge", **task_arguments(controller_url, first_id=0, second_id=1))
 
     with pytest.raises(Conflict, match="was used for merge"):
-        tasks.perform("topics create", **asked(controller_url))
+        tasks.perform("topics create", **task_arguments(controller_url))
 
 
 DIES_AFTER_THE_COMMIT = """
@@ -88,7 +88,7 @@ def test_a_process_killed_after_its_commit_leaves_work_that_the_retry_finishes(
     bench: Bench, controller_url: str
 ) -> None:
     bench.create()
-    arguments = asked(controller_url, segment_id=0)
+    arguments = task_arguments(controller_url, segment_id=0)
 
     killed = subprocess.run(
         [sys.executable, "-c", DIES_AFTER_THE_COMMIT, json.dumps(arguments)],
@@ -117,12 +117,12 @@ def test_an_attempt_that_waits_too_long_is_worth_another_and_the_operation_stays
         assert lease is not None
 
     with pytest.raises(Retryable, match="check that a worker runs"):
-        tasks.perform("segments split", **asked(controller_url, segment_id=0, timeout_seconds=0.2))
+        tasks.perform("segments split", **task_arguments(controller_url, segment_id=0, timeout_seconds=0.2))
 
     [waiting] = bench.live_operations()
     with bench.store.transaction() as tx:
         leases.resign(tx, lease)
     assert (
-        tasks.perform("segments split", **asked(controller_url, segment_id=0))["operation_id"]
+        tasks.perform("segments split", **task_arguments(controller_url, segment_id=0))["operation_id"]
         == waiting.operation_id
     )

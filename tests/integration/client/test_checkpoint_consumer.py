@@ -284,7 +284,7 @@ def segment_of(bench: Bench, key: str) -> int:
 def test_what_was_read_is_handed_out_even_if_the_end_cannot_be_asked_for(
     bench: Bench, producer: Producer, begin: Begin
 ) -> None:
-    class DeafAtTheEnd(FaultyLogs):
+    class ReadersFailingAtTheEnd(FaultyLogs):
         """Readers that break when they are asked whether they are at the end, once each."""
 
         def open_reader_at(self, *given: object, **named: object) -> PositionReader:
@@ -302,7 +302,7 @@ def test_what_was_read_is_handed_out_even_if_the_end_cannot_be_asked_for(
     bench.reshape(splitting(0))
     send(producer, 1)
 
-    assert take(begin(Start.EARLIEST, DeafAtTheEnd(bench.logs)), 2 * len(KEYS)) == numbers(0, 1)
+    assert take(begin(Start.EARLIEST, ReadersFailingAtTheEnd(bench.logs)), 2 * len(KEYS)) == numbers(0, 1)
 
 
 def test_a_sealed_segment_that_gives_nothing_yet_is_not_taken_for_read_to_its_end(

@@ -32,7 +32,7 @@ ROWS = """
 """
 
 
-class Life:
+class ConsumerLife:
     """One life of the consumer `a`. Its handler dies of the killer's message."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Life:
         wait_until(turn)
 
 
-Begin = Callable[..., Life]
+Begin = Callable[..., ConsumerLife]
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def begin(bench: Bench, servers: Servers) -> Iterator[Begin]:
     released = threading.Event()
     with ExitStack() as ends:
 
-        def begin(name: str = "a", **options: Any) -> Life:
-            life = Life(servers, bench, name, released, **options)
+        def begin(name: str = "a", **options: Any) -> ConsumerLife:
+            life = ConsumerLife(servers, bench, name, released, **options)
             ends.callback(life.consumer.close)
             ends.callback(life.work.close)
             return life

@@ -22,7 +22,7 @@ def either(request: pytest.FixtureRequest, source: PostgresSource, servers: Serv
     return source if request.param == "database" else HttpSource(servers)
 
 
-def known(snapshot: TopicSnapshot) -> dict[int, tuple[str, tuple[int, ...], int, int, str]]:
+def segment_details(snapshot: TopicSnapshot) -> dict[int, tuple[str, tuple[int, ...], int, int, str]]:
     """All that a producer uses of each segment."""
     return {
         one.segment_id: (
@@ -50,7 +50,7 @@ def test_a_topic_is_shown_with_its_active_segments_and_their_logs(
     assert [one.segment_id for one in found.layout.active] == [2, 3, 1]
     assert any(one.bucket_splits for one in found.layout.active)
     assert dict(found.backing_topics) == {i: bench.log_of(i) for i in (1, 2, 3)}
-    assert known(found) == known(source.topic(TOPIC))
+    assert segment_details(found) == segment_details(source.topic(TOPIC))
 
 
 def test_whoever_watches_is_told_of_a_change_and_then_sees_it(bench: Bench, either: LayoutSource) -> None:

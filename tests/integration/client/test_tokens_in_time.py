@@ -60,7 +60,7 @@ def test_more_is_refused_for_its_time_alone(leader: str, bench: Bench, given: Ca
         servers.ask("GET", f"{topic_path(bench.topic_name)}/layout")
 
 
-class Consuming:
+class ConsumerWithToken:
     """A consumer whose token file the test writes."""
 
     def __init__(self, bench: Bench, leader: str) -> None:
@@ -100,17 +100,17 @@ class Consuming:
 
 
 @pytest.fixture
-def consuming(bench: Bench, leader: str) -> Iterator[Consuming]:
+def consuming(bench: Bench, leader: str) -> Iterator[ConsumerWithToken]:
     """A topic, and what consumes it."""
     bench.topic_with()
-    consuming = Consuming(bench, leader)
+    consuming = ConsumerWithToken(bench, leader)
     yield consuming
     consuming.close()
 
 
 @pytest.mark.parametrize("away", [{"issued_in": LEEWAY + 60.0}, {"life_seconds": -LEEWAY - 10.0}], ids=str)
 def test_a_consumer_goes_on_with_a_fresh_token(
-    bench: Bench, consuming: Consuming, away: dict[str, float]
+    bench: Bench, consuming: ConsumerWithToken, away: dict[str, float]
 ) -> None:
     consumer = consuming.start(patience_seconds=600.0)
     consuming.reconnect(consumer, token(**away))
@@ -121,7 +121,7 @@ def test_a_consumer_goes_on_with_a_fresh_token(
     wait_until(lambda: consumer.receive(timeout_seconds=0.1), message="it receives what was sent since")
 
 
-def test_without_a_fresh_token_it_ends_when_its_patience_does(consuming: Consuming) -> None:
+def test_without_a_fresh_token_it_ends_when_its_patience_does(consuming: ConsumerWithToken) -> None:
     consumer = consuming.start(patience_seconds=0.2)
     consuming.reconnect(consumer, token(life_seconds=-LEEWAY - 10.0))
 
@@ -130,7 +130,7 @@ def test_without_a_fresh_token_it_ends_when_its_patience_does(consuming: Consumi
         consumer.receive(timeout_seconds=0.1)
 
 
-def test_another_refusal_is_final_at_once(consuming: Consuming) -> None:
+def test_another_refusal_is_final_at_once(consuming: ConsumerWithToken) -> None:
     consumer = consuming.start(patience_seconds=600.0)
     consuming.reconnect(consumer, "nonsense")
 

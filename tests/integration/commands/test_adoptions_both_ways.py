@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from tests.support.brokers import SharedBroker, pulsar_client
 from tests.support.command_line import CommandLine

@@ -13,8 +13,8 @@ import requests
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from controller import tasks
+from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.metrics import GAUGES, BundleMetrics
-from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode

@@ -90,7 +90,7 @@ def test_a_process_is_unhealthy_while_its_database_does_not_answer(
         assert get(port, "/health") == (200, "ok\n")
 
 
-class Slow:
+class SlowMetrics:
     """Metrics that are not collected until they may be."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def test_a_slow_scrape_does_not_delay_a_health_check(
     port: int, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
-    slow, registry = Slow(), CollectorRegistry()
+    slow, registry = SlowMetrics(), CollectorRegistry()
     registry.register(slow)
     serve_metrics("127.0.0.1", port, registry)
     scrape = threading.Thread(target=get, args=(port, "/metrics"))

@@ -85,6 +85,19 @@ def test_standard_consumers_are_refused_where_the_logs_have_no_gates(
         assert "has no gates, which keep standard consumers in order" in refusal
 
 
+def test_the_policy_names_the_consumers_of_a_stream_whose_request_names_none(
+    cleave: CommandLine, orders: str
+) -> None:
+    cleave.ok("policy", "set", f"topic://{orders}", "subscription_consumers=stock")
+
+    refusal = cleave.refused("subscriptions", "create", orders, "billing")
+    assert "has no gates, which keep standard consumers in order" in refusal
+    cleave.ok("subscriptions", "create", orders, "billing", "--consumers", "cleave")
+    cleave.ok("subscriptions", "create", orders, "jobs", "--kind", "queue")
+
+    assert [row["read_by"] for row in cleave.json("subscriptions", "list", orders)] == ["cleave", "cleave"]
+
+
 def test_why_refuses_what_no_leader_hands_out_and_a_name_that_is_not_there(
     cleave: CommandLine, orders: str
 ) -> None:

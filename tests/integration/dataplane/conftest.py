@@ -12,9 +12,9 @@ import pytest
 from controller.bootstrap import application
 from controller.client.servers import Servers
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.devstack.serving import client_of, serving_worker
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
 from tests.support.planes import Planes
@@ -39,14 +39,14 @@ def planes(database: str) -> Iterator[Planes]:
 
 
 @pytest.fixture
-def house(
+def setup(
     pulsar_broker: SharedBroker,
     database: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> Iterator[PulsarHouse]:
-    """See `PulsarHouse`; the environment tells where the database and the broker are, and nothing else."""
+) -> Iterator[PulsarSetup]:
+    """See `PulsarSetup`; the environment tells where the database and the broker are, and nothing else."""
     access = PulsarAccess(admin_url=pulsar_broker.admin_url, service_url=pulsar_broker.service_url)
     for name in [name for name in os.environ if name.startswith("CLEAVE_")]:
         monkeypatch.delenv(name)
@@ -58,13 +58,13 @@ def house(
     monkeypatch.chdir(tmp_path)  # no .env of ours
     command_line = CommandLine(database, capsys)
     with application() as app:
-        yield PulsarHouse(command_line, app, access, make_namespace(access, f"house-{secrets.token_hex(4)}"))
+        yield PulsarSetup(command_line, app, access, make_namespace(access, f"setup-{secrets.token_hex(4)}"))
     command_line.store.dispose()
 
 
 @pytest.fixture
-def servers(house: PulsarHouse, database: str) -> Iterator[Servers]:
-    """A client of a worker that does what the house asks for, and leads its topic."""
+def servers(setup: PulsarSetup, database: str) -> Iterator[Servers]:
+    """A client of a worker that does the setup's operations, and leads its topic."""
     with serving_worker(database, consumer_grace_seconds=20.0) as worker:
         servers = client_of(worker.address)
         yield servers

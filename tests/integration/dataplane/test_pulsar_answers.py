@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.dataplane.base import LogState, Successor
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.dataplane.pulsar.requirements import Namespaces, Severity
 from controller.domain.errors import (
@@ -20,7 +20,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     Terminal,
 )
-from tests.support.crooked_broker import CrookedBroker, crooked_broker
+from tests.support.scripted_broker import ScriptedBroker, scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
@@ -28,14 +28,14 @@ TERMINATED = {"state": "Terminated"}
 
 
 @pytest.fixture
-def broker() -> Iterator[CrookedBroker]:
-    """See `CrookedBroker`."""
-    with crooked_broker() as broker:
+def broker() -> Iterator[ScriptedBroker]:
+    """See `ScriptedBroker`."""
+    with scripted_broker() as broker:
         yield broker
 
 
 @pytest.fixture
-def plane(broker: CrookedBroker) -> Iterator[PulsarDataPlane]:
+def plane(broker: ScriptedBroker) -> Iterator[PulsarDataPlane]:
     """The plane on it, with little patience."""
     plane = PulsarDataPlane(PulsarAccess(admin_url=broker.url, token="hush"), call_timeout_seconds=0.4)
     yield plane
@@ -45,34 +45,36 @@ def plane(broker: CrookedBroker) -> Iterator[PulsarDataPlane]:
 class TestTime:
     @pytest.mark.parametrize("behaviour", ["is_silent", "drips"])
     def test_a_call_ends_when_its_time_is_over(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, behaviour: str
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, behaviour: str
     ) -> None:
         broker.behaves(getattr(broker, behaviour)())
 
         with pytest.raises(DataPlaneTimeout, match=f"check {LOG}: no answer within 0.4 s"):
             plane.segment_state(LOG)
 
-    def test_requests_of_one_call_share_its_time(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_requests_of_one_call_share_its_time(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
+    ) -> None:
         broker.behaves(broker.says(204), broker.is_silent())
 
         with pytest.raises(DataPlaneTimeout, match="subscribe 'a'"):
             plane.create_segment(LOG, ["a", "b", "c"])
 
     def test_a_redirect_that_is_slow_costs_the_same_time(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.says(307, Location=f"{broker.url}{PATH}"), broker.is_silent())
 
         with pytest.raises(DataPlaneTimeout):
             plane.terminate_segment(LOG)
 
-    def test_what_was_late_is_asked_once(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_what_was_late_is_asked_once(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         """A repeat is the caller's, who knows whether it still may."""
         broker.behaves(broker.is_silent())
         with pytest.raises(DataPlaneTimeout):
             plane.terminate_segment(LOG)
 
-        assert len(broker.heard) == 1
+        assert len(broker.received) == 1
 
 
 class TestManyAtOnce:
@@ -81,23 +83,23 @@ class TestManyAtOnce:
     left, right = Successor(f"{LOG}1", (LOG,), ("s",)), Successor(f"{LOG}2", (LOG,), ("s",))
 
     def test_what_one_broker_refuses_for_now_is_an_error_of_the_whole_call(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.says(204), broker.says(503), broker.says(200, {"subscriptions": {}}))
 
         with pytest.raises(DataPlaneUnavailable):
             plane.create_successors([self.left, self.right])
-        assert all("/subscription/" not in heard.path for heard in broker.heard)
+        assert all("/subscription/" not in received.path for received in broker.received)
 
     def test_a_predecessor_that_says_nothing_stops_it_before_any_cursor(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.says(200, {"publishers": []}))
 
         with pytest.raises(DataPlaneUnavailable, match="lacks the requested data"):
             plane.create_successors([self.left])
 
-    def test_what_is_late_ends_with_the_call(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_what_is_late_ends_with_the_call(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.is_silent())
 
         for call in (plane.terminate_segments, plane.subscriptions_of):
@@ -105,7 +107,7 @@ class TestManyAtOnce:
                 call([LOG, f"{LOG}1"])
 
     def test_a_missing_topic_is_left_out_and_another_error_is_not(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         gone = broker.says(404, {"reason": "Topic not found"})
         broker.behaves(gone)
@@ -119,21 +121,21 @@ class TestManyAtOnce:
 
 class TestConnections:
     def test_a_connection_that_ends_without_a_word_is_tried_once_more(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.cuts(), broker.says(200, TERMINATED))
 
         assert plane.segment_state(LOG) is LogState.TERMINATED
-        assert len(broker.heard) == 2
+        assert len(broker.received) == 2
 
-    def test_and_then_it_is_away(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_and_then_it_is_away(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.cuts())
 
         with pytest.raises(DataPlaneUnavailable, match="is out of reach"):
             plane.segment_state(LOG)
-        assert len(broker.heard) == 2
+        assert len(broker.received) == 2
 
-    def test_half_an_answer_is_none(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_half_an_answer_is_none(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.cuts_in_mid_answer())
 
         with pytest.raises(DataPlaneUnavailable, match=r"check the state before repeating|is out of reach"):
@@ -146,7 +148,7 @@ class TestConnections:
             plane.segment_state(LOG)
         plane.close()
 
-    def test_another_broker_of_the_list_serves(self, broker: CrookedBroker) -> None:
+    def test_another_broker_of_the_list_serves(self, broker: ScriptedBroker) -> None:
         broker.behaves(broker.says(200, TERMINATED))
         address = broker.url.removeprefix("http://")
         plane = PulsarDataPlane(
@@ -159,28 +161,28 @@ class TestConnections:
 
 class TestRedirects:
     def test_they_are_followed_with_method_body_and_token(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
-        with crooked_broker() as owner:
+        with scripted_broker() as owner:
             broker.behaves(broker.says(307, Location=f"{owner.url}{PATH}/subscription/s"))
             owner.behaves(owner.says(204))
 
             plane.create_segment(LOG, ["s"])
 
-            heard = owner.heard[-1]
-        assert (heard.method, heard.path) == ("PUT", f"{PATH}/subscription/s")
-        assert heard.headers["Authorization"] == "Bearer hush"
-        assert json.loads(heard.body)["ledgerId"] == -1
+            received = owner.received[-1]
+        assert (received.method, received.path) == ("PUT", f"{PATH}/subscription/s")
+        assert received.headers["Authorization"] == "Bearer hush"
+        assert json.loads(received.body)["ledgerId"] == -1
 
-    def test_in_a_circle_they_end(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_in_a_circle_they_end(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.says(307, Location=f"{broker.url}{PATH}/internalStats"))
 
         with pytest.raises(DataPlaneUnavailable, match="in a loop"):
             plane.segment_state(LOG)
-        assert len(broker.heard) == 6
+        assert len(broker.received) == 6
 
     def test_to_somewhere_that_is_no_broker_they_are_refused(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.says(307, Location="file:///etc/passwd"))
 
@@ -190,7 +192,7 @@ class TestRedirects:
 
 class TestAnswers:
     def test_who_asks_too_often_is_told_when_to_come_again(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         broker.behaves(broker.refuses(429, "slow down", Retry_After="3"))
 
@@ -200,7 +202,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("status", [401, 403])
     def test_who_may_not_is_told_for_good_and_without_the_token(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, status: int
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, status: int
     ) -> None:
         broker.behaves(broker.refuses(status, "no"))
 
@@ -210,7 +212,7 @@ class TestAnswers:
         assert "hush" not in str(raised.value)
 
     def test_a_page_that_is_no_brokers_does_not_make_logs_disappear(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         """A proxy's 404 taken for a broker's would have the reconciler make every segment anew."""
         broker.behaves(broker.says_text(404, "<html>Not Found</html>"))
@@ -222,7 +224,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("text", ["<html>welcome</html>", "", '{"other": 1}', "[]", "null"])
     def test_an_answer_that_says_nothing_of_it_is_none(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, text: str
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, text: str
     ) -> None:
         broker.behaves(broker.says_text(200, text))
 
@@ -231,7 +233,7 @@ class TestAnswers:
                 act(LOG)
 
     def test_one_that_does_not_answer_is_silent_in_a_sample_and_all_of_them_are_an_error(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         counters = {"msgInCounter": 1, "bytesInCounter": 2, "msgOutCounter": 3, "bytesOutCounter": 4}
         broker.behaves(broker.refuses(500, "boom"), broker.says(200, counters))
@@ -246,7 +248,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("written", [None, "NaN", "x", [], float("inf")])
     def test_a_counter_that_is_no_number_silences_its_log_alone(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, written: object
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, written: object
     ) -> None:
         counters = {"msgInCounter": 1, "bytesInCounter": 2, "msgOutCounter": 3, "bytesOutCounter": 4}
         wrong = {**counters, "msgOutCounter": written}
@@ -261,18 +263,18 @@ class TestAnswers:
 class TestRepeats:
     """An act whose answer was lost is done already when it is tried again."""
 
-    def test_what_exists_is_created(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_what_exists_is_created(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.refuses(409, "This topic already exists"))
 
         plane.create_segment(LOG, ["a", "b"])
 
-        assert sorted(heard.path.removeprefix(PATH) for heard in broker.heard) == [
+        assert sorted(received.path.removeprefix(PATH) for received in broker.received) == [
             "",
             "/subscription/a",
             "/subscription/b",
         ]
 
-    def test_what_is_gone_is_deleted(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_what_is_gone_is_deleted(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         broker.behaves(broker.refuses(404, "Topic not found"))
 
         plane.delete_segment(LOG)
@@ -280,18 +282,18 @@ class TestRepeats:
         assert plane.segment_state(LOG) is LogState.MISSING
 
     def test_a_subscription_is_not_made_on_what_is_missing(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         """The broker would make the topic, too, where it makes topics on demand."""
         broker.behaves(broker.refuses(404, "Topic not found"))
 
         with pytest.raises(SegmentNotFound):
             plane.create_subscription(LOG, "s")
-        assert {heard.method for heard in broker.heard} == {"GET"}
+        assert {received.method for received in broker.received} == {"GET"}
 
 
 class TestCredentials:
-    def test_a_renewed_token_serves_without_a_restart(self, broker: CrookedBroker, tmp_path: Path) -> None:
+    def test_a_renewed_token_serves_without_a_restart(self, broker: ScriptedBroker, tmp_path: Path) -> None:
         file = tmp_path / "token"
         file.write_text("old\n")
         broker.behaves(broker.says(200, TERMINATED))
@@ -301,7 +303,10 @@ class TestCredentials:
         file.write_text("new\n")
         plane.segment_state(LOG)
 
-        assert [heard.headers["Authorization"] for heard in broker.heard] == ["Bearer old", "Bearer new"]
+        assert [received.headers["Authorization"] for received in broker.received] == [
+            "Bearer old",
+            "Bearer new",
+        ]
         file.unlink()
         with pytest.raises(InvalidInput, match="CLEAVE_PULSAR_TOKEN_FILE"):
             plane.segment_state(LOG)
@@ -312,7 +317,7 @@ class TestNamespaces:
     """What is looked at where a token sees only a part."""
 
     def test_who_may_not_see_the_brokers_configuration_gets_pulsars_defaults(
-        self, broker: CrookedBroker
+        self, broker: ScriptedBroker
     ) -> None:
         policies = {"replication_clusters": ["one"], "deduplicationEnabled": True}
         broker.behaves(broker.says(200, policies), broker.refuses(403, "superusers only"))
@@ -322,13 +327,13 @@ class TestNamespaces:
 
         assert {"topics on demand are off", "inactive topics are kept"} <= unmet
         assert "deduplication is on" not in unmet
-        assert [heard.path for heard in broker.heard][:2] == [
+        assert [received.path for received in broker.received][:2] == [
             "/admin/v2/namespaces/t/n",
             "/admin/v2/brokers/configuration/runtime",
         ]
         look.close()
 
-    def test_what_the_brokers_do_by_themselves_need_not_be_set(self, broker: CrookedBroker) -> None:
+    def test_what_the_brokers_do_by_themselves_need_not_be_set(self, broker: ScriptedBroker) -> None:
         runtime = {
             "allowAutoTopicCreation": "false",
             "brokerDeleteInactiveTopicsEnabled": "false",
@@ -340,10 +345,10 @@ class TestNamespaces:
         look = Namespaces(PulsarAccess(admin_url=broker.url))
 
         assert look.check("t/n", fix=True) == ()
-        assert {heard.method for heard in broker.heard} == {"GET"}
+        assert {received.method for received in broker.received} == {"GET"}
         look.close()
 
-    def test_one_that_is_copied_to_other_clusters_is_refused(self, broker: CrookedBroker) -> None:
+    def test_one_that_is_copied_to_other_clusters_is_refused(self, broker: ScriptedBroker) -> None:
         broker.behaves(broker.says(200, {"replication_clusters": ["one", "two"]}), broker.says(200, {}))
         look = Namespaces(PulsarAccess(admin_url=broker.url))
 
@@ -362,7 +367,7 @@ class TestNamespaces:
         ids=["on", "off", "hidden"],
     )
     def test_whether_batches_are_acknowledged_in_part_is_said_unless_it_is_known(
-        self, broker: CrookedBroker, runtime: dict[str, str] | None, is_said: bool
+        self, broker: ScriptedBroker, runtime: dict[str, str] | None, is_said: bool
     ) -> None:
         shown = broker.refuses(403, "superusers only") if runtime is None else broker.says(200, runtime)
         broker.behaves(broker.says(200, {}), shown)

@@ -20,10 +20,10 @@ import pytest
 import requests
 
 from controller.dataplane.log_client import LogMessage, LogReader, OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.buckets import HASHES, ordering_key
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -37,8 +37,7 @@ from tests.support.waiting import wait_until
 LOW, HIGH = FULL_RANGE.halves()
 HOLDER = """
 import sys
-from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.domain.hash_range import HashRange
 admin_url, service_url, log, bucket = sys.argv[1:]

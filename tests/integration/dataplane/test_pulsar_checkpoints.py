@@ -14,16 +14,16 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.domain.errors import DataGone
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(setup: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
-    logs = house.app.log_client("pulsar")
+    logs = setup.app.log_client("pulsar")
     yield logs
     logs.close()
 
@@ -46,30 +46,30 @@ def take(consumer: CheckpointConsumer, count: int) -> dict[str, list[int]]:
 
 
 def test_every_key_keeps_its_order_through_a_split_and_a_merge_and_restores(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
-    house.create(1, "billing")
+    setup.create(1, "billing")
     found: dict[str, list[int]] = {key: [] for key in KEYS}
-    with Producer(HttpSource(servers), logs, house.topic) as producer:
-        with CheckpointConsumer(servers, logs, house.topic, Start.LATEST) as consumer:
+    with Producer(HttpSource(servers), logs, setup.topic) as producer:
+        with CheckpointConsumer(servers, logs, setup.topic, Start.LATEST) as consumer:
             kept = consumer.checkpoint().to_bytes()
         for number in range(12):
             for key in KEYS:
                 producer.send(b"%d" % number, key)
             producer.flush()
             if number == 3:
-                house.cleave.ok("segments", "split", house.topic, "0")
+                setup.cleave.ok("segments", "split", setup.topic, "0")
             if number == 7:
-                house.cleave.ok("segments", "merge", house.topic, "1", "2")
+                setup.cleave.ok("segments", "merge", setup.topic, "1", "2")
         for part in (100, 7, 53, 200):
-            with CheckpointConsumer(servers, logs, house.topic, kept, batch_messages=part) as consumer:
+            with CheckpointConsumer(servers, logs, setup.topic, kept, batch_messages=part) as consumer:
                 places = Checkpoint.from_bytes(kept).positions
                 assert {i: consumer.checkpoint().positions[i] for i in places} == places
                 batch = wait_until(lambda consumer=consumer: consumer.receive(0.5), message="a batch")  # type: ignore[misc]
                 for message in batch.messages:
                     found[str(message.key and message.key.decode())].append(int(message.payload))
                 kept = consumer.checkpoint().to_bytes()
-        with CheckpointConsumer(servers, logs, house.topic, kept) as consumer:
+        with CheckpointConsumer(servers, logs, setup.topic, kept) as consumer:
             for key, rest in take(consumer, 12 * len(KEYS) - sum(map(len, found.values()))).items():
                 found[key] += rest
             wait_until(lambda: consumer.receive(0.1) is None and consumer.checkpoint().done == {0, 1, 2})
@@ -78,19 +78,19 @@ def test_every_key_keeps_its_order_through_a_split_and_a_merge_and_restores(
 
 
 def test_a_place_whose_ledger_the_broker_does_not_have_is_told(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     """Without a subscription or retention a broker deletes whole ledgers, and would give the next one without a word."""
-    house.create(1)
-    logs.append(house.log_of(0), [OutgoingMessage(b"0", b"k")], producer="p", sequence=1)
-    with CheckpointConsumer(servers, logs, house.topic, Start.EARLIEST) as consumer:
+    setup.create(1)
+    logs.append(setup.log_of(0), [OutgoingMessage(b"0", b"k")], producer="p", sequence=1)
+    with CheckpointConsumer(servers, logs, setup.topic, Start.EARLIEST) as consumer:
         kept = consumer.checkpoint()
     at = kept.positions[0]
     assert at is not None
     deleted = replace(kept, positions={0: (at[0] - 1, *at[1:])})
 
     with (
-        CheckpointConsumer(servers, logs, house.topic, deleted) as consumer,
+        CheckpointConsumer(servers, logs, setup.topic, deleted) as consumer,
         pytest.raises(DataGone, match="the broker has deleted"),
     ):
         wait_until(lambda: consumer.receive(0.5) and False)

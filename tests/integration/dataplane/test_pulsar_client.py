@@ -27,16 +27,16 @@ from controller.domain.errors import (
     SegmentTerminated,
 )
 from controller.domain.hash_range import HashRange
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = 40
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(setup: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
-    logs = house.app.log_client("pulsar")
+    logs = setup.app.log_client("pulsar")
     yield logs
     logs.close()
 
@@ -63,58 +63,58 @@ def receive_all(consumer: StreamConsumer, count: int, *others: StreamConsumer) -
 
 
 def test_every_key_keeps_its_order_through_a_split_and_a_merge(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
-    house.create(1, "billing")
+    setup.create(1, "billing")
     rounds = 12
     with (
-        Producer(HttpSource(servers), logs, house.topic) as producer,
-        StreamConsumer(servers, logs, house.topic, "billing", "c-1") as consumer,
+        Producer(HttpSource(servers), logs, setup.topic) as producer,
+        StreamConsumer(servers, logs, setup.topic, "billing", "c-1") as consumer,
     ):
         for number in range(rounds):
             for key in range(KEYS):
                 producer.send(b"%d" % number, f"key-{key}")
             producer.flush()
             if number == 3:
-                house.cleave.ok("segments", "split", house.topic, "0")
+                setup.cleave.ok("segments", "split", setup.topic, "0")
             if number == 7:
-                house.cleave.ok("segments", "merge", house.topic, "1", "2")
+                setup.cleave.ok("segments", "merge", setup.topic, "1", "2")
         found = receive_all(consumer, rounds * KEYS)
 
     assert found == {f"key-{key}".encode(): list(range(rounds)) for key in range(KEYS)}
     drained = "SELECT count(*) FROM cleave.segment_drain"
-    assert house.scalar(drained) == 3, "parents were read to their end before their children"
+    assert setup.scalar(drained) == 3, "parents were read to their end before their children"
 
 
 def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     """Two consumers share the buckets. One acknowledges what it has in hand, and that counts for nothing."""
-    house.create(1, "billing")
+    setup.create(1, "billing")
     with (
-        Producer(HttpSource(servers), logs, house.topic) as producer,
-        StreamConsumer(servers, logs, house.topic, "billing", "c-1") as one,
-        StreamConsumer(servers, logs, house.topic, "billing", "c-2") as other,
+        Producer(HttpSource(servers), logs, setup.topic) as producer,
+        StreamConsumer(servers, logs, setup.topic, "billing", "c-1") as one,
+        StreamConsumer(servers, logs, setup.topic, "billing", "c-2") as other,
     ):
         for number in range(4):
             for key in range(KEYS):
                 producer.send(b"%d" % number, f"key-{key}")
             producer.flush()
             if number == 1:
-                house.cleave.ok("segments", "split", house.topic, "0")
+                setup.cleave.ok("segments", "split", setup.topic, "0")
         everything = {f"key-{key}".encode(): list(range(4)) for key in range(KEYS)}
         assert receive_all(one, 4 * KEYS, other) == everything
 
-        house.cleave.ok("subscriptions", "seek", house.topic, "billing", "earliest", "--no-wait")
+        setup.cleave.ok("subscriptions", "seek", setup.topic, "billing", "earliest", "--no-wait")
         assert receive_all(one, 4 * KEYS, other) == everything
 
         producer.send(b"4", "key-0")
         producer.flush()
-        house.cleave.ok("subscriptions", "seek", house.topic, "billing", "latest", "--no-wait")
+        setup.cleave.ok("subscriptions", "seek", setup.topic, "billing", "latest", "--no-wait")
         wait_until(
             lambda: (
                 (one.receive(0.1), other.receive(0.1))
-                and house.scalar(
+                and setup.scalar(
                     "SELECT count(*) FROM cleave.operation WHERE kind = 'seek' AND state = 'done'"
                 )
                 == 2
@@ -128,17 +128,17 @@ def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
 
 
 def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+    setup: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent to the successor as well it would be there twice; not sent at all it would be lost."""
-    house.create(1)
-    log = house.log_of(0)
+    setup.create(1)
+    log = setup.log_of(0)
     logs.append(log, [OutgoingMessage(b"before")], producer="p", sequence=1)
     lost = logs_that_lose_answers(logs, log, monkeypatch)
     with pytest.raises(lost):
         logs.append(log, [OutgoingMessage(b"1"), OutgoingMessage(b"2")], producer="p", sequence=2)
     monkeypatch.undo()
-    house.app.planes["pulsar"].terminate_segment(log)
+    setup.app.planes["pulsar"].terminate_segment(log)
 
     assert logs.append(log, [OutgoingMessage(b"1"), OutgoingMessage(b"2")], producer="p", sequence=2) == 2
     with pytest.raises(SegmentTerminated):
@@ -147,7 +147,7 @@ def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
 
 @pytest.mark.parametrize("looks_too_early", [0, 1])
 def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_in_the_log(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch, looks_too_early: int
+    setup: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch, looks_too_early: int
 ) -> None:
     """4.2.4 answers so to what was under way when the topic was terminated, stored or not, and tells where the topic ends a moment
     later. Sent to the successor as well it would be there twice.
@@ -165,12 +165,12 @@ def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_
         return {**found, "lastConfirmedEntry": f"{ledger['ledgerId']}:0", "ledgers": [is_open]}
 
     monkeypatch.setattr(Cursors, "internal_with_ledgers", looked)
-    house.create(1)
-    log = house.log_of(0)
+    setup.create(1)
+    log = setup.log_of(0)
     logs.append(log, [OutgoingMessage(b"before")], producer="p", sequence=1)
 
     def refused(_results: object, act: str) -> tuple[int, SegmentTerminated]:
-        house.app.planes["pulsar"].terminate_segment(log)
+        setup.app.planes["pulsar"].terminate_segment(log)
         return 0, SegmentTerminated(f"{act}: injected", delay_seconds=0.0)
 
     monkeypatch.setattr(batch_sender._Results, "outcome", refused)
@@ -182,10 +182,10 @@ def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_
 
 
 def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+    setup: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.create(1)
-    log, buckets = house.log_of(0), [HashRange(one << 14, ((one + 1) << 14) - 1) for one in range(4)]
+    setup.create(1)
+    log, buckets = setup.log_of(0), [HashRange(one << 14, ((one + 1) << 14) - 1) for one in range(4)]
 
     def batch(bucket: HashRange) -> list[OutgoingMessage]:
         return [OutgoingMessage(b"x", None, bucket.start)]
@@ -197,7 +197,7 @@ def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
         with pytest.raises(lost):
             logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket)
     monkeypatch.undo()
-    house.app.planes["pulsar"].terminate_segment(log)
+    setup.app.planes["pulsar"].terminate_segment(log)
     asked: list[str] = []
     perform = AdminCalls._perform
 
@@ -217,9 +217,9 @@ def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
     assert len(entries) == len({*entries})
 
 
-def test_a_producer_is_opened_ahead_of_its_first_append(house: PulsarHouse, logs: LogClient) -> None:
-    house.create(1, "s")
-    log = house.log_of(0)
+def test_a_producer_is_opened_ahead_of_its_first_append(setup: PulsarSetup, logs: LogClient) -> None:
+    setup.create(1, "s")
+    log = setup.log_of(0)
     assert isinstance(logs, EagerLogClient)
 
     logs.open_ahead(log, producer="p")
@@ -247,23 +247,23 @@ def logs_that_lose_answers(logs: LogClient, log: str, monkeypatch: pytest.Monkey
 
 
 def test_a_repeat_on_an_open_topic_is_stored_once_by_the_broker(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    setup: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even by another client that knows nothing of the first one's success."""
-    house.create(1, "s")
-    log = house.log_of(0)
+    setup.create(1, "s")
+    log = setup.log_of(0)
     for _ in range(2):
-        logs = house.app.log_client("pulsar")
+        logs = setup.app.log_client("pulsar")
         batch = [OutgoingMessage(b"%d" % i) for i in range(5)]
         assert logs.append(log, batch, producer="p", sequence=0) == 5
         logs.close()
 
-    assert house.app.planes["pulsar"].backlog(log, "s") == 5
+    assert setup.app.planes["pulsar"].backlog(log, "s") == 5
 
 
-def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarHouse, logs: LogClient) -> None:
-    house.create(1, "s")
-    log = house.log_of(0)
+def test_a_batch_too_big_for_one_entry_is_stored_in_order(setup: PulsarSetup, logs: LogClient) -> None:
+    setup.create(1, "s")
+    log = setup.log_of(0)
     batch = [OutgoingMessage(bytes([i]) * 400_000, b"k") for i in range(8)]
 
     assert logs.append(log, batch, producer="p", sequence=1) == 8
@@ -281,9 +281,9 @@ def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarHouse, lo
     reader.close()
 
 
-def test_a_batch_is_sent_without_waiting_and_one_at_a_time(house: PulsarHouse, logs: LogClient) -> None:
-    house.create(1, "s")
-    log = house.log_of(0)
+def test_a_batch_is_sent_without_waiting_and_one_at_a_time(setup: PulsarSetup, logs: LogClient) -> None:
+    setup.create(1, "s")
+    log = setup.log_of(0)
     assert isinstance(logs, EagerLogClient)
 
     def begin(payload: bytes, sequence: int) -> Callable[[], int] | None:
@@ -298,27 +298,27 @@ def test_a_batch_is_sent_without_waiting_and_one_at_a_time(house: PulsarHouse, l
     last = begin(b"3", 3)
     assert last is not None
     assert last() == 1
-    house.app.planes["pulsar"].terminate_segment(log)
+    setup.app.planes["pulsar"].terminate_segment(log)
     refused = begin(b"4", 4)
     with pytest.raises(SegmentTerminated):
         refused() if refused else logs.append(log, [OutgoingMessage(b"4")], producer="p", sequence=4)
 
-    assert house.app.planes["pulsar"].backlog(log, "s") == 3
+    assert setup.app.planes["pulsar"].backlog(log, "s") == 3
 
 
-def test_what_no_broker_takes_is_refused_before_it_is_sent(house: PulsarHouse, logs: LogClient) -> None:
-    house.create(1)
+def test_what_no_broker_takes_is_refused_before_it_is_sent(setup: PulsarSetup, logs: LogClient) -> None:
+    setup.create(1)
 
     with pytest.raises(InvalidInput, match="at most"):
-        logs.append(house.log_of(0), [OutgoingMessage(bytes(6_000_000))], producer="p", sequence=1)
+        logs.append(setup.log_of(0), [OutgoingMessage(bytes(6_000_000))], producer="p", sequence=1)
     with pytest.raises(InvalidInput, match="producer name"):
-        logs.append(house.log_of(0), [OutgoingMessage(b"x")], producer="", sequence=1)
+        logs.append(setup.log_of(0), [OutgoingMessage(b"x")], producer="", sequence=1)
 
 
-def test_a_strangers_consumer_is_never_cut_off(house: PulsarHouse, logs: LogClient) -> None:
-    house.create(1, "s")
-    log = house.log_of(0)
-    client = house.client()
+def test_a_strangers_consumer_is_never_cut_off(setup: PulsarSetup, logs: LogClient) -> None:
+    setup.create(1, "s")
+    log = setup.log_of(0)
+    client = setup.client()
     stranger = client.subscribe(log, "s", consumer_name="mine")
 
     with pytest.raises(LostRace, match="not Cleave's"):
@@ -328,21 +328,21 @@ def test_a_strangers_consumer_is_never_cut_off(house: PulsarHouse, logs: LogClie
     client.close()
 
 
-def test_a_topics_end_disturbs_no_other_reader(house: PulsarHouse, logs: LogClient) -> None:
+def test_a_topics_end_disturbs_no_other_reader(setup: PulsarSetup, logs: LogClient) -> None:
     """The library breaks the connection that tells it of the end (apache/pulsar-client-cpp#605)."""
-    house.create(2, "s")
+    setup.create(2, "s")
     rung = threading.Event()
     ending, other = (
-        logs.open_reader(house.log_of(i), "s", owner="r", live_owners=(), on_arrival=rung.set) for i in (0, 1)
+        logs.open_reader(setup.log_of(i), "s", owner="r", live_owners=(), on_arrival=rung.set) for i in (0, 1)
     )
-    logs.append(house.log_of(0), [OutgoingMessage(b"last")], producer="p", sequence=1)
+    logs.append(setup.log_of(0), [OutgoingMessage(b"last")], producer="p", sequence=1)
     messages = wait_until(lambda: ending.read(1))
-    house.app.planes["pulsar"].terminate_segment(house.log_of(0))
+    setup.app.planes["pulsar"].terminate_segment(setup.log_of(0))
     ending.acknowledge(messages[0].position)
 
     wait_until(ending.is_drained, message="the end")
     assert list(ending.read(1)) == []
-    logs.append(house.log_of(1), [OutgoingMessage(b"goes on")], producer="p", sequence=1)
+    logs.append(setup.log_of(1), [OutgoingMessage(b"goes on")], producer="p", sequence=1)
     assert [m.payload for m in wait_until(lambda: other.read(1))] == [b"goes on"]
     ending.close()
     other.close()
@@ -350,16 +350,16 @@ def test_a_topics_end_disturbs_no_other_reader(house: PulsarHouse, logs: LogClie
 
 @pytest.mark.parametrize("messages", [0, 2])
 def test_a_log_that_is_closed_and_read_to_its_end_is_opened_without_a_connection(
-    house: PulsarHouse, logs: LogClient, messages: int
+    setup: PulsarSetup, logs: LogClient, messages: int
 ) -> None:
     """Sealed before anything came, or read by somebody who died before saying so: the library may never open it."""
-    house.create(1, "s")
-    log, plane = house.log_of(0), house.app.planes["pulsar"]
+    setup.create(1, "s")
+    log, plane = setup.log_of(0), setup.app.planes["pulsar"]
     for number in range(messages):
         logs.append(log, [OutgoingMessage(b"m")], producer="p", sequence=number)
     plane.skip_all(log, "s")
     plane.terminate_segment(log)
-    nowhere = PulsarLogClient(replace(house.access, service_url="pulsar://127.0.0.1:9"))
+    nowhere = PulsarLogClient(replace(setup.access, service_url="pulsar://127.0.0.1:9"))
 
     reader = nowhere.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
 
@@ -370,10 +370,10 @@ def test_a_log_that_is_closed_and_read_to_its_end_is_opened_without_a_connection
 
 
 def test_a_closed_log_that_is_moved_back_is_read_again_by_a_new_reader(
-    house: PulsarHouse, logs: LogClient
+    setup: PulsarSetup, logs: LogClient
 ) -> None:
-    house.create(1, "s")
-    log, plane = house.log_of(0), house.app.planes["pulsar"]
+    setup.create(1, "s")
+    log, plane = setup.log_of(0), setup.app.planes["pulsar"]
     logs.append(log, [OutgoingMessage(b"m")], producer="p", sequence=1)
     plane.skip_all(log, "s")
     plane.terminate_segment(log)
@@ -389,15 +389,15 @@ def test_a_closed_log_that_is_moved_back_is_read_again_by_a_new_reader(
     heir.close()
 
 
-def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs: LogClient) -> None:
+def test_messages_of_other_clients_are_read_as_they_are(setup: PulsarSetup, logs: LogClient) -> None:
     """One by one or in batches, with keys that are text, through Pulsar's own producer."""
-    house.create(1, "s")
-    client = house.client()
-    producer = client.create_producer(house.log_of(0), batching_enabled=True)
+    setup.create(1, "s")
+    client = setup.client()
+    producer = client.create_producer(setup.log_of(0), batching_enabled=True)
     producer.send(b"one", partition_key="größe")
     producer.send(b"two")
     client.close()
-    reader = logs.open_reader(house.log_of(0), "s", owner="r", live_owners=(), on_arrival=lambda: None)
+    reader = logs.open_reader(setup.log_of(0), "s", owner="r", live_owners=(), on_arrival=lambda: None)
 
     found: list[tuple[bytes | None, bytes]] = []
 
@@ -411,19 +411,19 @@ def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs
 
 
 def test_a_topic_that_moves_ends_the_reading_and_the_next_one_goes_on(
-    house: PulsarHouse, logs: LogClient
+    setup: PulsarSetup, logs: LogClient
 ) -> None:
     """Unloaded as the load balancer does it: producers find it again, and nothing acknowledged comes twice."""
-    house.create(1, "s")
-    log, path = house.log_of(0), house.log_of(0).replace("://", "/")
+    setup.create(1, "s")
+    log, path = setup.log_of(0), setup.log_of(0).replace("://", "/")
     logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
     logs.append(log, [OutgoingMessage(b"2")], producer="p", sequence=2)
     reader = logs.open_reader(log, "s", owner="r", live_owners=["r"], on_arrival=lambda: None)
     first = wait_until(lambda: reader.read(1))
     reader.acknowledge(first[0].position)
-    wait_until(lambda: house.app.planes["pulsar"].backlog(log, "s") == 1)
+    wait_until(lambda: setup.app.planes["pulsar"].backlog(log, "s") == 1)
 
-    house.admin("PUT", f"{path}/unload")
+    setup.admin("PUT", f"{path}/unload")
 
     def is_lost() -> bool:
         try:
@@ -446,13 +446,13 @@ def test_a_topic_that_moves_ends_the_reading_and_the_next_one_goes_on(
     heir.close()
 
 
-def test_a_fence_outlives_the_broker_that_set_it(house: PulsarHouse, logs: LogClient) -> None:
-    house.create(1, "s")
-    log, plane = house.log_of(0), house.app.planes["pulsar"]
+def test_a_fence_outlives_the_broker_that_set_it(setup: PulsarSetup, logs: LogClient) -> None:
+    setup.create(1, "s")
+    log, plane = setup.log_of(0), setup.app.planes["pulsar"]
     logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
     position = plane.terminate_segment(log)
 
-    house.admin("PUT", f"{log.replace('://', '/')}/unload")
+    setup.admin("PUT", f"{log.replace('://', '/')}/unload")
 
     assert plane.segment_state(log) is LogState.TERMINATED
     assert plane.terminate_segment(log) == position
@@ -462,15 +462,15 @@ def test_a_fence_outlives_the_broker_that_set_it(house: PulsarHouse, logs: LogCl
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "open"])
 def test_a_closed_log_that_nobody_can_subscribe_to_is_loaded_anew(
-    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+    setup: PulsarSetup, logs: LogClient, monkeypatch: pytest.MonkeyPatch, is_closed: bool
 ) -> None:
     """A broker may leave a topic fenced for ever when it is terminated between a message and its storing.
 
     That race cannot be called for, so here the first subscribing gets no answer. The broker counts a topic's messages from
     when it loaded it. One that is open is left alone, since loading it anew would cut off whoever is at work on it.
     """
-    house.create(1, "billing")
-    plane, log = house.app.planes["pulsar"], house.log_of(0)
+    setup.create(1, "billing")
+    plane, log = setup.app.planes["pulsar"], setup.log_of(0)
     logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=0)
     if is_closed:
         plane.terminate_segment(log)

@@ -20,14 +20,14 @@ from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.log_client import LogMessage, OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.requirements import Namespaces
 from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.key_hash import key_hash
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.brokers import pulsar_client
 from tests.support.waiting import wait_until
 
@@ -82,12 +82,12 @@ class Applications:
 
 @pytest.fixture
 def applications(
-    house: PulsarHouse, pair: KeyPair, make_pair: Callable[[str], KeyPair]
+    setup: PulsarSetup, pair: KeyPair, make_pair: Callable[[str], KeyPair]
 ) -> Iterator[Applications]:
     """See `Applications`."""
     writes = {"encryption_key": "orders-1", "encryption_public_key_file": str(pair.public)}
     made = [
-        PulsarLogClient(replace(house.access, **keys), call_timeout_seconds=30.0)  # type: ignore[arg-type]
+        PulsarLogClient(replace(setup.access, **keys), call_timeout_seconds=30.0)  # type: ignore[arg-type]
         for keys in (
             writes,
             {"encryption_private_key_file": str(pair.private)},
@@ -118,20 +118,20 @@ def raw_entries(access: PulsarAccess, log: str) -> list[Any]:
 
 
 def test_encrypted_batches_keep_to_their_buckets_and_every_key_its_order_through_a_split(
-    house: PulsarHouse, applications: Applications, servers: Servers
+    setup: PulsarSetup, applications: Applications, servers: Servers
 ) -> None:
-    house.create(1, "billing")
+    setup.create(1, "billing")
     sent = [(f"key-{number % 40}".encode(), b"%d of %s" % (number // 40, SECRET)) for number in range(400)]
     with (
-        Producer(HttpSource(servers), applications.writing, house.topic) as producer,
-        StreamConsumer(servers, applications.reading, house.topic, "billing", "c-1") as one,
-        StreamConsumer(servers, applications.reading, house.topic, "billing", "c-2") as other,
+        Producer(HttpSource(servers), applications.writing, setup.topic) as producer,
+        StreamConsumer(servers, applications.reading, setup.topic, "billing", "c-1") as one,
+        StreamConsumer(servers, applications.reading, setup.topic, "billing", "c-2") as other,
     ):
         for number, (key, payload) in enumerate(sent):
             producer.send(payload, key)
             if number == 200:
                 producer.flush()
-                house.cleave.ok("segments", "split", house.topic, "0")
+                setup.cleave.ok("segments", "split", setup.topic, "0")
         producer.flush()
         found: list[tuple[bytes | None, bytes]] = []
 
@@ -147,8 +147,8 @@ def test_encrypted_batches_keep_to_their_buckets_and_every_key_its_order_through
 
     for key in {key for key, _ in sent}:
         assert [row for row in found if row[0] == key] == [row for row in sent if row[0] == key]
-    for segment in house.layout.active:
-        entries = raw_entries(house.access, house.log_of(segment.segment_id))
+    for segment in setup.layout.active:
+        entries = raw_entries(setup.access, setup.log_of(segment.segment_id))
         assert 0 < len(entries) < 200, "messages go in batches"
         assert not any(SECRET in entry.data() for entry in entries), "and unreadable"
         for entry in entries:
@@ -160,10 +160,10 @@ def test_encrypted_batches_keep_to_their_buckets_and_every_key_its_order_through
 @pytest.mark.parametrize("client", ["without_key", "with_another_key"])
 @pytest.mark.parametrize("bucket", [None, HIGH], ids=["whole", "bucket"])
 def test_who_has_no_key_reads_up_to_there_and_acknowledges_nothing_beyond(
-    house: PulsarHouse, applications: Applications, client: str, bucket: Any
+    setup: PulsarSetup, applications: Applications, client: str, bucket: Any
 ) -> None:
-    house.create(1, "billing")
-    log, hashed = house.log_of(0), HIGH.start
+    setup.create(1, "billing")
+    log, hashed = setup.log_of(0), HIGH.start
     clear, secret = OutgoingMessage(b"clear", b"k", hashed), OutgoingMessage(SECRET, b"k", hashed)
     applications.without_key.append(log, [clear], producer="p", sequence=1, bucket=bucket)
     applications.writing.append(log, [secret, secret], producer="q", sequence=1, bucket=bucket)
@@ -198,70 +198,70 @@ def test_who_has_no_key_reads_up_to_there_and_acknowledges_nothing_beyond(
 
 
 def test_consumers_of_every_kind_raise_it_and_lose_nothing(
-    house: PulsarHouse, applications: Applications, servers: Servers
+    setup: PulsarSetup, applications: Applications, servers: Servers
 ) -> None:
-    house.create(1, "billing")
-    house.cleave.ok("subscriptions", "create", house.topic, "shared", "--kind", "queue")
-    with Producer(HttpSource(servers), applications.writing, house.topic) as producer:
+    setup.create(1, "billing")
+    setup.cleave.ok("subscriptions", "create", setup.topic, "shared", "--kind", "queue")
+    with Producer(HttpSource(servers), applications.writing, setup.topic) as producer:
         producer.send(SECRET, "k")
     blind, reading = applications.without_key, applications.reading
-    with StreamConsumer(servers, blind, house.topic, "billing", "c") as stream:
+    with StreamConsumer(servers, blind, setup.topic, "billing", "c") as stream:
         with pytest.raises(Terminal, match=CANNOT_DECRYPT):
             stream.receive(60.0)
         told = [one.reason for one in stream.why() if "encrypted" in one.reason]
         assert len(told) == 1, "of one bucket; the others have nothing"
     with (
-        CheckpointConsumer(servers, blind, house.topic, Start.EARLIEST) as checkpoints,
+        CheckpointConsumer(servers, blind, setup.topic, Start.EARLIEST) as checkpoints,
         pytest.raises(Terminal, match=CANNOT_DECRYPT),
     ):
         checkpoints.receive(60.0)
     with (
-        QueueConsumer(servers, blind, house.topic, "shared", "c") as queue,
+        QueueConsumer(servers, blind, setup.topic, "shared", "c") as queue,
         pytest.raises(Terminal, match=CANNOT_DECRYPT),
     ):
         queue.receive(60.0)
 
-    with StreamConsumer(servers, reading, house.topic, "billing", "c") as stream:
+    with StreamConsumer(servers, reading, setup.topic, "billing", "c") as stream:
         batch = stream.receive(60.0)
         assert batch is not None
         assert numbers(batch.messages) == [(b"k", SECRET)]
-    with QueueConsumer(servers, reading, house.topic, "shared", "c") as queue:
+    with QueueConsumer(servers, reading, setup.topic, "shared", "c") as queue:
         message = queue.receive(60.0)
         assert message is not None
         assert message.payload == SECRET
 
 
 def test_with_a_key_that_is_none_nothing_goes_out_in_the_clear(
-    house: PulsarHouse, pair: KeyPair, tmp_path: Path
+    setup: PulsarSetup, pair: KeyPair, tmp_path: Path
 ) -> None:
-    house.create(1)
-    log, no_key = house.log_of(0), tmp_path / "no-key.pem"
+    setup.create(1)
+    log, no_key = setup.log_of(0), tmp_path / "no-key.pem"
     no_key.write_text("no key")
     for file in (no_key, pair.private):
-        access = replace(house.access, encryption_key="orders-1", encryption_public_key_file=str(file))
+        access = replace(setup.access, encryption_key="orders-1", encryption_public_key_file=str(file))
         logs = PulsarLogClient(access, call_timeout_seconds=30.0)
         try:
             with pytest.raises(InvalidInput, match="CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE"):
                 logs.append(log, [OutgoingMessage(SECRET)], producer="p", sequence=1)
         finally:
             logs.close()
-    assert raw_entries(house.access, log) == []
+    assert raw_entries(setup.access, log) == []
 
 
 def test_a_namespace_that_requires_encryption_is_told_of_and_takes_encrypted_messages(
-    house: PulsarHouse, applications: Applications, pair: KeyPair
+    setup: PulsarSetup, applications: Applications, pair: KeyPair
 ) -> None:
-    house.create(1, "billing")
-    path = f"{house.access.admin_urls[0]}/admin/v2/namespaces/{house.namespace}/encryptionRequired"
+    setup.create(1, "billing")
+    path = f"{setup.access.admin_urls[0]}/admin/v2/namespaces/{setup.namespace}/encryptionRequired"
     assert requests.post(path, json=True, timeout=30).ok
-    told = house.cleave("doctor", "--namespace", house.namespace)
+    told = setup.cleave("doctor", "--namespace", setup.namespace)
     assert "producers that send in the clear are refused" in told.out
 
-    encrypting = replace(house.access, encryption_key="orders-1", encryption_public_key_file=str(pair.public))
+    encrypting = replace(setup.access, encryption_key="orders-1", encryption_public_key_file=str(pair.public))
     look = Namespaces(encrypting)
     try:
-        assert not [one for one in look.check(house.namespace) if "encryption" in one.demand.name]
+        assert not [one for one in look.check(setup.namespace) if "encryption" in one.demand.name]
     finally:
         look.close()
-    sent = applications.writing.append(house.log_of(0), [OutgoingMessage(SECRET)], producer="p", sequence=1)
+    sent = applications.writing.append(setup.log_of(0), [OutgoingMessage(SECRET)], producer="p", sequence=1)
     assert sent == 1

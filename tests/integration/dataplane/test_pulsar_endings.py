@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace
@@ -16,7 +16,7 @@ from tests.support.pulsar_namespaces import make_namespace
 PROCESS = """
 import sys, threading
 from controller.dataplane.base import OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 admin_url, service_url, log, how = sys.argv[1:]
 logs = PulsarLogClient(PulsarAccess(admin_url=admin_url, service_url=service_url), call_timeout_seconds=30.0)

@@ -8,54 +8,56 @@ import pytest
 
 from controller.client.servers import Servers
 from controller.devstack.serving import token_for
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.forked import GROUP, QUEUE, REFUSED, STREAM, Place
-from tests.support.forking import demand_refused, found_by
+from tests.support.forking import demand_refused, results_of
 
 Found = Callable[[str], list[object]]
 
 
 @pytest.fixture
-def found(house: PulsarHouse, servers: Servers, database: str) -> Found:
+def results_of_kind(setup: PulsarSetup, servers: Servers, database: str) -> Found:
     """Return what a process of this kind has found on a topic of one segment, first in its children."""
-    house.create(1, STREAM)
+    setup.create(1, STREAM)
     for name, kind in ((QUEUE, "queue"), (GROUP, "checkpoint")):
-        house.cleave.ok("subscriptions", "create", house.topic, name, "--kind", kind)
+        setup.cleave.ok("subscriptions", "create", setup.topic, name, "--kind", kind)
     place = Place(
         servers._urls[0],
         token_for(),
         database,
-        house.topic,
+        setup.topic,
         "pulsar",
-        house.access.admin_url,
-        str(house.access.service_url),
+        setup.access.admin_url,
+        str(setup.access.service_url),
     )
-    return lambda kind: found_by(kind, place)
+    return lambda kind: results_of(kind, place)
 
 
-def stored(house: PulsarHouse) -> int:
+def stored(setup: PulsarSetup) -> int:
     """Return the number of messages in the topic's log."""
-    path = f"persistent/{house.log_of(0).removeprefix('persistent://')}/stats"
-    return int(house.admin("GET", path).json()["msgInCounter"])
+    path = f"persistent/{setup.log_of(0).removeprefix('persistent://')}/stats"
+    return int(setup.admin("GET", path).json()["msgInCounter"])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REFUSED if kind != "TopicWatch"])
-def test_a_child_is_refused_each_call_and_the_parent_stays_connected(kind: str, found: Found) -> None:
-    in_child, _ = found(kind)
+def test_a_child_is_refused_each_call_and_the_parent_stays_connected(
+    kind: str, results_of_kind: Found
+) -> None:
+    in_child, _ = results_of_kind(kind)
 
     demand_refused(in_child)
 
 
 def test_children_store_nothing_by_their_parents_producer_and_are_told_so(
-    found: Found, house: PulsarHouse
+    results_of_kind: Found, setup: PulsarSetup
 ) -> None:
-    children = found("made before")
+    children = results_of_kind("made before")
 
     assert len(children) == 2
     assert all("Producer of" in str(told) and "make one after the fork" in str(told) for told in children)
-    assert stored(house) == 1  # the parent's own
+    assert stored(setup) == 1  # the parent's own
 
 
-def test_children_store_all_by_producers_of_their_own(found: Found, house: PulsarHouse) -> None:
-    assert found("made after") == ["stored", "stored"]
-    assert stored(house) == 200
+def test_children_store_all_by_producers_of_their_own(results_of_kind: Found, setup: PulsarSetup) -> None:
+    assert results_of_kind("made after") == ["stored", "stored"]
+    assert stored(setup) == 200

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import pulsar
 import pytest
@@ -125,7 +126,7 @@ def test_a_consumer_that_connects_right_after_an_opening_is_sent_all_messages_in
         scene.consumers.pop().close()
         before = scene.consumer(log, queue=queue)
         scene.plane.open_gate(log, "stock")
-        wait_until(lambda before=before: received(before, 1), message="messages arrive")
+        wait_until(partial(received, before, 1), message="messages arrive")
         before.close()
 
         assert receive(scene.consumer(log), 10) == numbers(10)
@@ -150,7 +151,7 @@ def test_consumers_that_connect_before_and_after_an_opening_are_sent_all_message
         producer = scene.client.create_producer(log)
         time.sleep(0.5)
         scene.plane.open_gate(log, "stock")
-        wait_until(lambda before=before: received(before, 1), message="messages arrive")
+        wait_until(partial(received, before, 1), message="messages arrive")
         before.close()
         consumer = scene.consumer(log)
         for number in range(10, 16):

@@ -13,7 +13,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import DataPlaneUnavailable
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.judged_run import KEYS, JudgedRun, two_come_and_the_first_goes
 from tests.support.waiting import wait_until
 
@@ -25,24 +25,24 @@ def buckets() -> int | None:
 
 
 @pytest.fixture
-def run(house: PulsarHouse, servers: Servers, buckets: int | None, tmp_path: Path) -> Iterator[JudgedRun]:
+def run(setup: PulsarSetup, servers: Servers, buckets: int | None, tmp_path: Path) -> Iterator[JudgedRun]:
     """On a topic of one segment with four buckets, or so many; its worker does what is asked for."""
-    house.create(1)
+    setup.create(1)
     if buckets is not None:
-        house.cleave.ok("segments", "rebucket", house.topic, "0", str(buckets))
-    house.cleave.ok("subscriptions", "create", house.topic, "billing")
-    segment_id = house.layout.active[0].segment_id
-    logs, directory = house.app.log_client("pulsar"), tmp_path / "histories"
+        setup.cleave.ok("segments", "rebucket", setup.topic, "0", str(buckets))
+    setup.cleave.ok("subscriptions", "create", setup.topic, "billing")
+    segment_id = setup.layout.active[0].segment_id
+    logs, directory = setup.app.log_client("pulsar"), tmp_path / "histories"
     directory.mkdir()
 
     def unread() -> int:
         try:
-            return house.app.planes["pulsar"].backlog(house.log_of(segment_id), "billing")
+            return setup.app.planes["pulsar"].backlog(setup.log_of(segment_id), "billing")
         except DataPlaneUnavailable:  # a broker may fail at counting while readers come and go
             return 1
 
-    producer = Producer(HttpSource(servers), logs, house.topic)
-    run = JudgedRun(servers, logs, house.topic, producer, directory, unread)
+    producer = Producer(HttpSource(servers), logs, setup.topic)
+    run = JudgedRun(servers, logs, setup.topic, producer, directory, unread)
     yield run
     run.close()
     producer.close()
@@ -58,7 +58,7 @@ def test_buckets_change_hands_under_load_and_none_is_left_unclaimed(run: JudgedR
 
 
 @pytest.mark.parametrize("buckets", [200])
-def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarHouse, run: JudgedRun) -> None:
+def test_a_segment_of_many_buckets_is_read_in_runs(setup: PulsarSetup, run: JudgedRun) -> None:
     """Each with one consumer of the broker, whose slots are those of its three or four buckets; half of them change hands."""
     a = run.join("a")
     run.send(0)
@@ -66,14 +66,14 @@ def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarHouse, run: Judg
     run.send(1)
     run.work_off()
     wait_until(  # those whose buckets have no key come when they come
-        lambda: consumers(house) == {MOST_UNITS}, message="each has a consumer of the broker"
+        lambda: consumers(setup) == {MOST_UNITS}, message="each has a consumer of the broker"
     )
     run.send(2)
     b = run.join("b")
     seen: set[int] = set()
 
     def shared() -> bool:
-        seen.update(consumers(house))
+        seen.update(consumers(setup))
         return len(a.consumer.buckets) == len(b.consumer.buckets) == MOST_UNITS // 2
 
     run.work_off(shared)
@@ -85,26 +85,26 @@ def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarHouse, run: Judg
     assert verdict.is_clean, verdict
     assert verdict.sent == 4 * len(KEYS)
     assert verdict.redelivered == 0
-    assert max(seen | consumers(house)) <= MOST_UNITS
+    assert max(seen | consumers(setup)) <= MOST_UNITS
 
 
-def consumers(house: PulsarHouse) -> set[int]:
+def consumers(setup: PulsarSetup) -> set[int]:
     """How many the broker has for the subscription of the active segment."""
-    log = house.log_of(house.layout.active[0].segment_id).replace("://", "/")
-    answer = requests.get(f"{house.access.admin_urls[0]}/admin/v2/{log}/stats", timeout=30)
+    log = setup.log_of(setup.layout.active[0].segment_id).replace("://", "/")
+    answer = requests.get(f"{setup.access.admin_urls[0]}/admin/v2/{log}/stats", timeout=30)
     return {len(answer.json()["subscriptions"]["billing"]["consumers"])}
 
 
-def test_what_is_acknowledged_after_a_seek_is_acknowledged(house: PulsarHouse, run: JudgedRun) -> None:
+def test_what_is_acknowledged_after_a_seek_is_acknowledged(setup: PulsarSetup, run: JudgedRun) -> None:
     """Whatever was acknowledged before it, and further on."""
     a = run.join("a")
     run.send(0)
     run.send(1)
     run.work_off()
     with run.seek():
-        house.cleave.ok("subscriptions", "seek", house.topic, "billing", "earliest", "--no-wait")
+        setup.cleave.ok("subscriptions", "seek", setup.topic, "billing", "earliest", "--no-wait")
         done = "SELECT count(*) FROM cleave.operation WHERE kind = 'seek' AND state = 'done'"
-        run.work_off(lambda: house.scalar(done) == 1)
+        run.work_off(lambda: setup.scalar(done) == 1)
     run.work_off()
     b = run.join("b")
     run.work_off(lambda: len(a.consumer.buckets) == len(b.consumer.buckets) == 2)

@@ -11,32 +11,32 @@ import pytest
 
 from controller.dataplane.optional_abilities import KeySample
 from controller.dataplane.pulsar import key_samples
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.errors import Unsupported
 from controller.domain.key_hash import key_hash
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 
 pytestmark = [pytest.mark.integration, pytest.mark.pulsar]
 
 
 @pytest.fixture
-def plane(house: PulsarHouse) -> Iterator[PulsarDataPlane]:
-    plane = PulsarDataPlane(house.access, call_timeout_seconds=25.0)
+def plane(setup: PulsarSetup) -> Iterator[PulsarDataPlane]:
+    plane = PulsarDataPlane(setup.access, call_timeout_seconds=25.0)
     yield plane
     plane.close()
 
 
 @pytest.fixture
-def log(house: PulsarHouse, plane: PulsarDataPlane) -> str:
-    name = plane.backing_topic(f"topic://{house.namespace}/sampled", "0000-ffff-0")
+def log(setup: PulsarSetup, plane: PulsarDataPlane) -> str:
+    name = plane.backing_topic(f"topic://{setup.namespace}/sampled", "0000-ffff-0")
     plane.create_segment(name, ())
     return name
 
 
 @pytest.fixture
-def client(house: PulsarHouse) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(house.access.service_url)
+def client(setup: PulsarSetup) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(setup.access.service_url)
     yield client
     client.close()
 
@@ -91,8 +91,8 @@ def test_of_encrypted_messages_the_key_is_known_and_of_a_batch_its_firsts(
     assert plane.sample_keys(log, most=100) == KeySample((key_hash("k").segment_hash,) * known, 0)
 
 
-def test_without_the_binary_address_nothing_can_be_sampled(house: PulsarHouse, log: str) -> None:
-    plane = PulsarDataPlane(PulsarAccess(admin_url=house.access.admin_url))
+def test_without_the_binary_address_nothing_can_be_sampled(setup: PulsarSetup, log: str) -> None:
+    plane = PulsarDataPlane(PulsarAccess(admin_url=setup.access.admin_url))
     with pytest.raises(Unsupported, match="CLEAVE_PULSAR_SERVICE_URL"):
         plane.sample_keys(log, most=10)
     plane.close()

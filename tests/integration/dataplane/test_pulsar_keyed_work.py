@@ -14,7 +14,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.log_client import LogClient, LogMessage
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(24)]
@@ -22,9 +22,9 @@ BAD = KEYS[0]
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(setup: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
-    logs = house.app.log_client("pulsar")
+    logs = setup.app.log_client("pulsar")
     yield logs
     logs.close()
 
@@ -56,21 +56,21 @@ def turn_until(predicate: Callable[[], object], work: KeyedWork) -> None:
     wait_until(turn, timeout_seconds=90)
 
 
-def unread(house: PulsarHouse) -> int:
-    plane = house.app.planes["pulsar"]
-    return sum(plane.backlog(log, "billing") or 0 for log in plane.list_segments(house.topic))
+def unread(setup: PulsarSetup) -> int:
+    plane = setup.app.planes["pulsar"]
+    return sum(plane.backlog(log, "billing") or 0 for log in plane.list_segments(setup.topic))
 
 
 def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
-    house.create(1, "billing")
-    with Producer(HttpSource(servers), logs, house.topic) as producer:
+    setup.create(1, "billing")
+    with Producer(HttpSource(servers), logs, setup.topic) as producer:
         for number in range(3):
             for key in KEYS:
                 producer.send(b"%d" % number, key)
     handler = RecordingHandler()
-    with StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer:
+    with StreamConsumer(servers, logs, setup.topic, "billing", "a") as consumer:
         with KeyedWork(
             consumer, handler.handle, first_retry_seconds=0.01, longest_retry_seconds=0.05
         ) as work:
@@ -81,10 +81,10 @@ def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
     heir = RecordingHandler()
     heir.is_mended = True
     with (
-        StreamConsumer(servers, logs, house.topic, "billing", "b") as consumer,
+        StreamConsumer(servers, logs, setup.topic, "billing", "b") as consumer,
         KeyedWork(consumer, heir.handle) as work,
     ):
-        turn_until(lambda: unread(house) == 0, work)
+        turn_until(lambda: unread(setup) == 0, work)
     assert heir.numbers(BAD) == [1, 2]
     again = {key for key, _ in heir.done} - {BAD}
     before = [number for key, number in heir.done if key != BAD and number == 0]
@@ -92,13 +92,13 @@ def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
 
 
 def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name_so_and_comes_back(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
-    house.create(1, "billing")
+    setup.create(1, "billing")
     handler = RecordingHandler()
     with (
-        Producer(HttpSource(servers), logs, house.topic) as producer,
-        StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer,
+        Producer(HttpSource(servers), logs, setup.topic) as producer,
+        StreamConsumer(servers, logs, setup.topic, "billing", "a") as consumer,
         KeyedWork(
             consumer, handler.handle, first_retry_seconds=0.01, max_deliveries=3, dead_letters=logs
         ) as work,
@@ -108,16 +108,16 @@ def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name
                 producer.send(b"%d" % number, key)
             if number == 0:
                 producer.flush()
-                house.cleave.ok("segments", "split", house.topic, "0")
+                setup.cleave.ok("segments", "split", setup.topic, "0")
         producer.flush()
-        turn_until(lambda: unread(house) == 0 and len(handler.done) == 3 * len(KEYS) - 1, work)
+        turn_until(lambda: unread(setup) == 0 and len(handler.done) == 3 * len(KEYS) - 1, work)
         assert handler.tries == 3
         assert {key: handler.numbers(key) for key in KEYS} == {
             key: [0, 2] if key == BAD else [0, 1, 2] for key in KEYS
         }
 
-        dead = f"persistent://{house.namespace}/orders-billing-DLQ"
-        client = pulsar.Client(house.access.service_url)
+        dead = f"persistent://{setup.namespace}/orders-billing-DLQ"
+        client = pulsar.Client(setup.access.service_url)
         reader = client.create_reader(dead, pulsar.MessageId.earliest)
         message = reader.read_next(30_000)
         head, _, payload = message.data().partition(b"\n")
@@ -127,9 +127,9 @@ def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name
         client.close()
 
         handler.is_mended = True
-        [listed] = house.cleave.json("dead-letters", "list", house.topic, "billing")["items"]
+        [listed] = setup.cleave.json("dead-letters", "list", setup.topic, "billing")["items"]
         assert (listed["key"], listed["deliveries"]) == (BAD, 3)
-        assert house.cleave.json("dead-letters", "redrive", house.topic, "billing")["messages"] == 1
+        assert setup.cleave.json("dead-letters", "redrive", setup.topic, "billing")["messages"] == 1
         turn_until(lambda: handler.numbers(BAD) == [0, 2, 1], work)
-        assert house.cleave.json("dead-letters", "list", house.topic, "billing")["items"] == []
-    assert house.reconcile() == []
+        assert setup.cleave.json("dead-letters", "list", setup.topic, "billing")["items"] == []
+    assert setup.reconcile() == []

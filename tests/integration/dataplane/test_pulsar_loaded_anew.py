@@ -18,7 +18,7 @@ from controller.dataplane.pulsar import stored_entries
 from controller.dataplane.pulsar.admin import Ask
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until
 
@@ -26,24 +26,24 @@ BATCHES, IN_A_BATCH = 5, 2
 
 
 @pytest.fixture
-def here(pulsar_broker: SharedBroker) -> OnPulsar:
-    return OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "loaded-anew")
+def here(pulsar_broker: SharedBroker) -> PulsarTopic:
+    return PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "loaded-anew")
 
 
 @pytest.fixture
-def plane(here: OnPulsar) -> Iterator[PulsarDataPlane]:
+def plane(here: PulsarTopic) -> Iterator[PulsarDataPlane]:
     with closing(PulsarDataPlane(here.access, call_timeout_seconds=20.0)) as plane:
         yield plane
 
 
 @pytest.fixture
-def logs(here: OnPulsar) -> Iterator[PulsarLogClient]:
+def logs(here: PulsarTopic) -> Iterator[PulsarLogClient]:
     with closing(PulsarLogClient(here.access, call_timeout_seconds=20.0)) as logs:
         yield logs
 
 
 @pytest.fixture
-def log(here: OnPulsar, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
+def log(here: PulsarTopic, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
     """A log with some batches, each some milliseconds younger than the one before; terminated, and loaded anew."""
     log = plane.backing_topic(here.topic, "0000-ffff-0")
     plane.create_segment(log, ["billing"])
@@ -58,7 +58,7 @@ def log(here: OnPulsar, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
     return log
 
 
-def load_anew(here: OnPulsar, log: str) -> None:
+def load_anew(here: PulsarTopic, log: str) -> None:
     answer = requests.put(f"{here.admin_url}/admin/v2/{log.replace('://', '/')}/unload", timeout=30.0)
     assert answer.status_code == 204
 
@@ -93,7 +93,7 @@ SIZES = (3, 1, 4, 2, 6)
     ],
 )
 def test_what_is_acknowledged_in_any_order_is_not_in_it(
-    here: OnPulsar,
+    here: PulsarTopic,
     plane: PulsarDataPlane,
     logs: PulsarLogClient,
     monkeypatch: pytest.MonkeyPatch,
@@ -122,7 +122,7 @@ def test_what_is_acknowledged_in_any_order_is_not_in_it(
     assert plane.backlog(log, "billing") == told
 
 
-def cannot_count(here: OnPulsar, log: str) -> bool:
+def cannot_count(here: PulsarTopic, log: str) -> bool:
     """Whether the broker refuses; if one does not any more, `PulsarDataPlane.backlog` need not count itself."""
     url = f"{here.admin_url}/admin/v2/{log.replace('://', '/')}/subscription/billing/analyzeBacklog"
     return requests.post(url, timeout=30.0).status_code == 500
@@ -172,7 +172,7 @@ def test_entries_that_cannot_be_looked_at_count_as_one_each(
 
 
 def test_one_in_which_nothing_was_ever_stored_is_sought_again_and_again(
-    here: OnPulsar, plane: PulsarDataPlane
+    here: PulsarTopic, plane: PulsarDataPlane
 ) -> None:
     """4.2.4 fails at an instant in it, and from then on refuses every move of the cursor: whoever asks must not ask that."""
     log = plane.backing_topic(here.topic, "0000-ffff-0")

@@ -15,14 +15,14 @@ import requests
 
 from controller.dataplane.base import LogReport, LogState, Successor
 from controller.dataplane.log_client import OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.log_origin import LogOrigin
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker, pulsar_client
-from tests.support.crooked_broker import Behaviour, Conversation, CrookedBroker, crooked_broker
 from tests.support.pulsar_namespaces import make_namespace
+from tests.support.scripted_broker import Behaviour, Conversation, ScriptedBroker, scripted_broker
 from tests.support.waiting import wait_until
 
 ORIGIN = LogOrigin("token", 3, (0,), (32768,))
@@ -32,22 +32,22 @@ class TestOnABroker:
     pytestmark = pytest.mark.pulsar
 
     @pytest.fixture
-    def here(self, pulsar_broker: SharedBroker) -> OnPulsar:
-        return OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "reports")
+    def here(self, pulsar_broker: SharedBroker) -> PulsarTopic:
+        return PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "reports")
 
     @pytest.fixture
-    def plane(self, here: OnPulsar) -> Iterator[PulsarDataPlane]:
+    def plane(self, here: PulsarTopic) -> Iterator[PulsarDataPlane]:
         with closing(PulsarDataPlane(here.access, call_timeout_seconds=20.0)) as plane:
             yield plane
 
     @pytest.fixture
-    def log(self, here: OnPulsar, plane: PulsarDataPlane) -> str:
+    def log(self, here: PulsarTopic, plane: PulsarDataPlane) -> str:
         """A log with an origin and a subscription."""
         log = plane.backing_topic(here.topic, "0000-ffff-0")
         plane.create_segment(log, ["s"], ORIGIN)
         return log
 
-    def admin(self, here: OnPulsar, verb: str, log: str, path: str, body: Any = None) -> Any:
+    def admin(self, here: PulsarTopic, verb: str, log: str, path: str, body: Any = None) -> Any:
         """A request as Pulsar's own tools make it."""
         url = f"{here.admin_url}/admin/v2/{log.replace('://', '/')}/{path}"
         answer = requests.request(verb, url, json=body, timeout=30.0)
@@ -56,7 +56,7 @@ class TestOnABroker:
 
     @pytest.mark.parametrize("is_terminated", [False, True])
     def test_the_origin_outlives_a_load(
-        self, here: OnPulsar, plane: PulsarDataPlane, log: str, is_terminated: bool
+        self, here: PulsarTopic, plane: PulsarDataPlane, log: str, is_terminated: bool
     ) -> None:
         if is_terminated:
             plane.terminate_segment(log)
@@ -67,7 +67,7 @@ class TestOnABroker:
         assert (found.origin, found.is_unused, found.is_read_to_end) == (ORIGIN, True, is_terminated)
 
     def test_messages_are_known_of_after_a_load(
-        self, here: OnPulsar, plane: PulsarDataPlane, log: str
+        self, here: PulsarTopic, plane: PulsarDataPlane, log: str
     ) -> None:
         with closing(PulsarLogClient(here.access, call_timeout_seconds=20.0)) as logs:
             logs.append(log, [OutgoingMessage(b"1")] * 3, producer="p", sequence=1)
@@ -84,7 +84,7 @@ class TestOnABroker:
 
     def test_messages_that_the_broker_removed_are_known_of(self, pulsar_broker: SharedBroker) -> None:
         """In a namespace that keeps nothing that is read."""
-        here = OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "reports-of-removed")
+        here = PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "reports-of-removed")
         policies = (
             f"{here.admin_url}/admin/v2/namespaces/{here.topic.removeprefix('topic://').rpartition('/')[0]}"
         )
@@ -108,7 +108,7 @@ class TestOnABroker:
         assert (found.is_unused, found.cursors["s"].unread) == (False, 0)
 
     def test_properties_of_other_programs_stay_beside_the_origin(
-        self, here: OnPulsar, plane: PulsarDataPlane, log: str
+        self, here: PulsarTopic, plane: PulsarDataPlane, log: str
     ) -> None:
         self.admin(here, "PUT", log, "properties", {"team": "billing"})
 
@@ -130,7 +130,7 @@ class TestOnABroker:
         assert (born[log].origin, found.origin, found.state) == (None, None, LogState.OPEN)
 
     def test_of_two_that_create_a_topic_at_once_both_learn_who_did(
-        self, here: OnPulsar, plane: PulsarDataPlane
+        self, here: PulsarTopic, plane: PulsarDataPlane
     ) -> None:
         """The broker answers both as if each had created the topic."""
         logs = [plane.backing_topic(here.topic, f"0000-ffff-{number}") for number in range(20)]
@@ -161,17 +161,17 @@ READ = LogReport(LogState.TERMINATED, ORIGIN, False, {})
 
 class TestAnswers:
     @pytest.fixture
-    def broker(self) -> Iterator[CrookedBroker]:
-        """See `CrookedBroker`."""
-        with crooked_broker() as broker:
+    def broker(self) -> Iterator[ScriptedBroker]:
+        """See `ScriptedBroker`."""
+        with scripted_broker() as broker:
             yield broker
 
     @pytest.fixture
-    def plane(self, broker: CrookedBroker) -> Iterator[PulsarDataPlane]:
+    def plane(self, broker: ScriptedBroker) -> Iterator[PulsarDataPlane]:
         with closing(PulsarDataPlane(PulsarAccess(admin_url=broker.url), call_timeout_seconds=5.0)) as plane:
             yield plane
 
-    def whole(self, broker: CrookedBroker) -> dict[str, Behaviour]:
+    def whole(self, broker: ScriptedBroker) -> dict[str, Behaviour]:
         """The answers of a broker, by the end of their paths; the three requests come in any order."""
         return {
             "internalStats": broker.says(200, INTERNAL),
@@ -179,7 +179,7 @@ class TestAnswers:
             "properties": broker.says(200, ORIGIN.to_properties()),
         }
 
-    def answers(self, broker: CrookedBroker, by_path: dict[str, Behaviour]) -> None:
+    def answers(self, broker: ScriptedBroker, by_path: dict[str, Behaviour]) -> None:
         """Give these answers from now on."""
 
         def act(conversation: Conversation) -> None:
@@ -187,25 +187,25 @@ class TestAnswers:
 
         broker.behaves(act)
 
-    def test_a_report_is_made_of_three_answers(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_a_report_is_made_of_three_answers(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         self.answers(broker, self.whole(broker))
 
         assert plane.describe_logs([LOG]) == {LOG: READ}
-        assert len(broker.heard) == 3
+        assert len(broker.received) == 3
 
-    def test_backlogs_are_counted_by_the_broker(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+    def test_backlogs_are_counted_by_the_broker(self, broker: ScriptedBroker, plane: PulsarDataPlane) -> None:
         """Without being asked for it, a broker tells an estimate."""
         self.answers(broker, self.whole(broker))
 
         plane.describe_logs([LOG])
 
         assert f"/admin/v2/{LOG.replace('://', '/')}/stats?getPreciseBacklog=true" in {
-            one.path for one in broker.heard
+            one.path for one in broker.received
         }
 
     @pytest.mark.parametrize("missing", ["internalStats", "stats", "properties"])
     def test_a_log_with_an_answer_missing_is_left_out(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, missing: str
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, missing: str
     ) -> None:
         self.answers(broker, {**self.whole(broker), missing: broker.refuses(503, "not now")})
 
@@ -213,7 +213,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("unreadable", ["internalStats", "stats", "properties"])
     def test_a_log_with_an_answer_that_cannot_be_read_is_left_out(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, unreadable: str
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, unreadable: str
     ) -> None:
         self.answers(broker, {**self.whole(broker), unreadable: broker.says(200, ["of another program"])})
 
@@ -221,21 +221,21 @@ class TestAnswers:
 
     @pytest.mark.parametrize("gone", ["internalStats", "stats"])
     def test_a_log_that_is_deleted_meanwhile_is_missing(
-        self, broker: CrookedBroker, plane: PulsarDataPlane, gone: str
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, gone: str
     ) -> None:
         self.answers(broker, {**self.whole(broker), gone: broker.refuses(404, "Topic not found")})
 
         assert plane.describe_logs([LOG])[LOG].state is LogState.MISSING
 
     def test_a_log_whose_properties_are_not_found_has_no_origin(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         self.answers(broker, {**self.whole(broker), "properties": broker.refuses(404, "not found")})
 
         assert plane.describe_logs([LOG]) == {LOG: LogReport(LogState.TERMINATED, None, False, {})}
 
     def test_a_creation_writes_the_origin_and_asks_a_new_log_for_its_properties_alone(
-        self, broker: CrookedBroker, plane: PulsarDataPlane
+        self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:
         made = {LOG.rpartition("/")[2]: broker.says(204), "s": broker.says(204)}
         self.answers(broker, {**self.whole(broker), **made})
@@ -243,6 +243,6 @@ class TestAnswers:
         born = plane.create_successors([Successor(LOG, (), ("s",), origin=ORIGIN)])
 
         assert born[LOG].origin == ORIGIN
-        first, *later = broker.heard
+        first, *later = broker.received
         assert (first.method, json.loads(first.body)) == ("PUT", ORIGIN.to_properties())
         assert sorted(one.path.rpartition("/")[2] for one in later) == ["properties", "s"]

@@ -7,56 +7,56 @@ import secrets
 
 import pytest
 
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.pulsar_namespaces import make_namespace
 
 
-def findings(house: PulsarHouse, *arguments: str) -> dict[str, list[tuple[str, str]]]:
+def findings(setup: PulsarSetup, *arguments: str) -> dict[str, list[tuple[str, str]]]:
     """Levels and sentences by check, whatever the exit code."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for row in json.loads(house.cleave("doctor", "--json", *arguments).out):
+    for row in json.loads(setup.cleave("doctor", "--json", *arguments).out):
         found.setdefault(row["check"], []).append((row["level"], row["finding"]))
     return found
 
 
 @pytest.fixture
-def bare(house: PulsarHouse) -> str:
+def bare(setup: PulsarSetup) -> str:
     """A namespace as `pulsar-admin namespaces create` leaves it."""
-    return make_namespace(house.access, f"bare-{secrets.token_hex(4)}", fixed=False)
+    return make_namespace(setup.access, f"bare-{secrets.token_hex(4)}", fixed=False)
 
 
-def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: PulsarHouse) -> None:
-    assert f"pulsar {house.namespace}" not in findings(house)
-    house.create(1)
+def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(setup: PulsarSetup) -> None:
+    assert f"pulsar {setup.namespace}" not in findings(setup)
+    setup.create(1)
 
-    found = findings(house)
+    found = findings(setup)
 
-    assert found["pulsar"] == [("ok", f"Pulsar 4.2.4 at {house.access.admin_url}")]
-    assert found[f"pulsar {house.namespace}"] == [("ok", "set as segments need it")]
+    assert found["pulsar"] == [("ok", f"Pulsar 4.2.4 at {setup.access.admin_url}")]
+    assert found[f"pulsar {setup.namespace}"] == [("ok", "set as segments need it")]
 
 
-def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarHouse, bare: str) -> None:
-    before = house.admin("GET", f"namespaces/{bare}").json()
+def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(setup: PulsarSetup, bare: str) -> None:
+    before = setup.admin("GET", f"namespaces/{bare}").json()
 
-    found = findings(house, "--namespace", bare)[f"pulsar {bare}"]
+    found = findings(setup, "--namespace", bare)[f"pulsar {bare}"]
 
     levels = {sentence.split(";")[0]: level for level, sentence in found}
     assert levels["not so: topics on demand are off"] == "wrong"
     assert levels["not so: deduplication is on"] == "note"
     assert all("`cleave doctor --fix` sets it" in sentence for _, sentence in found)
-    assert house.cleave("doctor", "--namespace", bare).code == 1
-    assert house.admin("GET", f"namespaces/{bare}").json() == before
+    assert setup.cleave("doctor", "--namespace", bare).code == 1
+    assert setup.admin("GET", f"namespaces/{bare}").json() == before
 
 
-def test_asked_to_it_sets_them_once(house: PulsarHouse, bare: str) -> None:
-    set_now = findings(house, "--fix", "--namespace", bare)[f"pulsar {bare}"]
+def test_asked_to_it_sets_them_once(setup: PulsarSetup, bare: str) -> None:
+    set_now = findings(setup, "--fix", "--namespace", bare)[f"pulsar {bare}"]
 
     assert {level for level, _ in set_now} == {"ok"}
     assert ("ok", "set now: topics on demand are off") in set_now
-    policies = house.admin("GET", f"namespaces/{bare}").json()
+    policies = setup.admin("GET", f"namespaces/{bare}").json()
     assert policies["autoTopicCreationOverride"]["allowAutoTopicCreation"] is False
     assert policies["deduplicationEnabled"] is True
-    assert findings(house, "--fix", "--namespace", bare)[f"pulsar {bare}"] == [
+    assert findings(setup, "--fix", "--namespace", bare)[f"pulsar {bare}"] == [
         ("ok", "set as segments need it")
     ]
 
@@ -75,11 +75,11 @@ def test_asked_to_it_sets_them_once(house: PulsarHouse, bare: str) -> None:
     ],
 )
 def test_what_is_a_persons_to_decide_is_said_and_never_set(
-    house: PulsarHouse, path: str, value: object, said: str
+    setup: PulsarSetup, path: str, value: object, said: str
 ) -> None:
-    house.admin("POST", f"namespaces/{house.namespace}/{path}", json=value)
+    setup.admin("POST", f"namespaces/{setup.namespace}/{path}", json=value)
 
-    [(_, sentence)] = findings(house, "--fix", "--namespace", house.namespace)[f"pulsar {house.namespace}"]
+    [(_, sentence)] = findings(setup, "--fix", "--namespace", setup.namespace)[f"pulsar {setup.namespace}"]
 
     assert said in sentence
     assert "--fix" not in sentence
@@ -108,32 +108,32 @@ def test_what_is_a_persons_to_decide_is_said_and_never_set(
     ],
 )
 def test_what_would_lose_segments_is_found_and_put_right(
-    house: PulsarHouse, path: str, value: object, said: str
+    setup: PulsarSetup, path: str, value: object, said: str
 ) -> None:
-    house.admin("POST", f"namespaces/{house.namespace}/{path}", json=value)
-    check = f"pulsar {house.namespace}"
+    setup.admin("POST", f"namespaces/{setup.namespace}/{path}", json=value)
+    check = f"pulsar {setup.namespace}"
 
-    [(_, sentence)] = findings(house, "--namespace", house.namespace)[check]
+    [(_, sentence)] = findings(setup, "--namespace", setup.namespace)[check]
     assert said in sentence
 
-    assert findings(house, "--fix", "--namespace", house.namespace)[check] == [("ok", f"set now: {said}")]
-    assert findings(house, "--namespace", house.namespace)[check] == [("ok", "set as segments need it")]
+    assert findings(setup, "--fix", "--namespace", setup.namespace)[check] == [("ok", f"set now: {said}")]
+    assert findings(setup, "--namespace", setup.namespace)[check] == [("ok", "set as segments need it")]
 
 
-def test_a_namespace_that_is_not_there_is_one_line(house: PulsarHouse) -> None:
-    [(level, sentence)] = findings(house, "--namespace", "nobody/nowhere")["pulsar nobody/nowhere"]
+def test_a_namespace_that_is_not_there_is_one_line(setup: PulsarSetup) -> None:
+    [(level, sentence)] = findings(setup, "--namespace", "nobody/nowhere")["pulsar nobody/nowhere"]
 
     assert level == "wrong"
     assert "create the tenant and namespace" in sentence
 
 
 def test_topics_on_a_cluster_that_is_not_configured_here_are_told(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    setup: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.create(1)
+    setup.create(1)
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
     monkeypatch.delenv("CLEAVE_PULSAR_SERVICE_URL")
 
-    [(level, sentence)] = findings(house)["pulsar"]
+    [(level, sentence)] = findings(setup)["pulsar"]
 
-    assert (level, house.namespace in sentence) == ("wrong", True)
+    assert (level, setup.namespace in sentence) == ("wrong", True)

@@ -17,40 +17,40 @@ from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import DataPlaneUnavailable
 from controller.services import garbage_collector
-from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
 
 
 @pytest.fixture
-def logs(house: PulsarHouse) -> Iterator[LogClient]:
+def logs(setup: PulsarSetup) -> Iterator[LogClient]:
     """The application's side of the plane."""
-    logs = house.app.log_client("pulsar")
+    logs = setup.app.log_client("pulsar")
     yield logs
     logs.close()
 
 
 def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
-    house.create(1)
-    house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
-    others = PulsarLogClient(house.access, call_timeout_seconds=25.0)
+    setup.create(1)
+    setup.cleave.ok("subscriptions", "create", setup.topic, "jobs", "--kind", "queue")
+    others = PulsarLogClient(setup.access, call_timeout_seconds=25.0)
     done: set[tuple[str, int]] = set()
     with (
-        Producer(HttpSource(servers), logs, house.topic) as producer,
-        QueueConsumer(servers, logs, house.topic, "jobs", "a") as a,
+        Producer(HttpSource(servers), logs, setup.topic) as producer,
+        QueueConsumer(servers, logs, setup.topic, "jobs", "a") as a,
     ):
-        vanishing = QueueConsumer(servers, others, house.topic, "jobs", "b", queue_messages=5)
+        vanishing = QueueConsumer(servers, others, setup.topic, "jobs", "b", queue_messages=5)
         for number in range(9):
             for key in KEYS:
                 producer.send(b"%d" % number, key)
             producer.flush()
             if number == 2:
-                house.cleave.ok("segments", "split", house.topic, "0")
+                setup.cleave.ok("segments", "split", setup.topic, "0")
             if number == 5:
-                house.cleave.ok("segments", "merge", house.topic, "1", "2")
+                setup.cleave.ok("segments", "merge", setup.topic, "1", "2")
         assert wait_until(lambda: vanishing.receive_many(20, 0.5), message="work in hand")
         others.close()  # its connections end, and nothing was said
 
@@ -67,30 +67,30 @@ def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
 
         def drained() -> bool:
             assert a.receive(0.1) is None
-            return house.scalar("SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'jobs'") == 3
+            return setup.scalar("SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'jobs'") == 3
 
         wait_until(drained, timeout_seconds=60, message="the sealed segments are known to be settled")
         vanishing.close()
-        report = garbage_collector.collect(house.app.store, house.app.planes, retention_minutes=0)
+        report = garbage_collector.collect(setup.app.store, setup.app.planes, retention_minutes=0)
 
     assert done == {(key, number) for key in KEYS for number in range(9)}
     assert report.operation_ids
 
 
 def test_each_message_is_acknowledged_once_though_every_first_delivery_is_given_back(
-    house: PulsarHouse, logs: LogClient, servers: Servers
+    setup: PulsarSetup, logs: LogClient, servers: Servers
 ) -> None:
     """Three consumers; an acknowledgement that was True and a message that comes again do not go together without a crash."""
-    house.create(1)
-    house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
+    setup.create(1)
+    setup.cleave.ok("subscriptions", "create", setup.topic, "jobs", "--kind", "queue")
     done: Counter[int] = Counter()
     with ExitStack() as stack:
-        producer = stack.enter_context(Producer(HttpSource(servers), logs, house.topic))
+        producer = stack.enter_context(Producer(HttpSource(servers), logs, setup.topic))
         for number in range(2_000):
             producer.send(b"%d" % number, f"key-{number % 50}")
         producer.flush()
         consumers = [
-            stack.enter_context(QueueConsumer(servers, logs, house.topic, "jobs", name)) for name in "abc"
+            stack.enter_context(QueueConsumer(servers, logs, setup.topic, "jobs", name)) for name in "abc"
         ]
 
         def all_done() -> bool:
@@ -110,13 +110,13 @@ def test_each_message_is_acknowledged_once_though_every_first_delivery_is_given_
 
 
 def test_what_is_opened_while_everything_is_closed_is_not_left_open(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+    setup: PulsarSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would hold messages that nobody takes; the moment is drawn out here, by closing between its two halves."""
-    house.create(1)
-    house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
-    logs = PulsarLogClient(house.access, call_timeout_seconds=25.0)
-    log = house.log_of(0)
+    setup.create(1)
+    setup.cleave.ok("subscriptions", "create", setup.topic, "jobs", "--kind", "queue")
+    logs = PulsarLogClient(setup.access, call_timeout_seconds=25.0)
+    log = setup.log_of(0)
     check_regularly = logs._check_regularly
 
     def late(reader: PulsarQueueReader) -> None:
@@ -130,7 +130,7 @@ def test_what_is_opened_while_everything_is_closed_is_not_left_open(
 
     def consumers() -> list[object]:
         path = f"persistent/{log.partition('://')[2]}/stats"
-        found: list[object] = house.admin("GET", path).json()["subscriptions"]["jobs"]["consumers"]
+        found: list[object] = setup.admin("GET", path).json()["subscriptions"]["jobs"]["consumers"]
         return found
 
     wait_until(lambda: not consumers(), message="nobody consumes")

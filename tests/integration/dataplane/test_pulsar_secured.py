@@ -15,7 +15,7 @@ import requests
 from controller.bootstrap import application
 from controller.dataplane.base import LogState
 from controller.dataplane.log_client import OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Secured:
+class SecuredBroker:
     """How the administrator gets in, and tokens for others."""
 
     access: PulsarAccess
@@ -54,7 +54,7 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """A broker of this module's own; its data is gone afterwards."""
     demand_jars(PULSAR_4)
     home = tmp_path_factory.mktemp("secured")
@@ -84,7 +84,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             ca_file=str(authority.ca),
         )
         _make_namespace(access)
-        yield Secured(access, tokens, "secured/tests")
+        yield SecuredBroker(access, tokens, "secured/tests")
     finally:
         broker.destroy()
         release_port(web_port)
@@ -105,7 +105,7 @@ def _make_namespace(access: PulsarAccess) -> None:
         ).raise_for_status()
 
 
-def test_gates_take_an_administrator_of_the_tenant(secured: Secured) -> None:
+def test_gates_take_an_administrator_of_the_tenant(secured: SecuredBroker) -> None:
     """One who may produce and consume everywhere in the namespace may not set the policies of topics."""
     requests.post(
         f"{secured.access.admin_url}/admin/v2/namespaces/{secured.namespace}/permissions/applications",
@@ -129,7 +129,7 @@ def test_gates_take_an_administrator_of_the_tenant(secured: Secured) -> None:
             of_applications.demand_gates(topic)
 
 
-def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:
+def test_with_both_a_segment_lives_its_life(secured: SecuredBroker) -> None:
     plane = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     logs = PulsarLogClient(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     log = secured.log()
@@ -148,7 +148,7 @@ def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:
 
 
 def test_settings_and_the_extras_of_a_connection_let_in_too_and_a_renewed_token_needs_no_restart(
-    secured: Secured,
+    secured: SecuredBroker,
     database: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -188,7 +188,7 @@ def test_settings_and_the_extras_of_a_connection_let_in_too_and_a_renewed_token_
 
 
 @pytest.mark.parametrize("token", [None, "no.token.at.all"])
-def test_without_a_token_of_the_cluster_nobody_gets_in(secured: Secured, token: str | None) -> None:
+def test_without_a_token_of_the_cluster_nobody_gets_in(secured: SecuredBroker, token: str | None) -> None:
     access = replace(secured.access, token=token)
     plane = PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS)
 
@@ -198,7 +198,7 @@ def test_without_a_token_of_the_cluster_nobody_gets_in(secured: Secured, token: 
     plane.close()
 
 
-def test_a_role_without_rights_is_told_what_it_lacks(secured: Secured) -> None:
+def test_a_role_without_rights_is_told_what_it_lacks(secured: SecuredBroker) -> None:
     """Once for the admin's side, once for the application's."""
     access = replace(secured.access, token=secured.tokens.token("nobody"))
     plane, admin = (
@@ -219,7 +219,7 @@ def test_a_role_without_rights_is_told_what_it_lacks(secured: Secured) -> None:
         one.close()
 
 
-def test_an_application_that_may_consume_needs_no_more(secured: Secured) -> None:
+def test_an_application_that_may_consume_needs_no_more(secured: SecuredBroker) -> None:
     """Its reader looks at statistics and takes over cursors with the right to consume alone."""
     admin = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
     log = secured.log()
@@ -247,7 +247,7 @@ def test_an_application_that_may_consume_needs_no_more(secured: Secured) -> None
         one.close()
 
 
-def test_a_broker_that_proves_nothing_is_not_talked_to(secured: Secured, tmp_path: Path) -> None:
+def test_a_broker_that_proves_nothing_is_not_talked_to(secured: SecuredBroker, tmp_path: Path) -> None:
     access = replace(secured.access, ca_file=str(Authority(tmp_path, "another").ca))
     plane = PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS)
 

@@ -13,10 +13,10 @@ import pytest
 
 from controller import client_metrics
 from controller.dataplane.log_client import LogMessage, OutgoingMessage
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
-from controller.dataplane.pulsar.stall import StallWatch
+from controller.dataplane.pulsar.reader_stall import StallWatch
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, LostRace
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Terminal
 from tests.support.certificates import Authority
-from tests.support.crooked_broker import CrookedBroker, crooked_broker
+from tests.support.scripted_broker import ScriptedBroker, scripted_broker
 
 LOG = "persistent://t/n/x-segment-0000-ffff-0"
 
@@ -38,9 +38,9 @@ def context_of(
 
 
 @pytest.fixture
-def broker(authority: Authority) -> Iterator[CrookedBroker]:
+def broker(authority: Authority) -> Iterator[ScriptedBroker]:
     """A broker at 127.0.0.1 that says so."""
-    with crooked_broker(context_of(authority, "broker", address="127.0.0.1")) as broker:
+    with scripted_broker(context_of(authority, "broker", address="127.0.0.1")) as broker:
         broker.behaves(broker.says(200, {"state": "Terminated"}))
         yield broker
 
@@ -54,19 +54,19 @@ def look(**access: object) -> LogState:
         plane.close()
 
 
-def test_a_broker_of_a_trusted_authority_is_believed(broker: CrookedBroker, authority: Authority) -> None:
+def test_a_broker_of_a_trusted_authority_is_believed(broker: ScriptedBroker, authority: Authority) -> None:
     assert look(admin_url=broker.url, ca_file=str(authority.ca)) is LogState.TERMINATED
 
 
-def test_one_of_an_unknown_authority_is_not(broker: CrookedBroker, tmp_path: Path) -> None:
+def test_one_of_an_unknown_authority_is_not(broker: ScriptedBroker, tmp_path: Path) -> None:
     for ca_file in (None, str(Authority(tmp_path, "another").ca)):
         with pytest.raises(Terminal, match="CLEAVE_PULSAR_CA_FILE"):
             look(admin_url=broker.url, ca_file=ca_file)
-    assert broker.heard == []
+    assert broker.received == []
 
 
 def test_a_certificate_for_another_name_serves_only_if_names_are_not_checked(authority: Authority) -> None:
-    with crooked_broker(context_of(authority, "elsewhere.example.org", address=None)) as broker:
+    with scripted_broker(context_of(authority, "elsewhere.example.org", address=None)) as broker:
         broker.behaves(broker.says(200, {"state": "LedgerOpened"}))
         with pytest.raises(Terminal, match="CLEAVE_PULSAR_VERIFY_HOSTNAME"):
             look(admin_url=broker.url, ca_file=str(authority.ca))
@@ -78,24 +78,24 @@ def test_a_certificate_for_another_name_serves_only_if_names_are_not_checked(aut
 
 def test_a_client_certificate_is_shown(authority: Authority) -> None:
     client = authority.issue("cleave", address=None)
-    with crooked_broker(context_of(authority, "strict", address="127.0.0.1", mutual=True)) as broker:
+    with scripted_broker(context_of(authority, "strict", address="127.0.0.1", mutual=True)) as broker:
         broker.behaves(broker.says(200, {"state": "LedgerOpened"}))
         shown = {"cert_file": str(client.cert), "key_file": str(client.key)}
         assert look(admin_url=broker.url, ca_file=str(authority.ca), **shown) is LogState.OPEN
 
         with pytest.raises((DataPlaneUnavailable, Terminal)):
             look(admin_url=broker.url, ca_file=str(authority.ca))
-        assert len(broker.heard) == 1
+        assert len(broker.received) == 1
 
 
-def test_a_token_is_not_taken_to_where_there_is_no_tls(broker: CrookedBroker, authority: Authority) -> None:
-    with crooked_broker() as plain:
+def test_a_token_is_not_taken_to_where_there_is_no_tls(broker: ScriptedBroker, authority: Authority) -> None:
+    with scripted_broker() as plain:
         broker.behaves(broker.says(307, Location=f"{plain.url}/admin/v2/persistent/t/n/x/internalStats"))
 
         with pytest.raises(Terminal, match="would show the token"):
             look(admin_url=broker.url, ca_file=str(authority.ca), token="hush")
 
-        assert plain.heard == []
+        assert plain.received == []
 
 
 @pytest.mark.parametrize(

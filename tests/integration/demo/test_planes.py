@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.requirements import Namespaces
 from controller.demo.planes import NAMESPACE, make_namespace
 from tests.support.brokers import SharedBroker

@@ -47,7 +47,7 @@ SENT = 6
 """Messages that are sent before each block."""
 
 
-class Handled(Exception):
+class HandlingBlock(Exception):
     """A block without an end of its own has handled what was sent."""
 
 
@@ -88,7 +88,7 @@ class Application:
     def see(self, value: Any) -> None:
         self.seen.append(value)
         if not self.ends_by_itself and len(self.seen) >= SENT:
-            raise Handled
+            raise HandlingBlock
 
     def send_mail(self, value: bytes) -> Any:
         """For the queue's page, and awaited for that of asyncio."""
@@ -213,7 +213,7 @@ def run_block(application: Application, names: dict[str, Any], body: str, page: 
                 producer.send(b"%d" % number, key=f"k{number % 3}")
     if "client.dead_letters(" in body:
         put_away(application)
-    with suppress(Handled):
+    with suppress(HandlingBlock):
         exec(compile(body, page, "exec"), names)
     if "def start" in body:
         names["start"]()

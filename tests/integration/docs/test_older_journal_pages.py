@@ -22,7 +22,7 @@ from controller.devstack.postgres_home import wheel_binaries
 from controller.postgres.address import DatabaseAddress
 from controller.services.segment_admin import splitting
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker, pulsar_client
 from tests.support.command_line import CommandLine
 from tests.support.missing import skip_without
@@ -77,13 +77,13 @@ def run_shell(*blocks: str, cwd: Path, **env: str) -> str:
 
 
 @pytest.fixture
-def on_broker(pulsar_broker: SharedBroker) -> OnPulsar:
+def on_broker(pulsar_broker: SharedBroker) -> PulsarTopic:
     """A topic that no other test has, on the shared broker."""
-    return OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "pages")
+    return PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "pages")
 
 
 @pytest.fixture
-def pulsar_bench(database: str, on_broker: OnPulsar) -> Iterator[Bench]:
+def pulsar_bench(database: str, on_broker: PulsarTopic) -> Iterator[Bench]:
     """That topic, recorded in the test's database, with one segment and 4 unread messages."""
     bench = Bench(database, on_broker)
     bench.topic_with()
@@ -96,7 +96,7 @@ def pulsar_bench(database: str, on_broker: OnPulsar) -> Iterator[Bench]:
 @pytest.fixture
 def command(
     database: str,
-    on_broker: OnPulsar,
+    on_broker: PulsarTopic,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[CommandLine]:
@@ -136,7 +136,7 @@ def send(client: pulsar.Client, log: str, payloads: Iterable[bytes]) -> None:
 
 
 def test_a_foreign_log_on_pulsar_is_looked_at_emptied_and_deleted(
-    pulsar_bench: Bench, on_broker: OnPulsar, command: CommandLine, database: str, tmp_path: Path
+    pulsar_bench: Bench, on_broker: PulsarTopic, command: CommandLine, database: str, tmp_path: Path
 ) -> None:
     log, name = log_without_record(pulsar_bench), pulsar_bench.topic_name
     with pulsar_client(on_broker.service_url) as client:
@@ -186,7 +186,7 @@ def test_a_foreign_log_of_the_embedded_plane_is_looked_at_and_deleted(
 
 
 def test_a_held_topic_whose_logs_are_gone_is_released_and_deleted(
-    pulsar_bench: Bench, on_broker: OnPulsar, command: CommandLine, database: str
+    pulsar_bench: Bench, on_broker: PulsarTopic, command: CommandLine, database: str
 ) -> None:
     name = pulsar_bench.topic_name
     pulsar_bench.reshape(splitting(0))
@@ -216,7 +216,7 @@ def restored(postgres_server: PostgresServer) -> Iterator[str]:
 def test_a_restore_by_the_page_recovers_what_the_backup_lacks(
     pulsar_bench: Bench,
     pulsar_broker: SharedBroker,
-    on_broker: OnPulsar,
+    on_broker: PulsarTopic,
     command: CommandLine,
     database: str,
     restored: str,
@@ -231,7 +231,7 @@ def test_a_restore_by_the_page_recovers_what_the_backup_lacks(
     run_shell(f"pg_dump --format=custom --file=cleave.dump {address['dbname']}", cwd=tmp_path, **libpq)
     pulsar_bench.reshape(splitting(0))
     pulsar_bench.publish(1, 5)
-    newer = OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "pages")
+    newer = PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "pages")
     lost = Bench(database, newer)
     command.ok("topics", "create", newer.topic, "--data-plane", "pulsar")
     command.ok("subscriptions", "create", newer.topic, "billing")

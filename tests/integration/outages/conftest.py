@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
 from tests.support.outage_scene import prepare
 from tests.support.replicated_postgres import ReplicatedPostgres
@@ -22,10 +22,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedPost
 
 
 @pytest.fixture
-def topics(request: pytest.FixtureRequest) -> list[OnPulsar | None]:
+def topics(request: pytest.FixtureRequest) -> list[PulsarTopic | None]:
     """One on the embedded logs, and one on the run's broker where this machine can start a broker."""
     try:
         broker: SharedBroker = request.getfixturevalue("pulsar_broker")
     except pytest.skip.Exception:
         return [None]
-    return [None, OnPulsar.fresh(broker.admin_url, broker.service_url, "outages")]
+    return [None, PulsarTopic.fresh(broker.admin_url, broker.service_url, "outages")]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.missing import skip_without
 from tests.support.outage_scenarios import SCENARIOS, play
 from tests.support.replicated_postgres import ReplicatedPostgres
@@ -28,7 +28,7 @@ SHORT = (
 LONG = tuple(name for name in SCENARIOS if name not in SHORT)
 
 
-def check(name: str, cluster: ReplicatedPostgres, directory: Path, topics: list[OnPulsar | None]) -> None:
+def check(name: str, cluster: ReplicatedPostgres, directory: Path, topics: list[PulsarTopic | None]) -> None:
     """Play the scenario, and see every law hold on every plane."""
     scenario = SCENARIOS[name]
     if scenario.missing:
@@ -41,7 +41,7 @@ def check(name: str, cluster: ReplicatedPostgres, directory: Path, topics: list[
 
 @pytest.mark.parametrize("name", SHORT)
 def test_an_outage_of_the_database_costs_no_message(
-    name: str, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[OnPulsar | None]
+    name: str, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[PulsarTopic | None]
 ) -> None:
     check(name, cluster, tmp_path, topics)
 
@@ -49,6 +49,6 @@ def test_an_outage_of_the_database_costs_no_message(
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", LONG)
 def test_a_rarer_outage_of_the_database_costs_no_message(
-    name: str, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[OnPulsar | None]
+    name: str, cluster: ReplicatedPostgres, tmp_path: Path, topics: list[PulsarTopic | None]
 ) -> None:
     check(name, cluster, tmp_path, topics)

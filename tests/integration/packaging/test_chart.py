@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -278,17 +279,48 @@ def test_without_a_signing_secret_nothing_of_the_api_is_there() -> None:
     assert [name for name in variables if "SERVE" in name or "API_SECRET" in name] == []
 
 
+def created_secrets(namespace: str) -> set[tuple[str, str]]:
+    """Name and key of everything in the secrets that the page creates in the namespace."""
+    commands = re.findall(
+        rf"--namespace {namespace} create secret generic (\S+)((?:.*\\\n)*.*)", PAGE, re.MULTILINE
+    )
+    return {
+        (name, key)
+        for name, rest in commands
+        for key in re.findall(r"--from-(?:literal|file)=([\w-]+)=", rest)
+    }
+
+
+def test_the_page_gives_airflow_the_secrets_that_it_creates_and_settings_that_exist() -> None:
+    (block,) = re.findall(r"```yaml\n(# values of Airflow's chart\n.*?)```", PAGE, re.DOTALL)
+    values = yaml.safe_load(block)
+    names = {one["envName"] for one in values["secret"]} | {one["name"] for one in values["env"]}
+    variables = {str(field.validation_alias) for field in Settings.model_fields.values()}
+    variables |= {f"CLEAVE_{name.upper()}" for name in Settings.model_fields}
+
+    assert {(one["secretName"], one["secretKey"]) for one in values["secret"]} == created_secrets("airflow")
+    assert {name for name in names if not name.startswith(("AIRFLOW_CONN_CLEAVE", "AWS_"))} <= variables
+    assert {name for name in names if "PULSAR" in name} == {"CLEAVE_PULSAR_ADMIN_URL", "CLEAVE_PULSAR_TOKEN"}
+
+
+def test_the_page_waits_for_the_longest_migration() -> None:
+    (minutes,) = re.findall(r"^helm upgrade .* --wait --timeout (\d+)m$", PAGE, re.MULTILINE)
+    (migration,) = [one["spec"] for one in rendered("minimal") if one["kind"] == "Job"]
+
+    assert int(minutes) * 60 > migration["activeDeadlineSeconds"]
+
+
+def test_the_page_names_the_hadoop_of_pyspark() -> None:
+    (version,) = re.findall(r"org\.apache\.hadoop:hadoop-aws:([\d.]+)", PAGE)
+    (found,) = importlib.util.find_spec("pyspark").submodule_search_locations  # type: ignore[union-attr,misc]
+
+    assert (Path(found) / "jars" / f"hadoop-client-api-{version}.jar").exists()
+
+
 def test_the_page_installs_with_the_secrets_that_it_creates(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(# cleave\.yaml\n.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "cleave.yaml"
     file.write_text(block)
-    created = re.findall(r"create secret generic (cleave-\S+)((?: \\\n)?.*(?:\n  --from.*)*)", PAGE)
-    keys = {
-        (name, key)
-        for name, rest in created
-        for key in re.findall(r"--from-(?:literal|file)=([\w-]+)=", rest)
-    }
-
     used = set()
     documents = rendered("minimal", "--values", str(file))
     for _, container in containers(documents):
@@ -298,7 +330,7 @@ def test_the_page_installs_with_the_secrets_that_it_creates(tmp_path: Path) -> N
     for _, pod in pods(documents):
         mounted = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
         used |= {(name, "token") for name in mounted}
-    assert used == keys
+    assert used == created_secrets("cleave")
     assert {document["kind"] for document in documents} >= {"ServiceMonitor", "PrometheusRule", "Job"}
 
 
@@ -313,6 +345,7 @@ def test_the_page_installs_with_the_secrets_that_it_creates(tmp_path: Path) -> N
         (["--set", "settings.CLEAVE_DATABASE_URL=plain"], "extraEnv"),
         (["--set", "settings.CLEAVE_OWNER_URL=plain"], "extraEnv"),
         (["--set", "settings.CLEAVE_LOADER_URL=plain"], "extraEnv"),
+        (["--set", "settings.AWS_SECRET_ACCESS_KEY=plain"], "extraEnv"),
     ],
 )
 def test_values_that_leave_a_part_out_or_a_secret_in_the_open_are_refused(

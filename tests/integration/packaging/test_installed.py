@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.process import ChildProcess
 from tests.integration.dataplane.test_embedded import query

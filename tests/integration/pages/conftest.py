@@ -22,7 +22,7 @@ def pages(bench: Bench) -> Iterator[AppClient]:
 
 
 @pytest.fixture
-def asked() -> Iterator[list[str]]:
+def sent_statements() -> Iterator[list[str]]:
     """Every statement that any engine sends, as it is sent."""
     with statements_sent() as sent:
         yield sent

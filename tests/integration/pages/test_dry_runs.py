@@ -78,7 +78,7 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
 
 
 def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looked_at(
-    bench: Bench, pages: AppClient, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, pages: AppClient, sent_statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.create(1)
     report(bench, {0: 100.0})
@@ -94,12 +94,12 @@ def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looke
     with bench.store.transaction() as tx:  # somebody decides, and somebody changes the policy
         tx.execute(text("SELECT FROM cleave.evaluation FOR UPDATE"))
         tx.execute(text("SELECT FROM cleave.cluster_policy FOR UPDATE"))
-        del asked[:]
+        del sent_statements[:]
         told = pages.post("/preview", json=wish).json()
 
     assert "split_msg_rate_in from 10000 to 50" in told["sentence"]
     assert "of 1 evaluated topics among 2, 1 would have other decisions at once" in told["sentence"]
-    assert [one for one in asked if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
+    assert [one for one in sent_statements if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
 
 
 def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed(

@@ -133,17 +133,17 @@ def test_topics_that_need_somebody_come_first_on_the_page(bench: Bench, pages: A
 
 
 def test_the_fleet_is_looked_at_once_for_a_page_and_narrowed_to_what_is_asked_for(
-    bench: Bench, pages: AppClient, asked: list[str]
+    bench: Bench, pages: AppClient, sent_statements: list[str]
 ) -> None:
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
     report(bench, {0: 100.0})
     run(bench)
-    del asked[:]
+    del sent_statements[:]
 
     page = pages.get("/").text
 
-    assert sum(one.count("FROM inspect.fleet") for one in asked) == 1
+    assert sum(one.count("FROM inspect.fleet") for one in sent_statements) == 1
     assert (TOPIC in page, '<b class="bad">1</b>need somebody' in page) == (True, True)
     shown = {
         show: TOPIC in pages.get("/", params={"show": show}).text

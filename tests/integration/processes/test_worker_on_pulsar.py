@@ -8,7 +8,7 @@ import pytest
 
 from controller.bootstrap import application
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.operation import Operation, Origin
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_wait import wait_for

@@ -14,7 +14,7 @@ import pulsar_cleave as cleave
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import serving_leader, token_for
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 
 PASSWORD = "of the application"
 
@@ -48,7 +48,7 @@ def shop(
     if request.param == "embedded":
         return embedded_shop(Bench(database), ends)
     broker = request.getfixturevalue("pulsar_broker")
-    here = OnPulsar.fresh(broker.admin_url, broker.service_url, f"shop-{secrets.token_hex(4)}")
+    here = PulsarTopic.fresh(broker.admin_url, broker.service_url, f"shop-{secrets.token_hex(4)}")
     bench = Bench(database, here)
     ends.callback(bench.close)
     addresses = {"pulsar_admin_url": here.admin_url, "pulsar_service_url": here.service_url}

@@ -314,7 +314,7 @@ def end_connection(shop: Shop, cursor: Any) -> None:
         here.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
 
 
-class OfTheBlock(Exception):
+class BlockError(Exception):
     """An error of the application."""
 
 
@@ -323,7 +323,7 @@ class OfTheBlock(Exception):
     [
         (lambda _cursor: None, cleave.StoreUnavailable),
         (lambda cursor: cursor.execute("SELECT 1"), cleave.StoreUnavailable),
-        (raising(OfTheBlock), OfTheBlock),
+        (raising(BlockError), BlockError),
         (raising(KeyboardInterrupt), KeyboardInterrupt),
     ],
     ids=["at the end", "in a statement", "error of the block", "interrupt"],

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.operation import OperationState, Origin
 from controller.services import topic_admin

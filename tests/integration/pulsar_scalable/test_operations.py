@@ -114,7 +114,7 @@ def test_a_segment_that_somebody_else_reshaped_first_is_given_up_with_a_sentence
 
 
 @dataclass
-class Deaf:
+class SilentBroker:
     """A broker that does what it is asked and never answers, or never hears."""
 
     keeper: PulsarScalableDataPlane
@@ -135,7 +135,7 @@ def test_an_act_whose_answer_is_lost_is_settled_by_reading(
     finish: Finish,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deaf = Deaf(keeper, hears=True)
+    deaf = SilentBroker(keeper, hears=True)
     monkeypatch.setattr(keeper, "ask_reshape", deaf.ask)
 
     assert finish(split(store, keeper, attached, 0)) is OperationState.DONE
@@ -149,7 +149,7 @@ def test_an_act_that_never_arrived_waits_and_is_asked_again(
     context = RunnerContext(store=store, planes={PLANE: keeper}, runner_id="test", lease_seconds=90.0)
     intent = split(store, keeper, attached, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "ask_reshape", Deaf(keeper, hears=False).ask)
+        patch.setattr(keeper, "ask_reshape", SilentBroker(keeper, hears=False).ask)
         assert str(run_operation(context, intent.operation.operation_id)) == "deferred"
     assert keeper.read_layout(attached).epoch == 0
     with store.transaction() as tx:

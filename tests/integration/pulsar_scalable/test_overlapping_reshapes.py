@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from controller.domain.operation import OperationState
@@ -25,8 +25,8 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import topics
 from tests.integration.pulsar_scalable.conftest import PLANE, Finish, request
 from tests.support.brokers import SharedBroker
-from tests.support.crooked_broker import crooked_broker
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.scripted_broker import scripted_broker
 from tests.support.waiting import wait_until
 
 SUBSCRIPTIONS = ("s", "billing")
@@ -225,7 +225,7 @@ def test_a_call_that_timed_out_keeps_the_topic_to_its_operation(
 
 def test_a_connection_that_breaks_in_mid_call_is_a_call_that_may_be_under_way() -> None:
     """One that was never made is not."""
-    with crooked_broker() as broker, closing(plane_at(broker.url)) as plane:
+    with scripted_broker() as broker, closing(plane_at(broker.url)) as plane:
         broker.behaves(broker.cuts())
         with pytest.raises(DataPlaneTimeout, match="may be in progress"):
             plane.ask_reshape("topic://t/n/x", ReshapeKind.SPLIT, [0], 1)

@@ -22,7 +22,7 @@ from tests.support.bench import Bench
 from tests.support.passes import HOT, LOAD, WARM, decisions, register, report, run
 
 
-class Halving:
+class HalvingPlane:
     """A data plane that only divides at the midpoint, as a broker that keeps the layout does."""
 
     capabilities = Capabilities(midpoint_only=True, shared_buckets=True)
@@ -166,7 +166,7 @@ def test_a_burst_does_not_wait_for_a_report_after_each_act(bench: Bench) -> None
     sizes = []
     for _ in range(6):
         outcomes = autoscaler.run_pass(
-            bench.store, {bench.plane.name: Halving(bench.plane)}, LOAD, decided_by="tests", limit=100
+            bench.store, {bench.plane.name: HalvingPlane(bench.plane)}, LOAD, decided_by="tests", limit=100
         ).outcomes
         for operation_id in (i for outcome in outcomes for i in outcome.operation_ids):
             bench.drive(operation_id)

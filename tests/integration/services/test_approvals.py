@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from controller.actions.dry_run import DryRunStore
 from controller.domain.approvals import TRANSITIONS, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
+from controller.domain.decision_replay import replay
 from controller.domain.errors import (
     CleaveError,
     Conflict,
@@ -25,7 +26,6 @@ from controller.domain.errors import (
 )
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
-from controller.domain.replay import replay
 from controller.services import approvals, segment_admin, topic_admin
 from controller.services.approvals import ApprovalClock
 from controller.store import approvals as approval_rows

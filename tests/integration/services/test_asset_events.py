@@ -21,7 +21,7 @@ ALL = Shards.of(1, [0])
 LISTENER = "asset-events-test"
 
 
-class Noted:
+class RecordingAirflow:
     """An Airflow that takes what it is given, or is away."""
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ Start = Callable[..., AssetEventPoster]
 
 
 @pytest.fixture
-def airflow() -> Noted:
+def airflow() -> RecordingAirflow:
     """Nothing posted yet."""
-    return Noted()
+    return RecordingAirflow()
 
 
 @pytest.fixture
-def start(bench: Bench, airflow: Noted) -> Iterator[Start]:
+def start(bench: Bench, airflow: RecordingAirflow) -> Iterator[Start]:
     """A poster on a thread, once it listens."""
     started: list[tuple[AssetEventPoster, threading.Thread]] = []
 
@@ -80,7 +80,7 @@ def start(bench: Bench, airflow: Noted) -> Iterator[Start]:
 
 
 def test_each_layout_change_is_posted_once_with_what_changed(
-    bench: Bench, airflow: Noted, start: Start
+    bench: Bench, airflow: RecordingAirflow, start: Start
 ) -> None:
     bench.topic_with(1)
     start()
@@ -96,7 +96,7 @@ def test_each_layout_change_is_posted_once_with_what_changed(
     assert (extra["operation_id"], extra["actor"], extra["reason"]) == (split.operation_id, "tester", "test")
 
 
-def test_other_workers_topics_are_left_to_them(bench: Bench, airflow: Noted, start: Start) -> None:
+def test_other_workers_topics_are_left_to_them(bench: Bench, airflow: RecordingAirflow, start: Start) -> None:
     topic_id = bench.topic_with(1)
     start(Shards.of(2, [(topic_id + 1) % 2]))
     mine = start(Shards.of(2, [topic_id % 2]))
@@ -109,7 +109,7 @@ def test_other_workers_topics_are_left_to_them(bench: Bench, airflow: Noted, sta
 
 
 def test_an_airflow_that_is_away_holds_up_nothing_and_gets_what_waited(
-    bench: Bench, airflow: Noted, start: Start
+    bench: Bench, airflow: RecordingAirflow, start: Start
 ) -> None:
     bench.topic_with(1)
     airflow.error = AirflowAway("away", 0.05)
@@ -125,7 +125,7 @@ def test_an_airflow_that_is_away_holds_up_nothing_and_gets_what_waited(
 
 
 def test_what_nobody_foresaw_ends_no_thread(
-    bench: Bench, airflow: Noted, start: Start, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, airflow: RecordingAirflow, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poster_module, "IDLE_SECONDS", 0.05)
     bench.topic_with(1)
@@ -141,7 +141,7 @@ def test_what_nobody_foresaw_ends_no_thread(
     assert airflow.kinds[-1] == ("split", 2)
 
 
-def test_the_queue_is_bounded_and_keeps_the_youngest(bench: Bench, airflow: Noted) -> None:
+def test_the_queue_is_bounded_and_keeps_the_youngest(bench: Bench, airflow: RecordingAirflow) -> None:
     poster = AssetEventPoster(
         bench.store, Listener(bench.url, asset_events.CHANNELS), airflow, shards=lambda: ALL
     )

@@ -19,7 +19,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.shards import Shards
 from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches
 from tests.support.brokers import SharedBroker
 from tests.support.stock_readers import StockReaders
@@ -37,7 +37,7 @@ def bench(
     """A topic on the run's broker, with a database of its own."""
 
     def build(url: str) -> Bench:
-        return Bench(url, OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "gates"))
+        return Bench(url, PulsarTopic.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "gates"))
 
     def remove(bench: Bench) -> None:
         assert bench.pulsar is not None

@@ -106,7 +106,7 @@ def _answer(request: Request) -> type[CleaveError] | None:
     return None if error is None else type(error)
 
 
-class Heard:
+class RecordedStream:
     """A stream that keeps what it was told."""
 
     def __init__(self) -> None:
@@ -125,13 +125,13 @@ Word = str
 
 
 @dataclass
-class Life:
+class ConsumerLife:
     """One life of a consumer; it says its words anew each time, as a client does that had no answer."""
 
     key: SubscriptionKey
     consumer: str
     incarnation: str
-    streams: dict[str, Heard] = field(default_factory=dict)
+    streams: dict[str, RecordedStream] = field(default_factory=dict)
     """By their connections: those that were taken and have not broken."""
 
     def request(self, word: Word) -> Request:
@@ -142,7 +142,7 @@ class Life:
             case "register":
                 return Register(**who)
             case "attach":
-                return Attach(**who, stream=self.streams.setdefault(connection, Heard()))
+                return Attach(**who, stream=self.streams.setdefault(connection, RecordedStream()))
             case "detach":
                 return Detach(**who, stream=self.streams[connection])
         return Deregister(**who)
@@ -174,7 +174,7 @@ _ROWS = """
 """
 
 
-class Town:
+class LedTopic:
     """A topic whose consumers come and go, and the workers that lead it in turn."""
 
     def __init__(self, bench: Bench) -> None:
@@ -188,19 +188,19 @@ class Town:
         for one in (self.leader, self.other):
             one.stop()
 
-    def life(self, *words: Word) -> Life:
+    def life(self, *words: Word) -> ConsumerLife:
         """A new consumer that has said this."""
         number = next(self._names)
-        life = Life(self.key, f"consumer-{number}", f"life-{number}")
+        life = ConsumerLife(self.key, f"consumer-{number}", f"life-{number}")
         for word in words:
             assert self.say(life, word) == [None]
         return life
 
-    def next_life(self, before: Life) -> Life:
+    def next_life(self, before: ConsumerLife) -> ConsumerLife:
         """Another process under that name."""
-        return Life(self.key, before.consumer, f"{before.incarnation}-next")
+        return ConsumerLife(self.key, before.consumer, f"{before.incarnation}-next")
 
-    def say(self, life: Life, *words: Word) -> list[type[CleaveError] | None]:
+    def say(self, life: ConsumerLife, *words: Word) -> list[type[CleaveError] | None]:
         """All of it at once, to the leader of the moment."""
         answers = self.leader.answers([life.request(word) for word in words])
         for word, refused in zip(words, answers, strict=True):
@@ -209,7 +209,7 @@ class Town:
                 del life.streams[connection]
         return answers
 
-    def say_to_the_old(self, life: Life, *words: Word) -> list[type[CleaveError] | None]:
+    def say_to_the_old(self, life: ConsumerLife, *words: Word) -> list[type[CleaveError] | None]:
         """To who led before."""
         return self.other.answers([life.request(word) for word in words])
 
@@ -236,90 +236,92 @@ class Town:
         self.other.leases.round()
         self.other.round()
 
-    def rows(self, life: Life) -> list[tuple[str, str]]:
+    def rows(self, life: ConsumerLife) -> list[tuple[str, str]]:
         """What the database has of this consumer: its session, and each of its buckets."""
         return self._bench.rows(_ROWS, name=life.consumer)
 
-    def demand_gone(self, life: Life, order: object) -> None:
+    def demand_gone(self, life: ConsumerLife, order: object) -> None:
         """Nothing is left of it."""
         assert self.rows(life) == [], order
         assert all(stream.ended for stream in life.streams.values()), order
 
 
 @pytest.fixture
-def town(bench: Bench) -> Iterator[Town]:
-    """See `Town`."""
-    town = Town(bench)
-    yield town
-    town.stop()
+def led_topic(bench: Bench) -> Iterator[LedTopic]:
+    """See `LedTopic`."""
+    led_topic = LedTopic(bench)
+    yield led_topic
+    led_topic.stop()
 
 
-def test_whoever_is_there_has_a_session_and_what_there_is_to_read(town: Town) -> None:
+def test_whoever_is_there_has_a_session_and_what_there_is_to_read(led_topic: LedTopic) -> None:
     """Or the absence of all that, below, would say nothing."""
-    life = town.life("register 0", "attach 0")
+    life = led_topic.life("register 0", "attach 0")
 
-    assert {what for what, _ in town.rows(life)} == {"session", "bucket"}
+    assert {what for what, _ in led_topic.rows(life)} == {"session", "bucket"}
     assert life.streams["0"].owned
     assert life.streams["0"].ended is None
 
 
-def test_two_reconnects_the_end_of_a_stream_and_a_goodbye_in_every_order_leave_nothing(town: Town) -> None:
+def test_two_reconnects_the_end_of_a_stream_and_a_goodbye_in_every_order_leave_nothing(
+    led_topic: LedTopic,
+) -> None:
     """Each in a round of its own."""
     for order in orders(("detach 0",)):
-        life = town.life("register 0", "attach 0")
+        life = led_topic.life("register 0", "attach 0")
 
-        said = [answer for word in order for answer in town.say(life, word)]
+        said = [answer for word in order for answer in led_topic.say(life, word)]
 
         assert said == expected(order), order
-        town.demand_gone(life, order)
+        led_topic.demand_gone(life, order)
 
 
 def test_a_life_of_which_nothing_was_heard_before_leaves_nothing_however_its_words_come_together(
-    town: Town,
+    led_topic: LedTopic,
 ) -> None:
     """A goodbye may be the first that arrives of all; and one round may find any number of words in the mailbox."""
     for order in orders():
         for rounds in cuts(order):
-            life = town.life()
+            life = led_topic.life()
 
-            said = [answer for words in rounds for answer in town.say(life, *words)]
+            said = [answer for words in rounds for answer in led_topic.say(life, *words)]
 
             assert said == expected(order), rounds
-            town.demand_gone(life, rounds)
+            led_topic.demand_gone(life, rounds)
 
 
-@pytest.mark.parametrize("change", [Town.hand_over, Town.depose])
+@pytest.mark.parametrize("change", [LedTopic.hand_over, LedTopic.depose])
 def test_a_change_of_leader_at_any_place_leaves_nothing_at_either(
-    town: Town, change: Callable[[Town], None]
+    led_topic: LedTopic, change: Callable[[LedTopic], None]
 ) -> None:
     """What comes after the change is heard by the old leader first, which refuses it, and is said again to the new one."""
     for order in merges(RECONNECTS[0], ("register 2",), ("goodbye",)):
         for place in range(len(order) + 1):
-            life = town.life()
-            said = [answer for word in order[:place] for answer in town.say(life, word)]
+            life = led_topic.life()
+            said = [answer for word in order[:place] for answer in led_topic.say(life, word)]
 
-            change(town)
+            change(led_topic)
             for word in order[place:]:
-                assert town.say_to_the_old(life, word) == [StoreUnavailable], (order, place)
-                said += town.say(life, word)
+                assert led_topic.say_to_the_old(life, word) == [StoreUnavailable], (order, place)
+                said += led_topic.say(life, word)
 
             assert said == expected(order), (order, place)
-            town.wake()
-            town.demand_gone(life, (order, place))
+            led_topic.wake()
+            led_topic.demand_gone(life, (order, place))
 
 
-def test_the_late_words_of_one_life_take_nothing_from_the_next(town: Town) -> None:
+def test_the_late_words_of_one_life_take_nothing_from_the_next(led_topic: LedTopic) -> None:
     """A process that was replaced says everything once more, its goodbye too: the one that runs now keeps all it has."""
     for order in merges(RECONNECTS[0], ("goodbye",), ("register next", "attach next")):
-        before = town.life("register 0", "attach 0")
-        life = town.next_life(before)
+        before = led_topic.life("register 0", "attach 0")
+        life = led_topic.next_life(before)
 
         for word in order:
-            town.say(life if word.endswith("next") else before, word)
+            led_topic.say(life if word.endswith("next") else before, word)
 
-        assert ("session", life.incarnation) in town.rows(life), order
+        assert ("session", life.incarnation) in led_topic.rows(life), order
         assert life.streams["next"].ended is None, order
         assert life.streams["next"].owned, order
         assert all(stream.ended for stream in before.streams.values()), order
-        assert town.say(life, "goodbye") == [None]
-        town.demand_gone(life, order)
+        assert led_topic.say(life, "goodbye") == [None]
+        led_topic.demand_gone(life, order)

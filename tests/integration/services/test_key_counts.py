@@ -21,7 +21,7 @@ from tests.support.aggregation import END_MS, Run, loading
 from tests.support.bench import TOPIC, Bench
 
 
-class At(SystemClock):
+class FixedClock(SystemClock):
     """A clock that stands at an instant, seconds after END_MS."""
 
     def __init__(self, seconds: float) -> None:
@@ -45,7 +45,9 @@ def tell(
     run: Run, *told: tuple[str, list[tuple[int, int, int]]], worker: str = "w1", at: float = -10.0
 ) -> None:
     """These producers' counts, told to a worker that lands them at once."""
-    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker=worker, clock=At(at))
+    landing = KeyCountLanding(
+        run.bench.store, lambda: run.key_counts.area, worker=worker, clock=FixedClock(at)
+    )
     for producer, counts in told:
         landing.add(TOPIC, producer, counts)
     assert landing.land() is not None
@@ -135,7 +137,7 @@ def test_a_producer_that_tells_no_more_counts_for_a_while(run: Run) -> None:
 
 
 def test_a_topic_that_is_not_there_is_refused(run: Run) -> None:
-    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(0))
+    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(0))
 
     with pytest.raises(TopicNotFound):
         landing.add("topic://t/n/none", "a", [(0, 1, 1)])
@@ -157,7 +159,9 @@ def test_a_file_that_is_damaged_is_set_aside_and_the_rest_goes_on(run: Run, tmp_
 
 def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) -> None:
     """One producer counts as many messages as it likes, in one request or in several; the other tells of what it sent."""
-    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
+    landing = KeyCountLanding(
+        run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(-10.0)
+    )
     with pytest.raises(
         InvalidInput,
         match=rf"liar counts {4_096 * (2**40 - 1)} messages to {TOPIC}, more than the {PRODUCER_MESSAGES} of one producer",
@@ -176,7 +180,9 @@ def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) 
 
 
 def test_no_topic_has_more_producers_than_are_counted(run: Run) -> None:
-    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
+    landing = KeyCountLanding(
+        run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(-10.0)
+    )
     for number in range(PRODUCERS):
         landing.add(TOPIC, f"p{number}", [(0, 1, 1)])
     with pytest.raises(
@@ -190,7 +196,9 @@ def test_no_topic_has_more_producers_than_are_counted(run: Run) -> None:
 
 
 def test_a_request_covers_the_ring_a_few_times_at_most(run: Run) -> None:
-    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
+    landing = KeyCountLanding(
+        run.bench.store, lambda: run.key_counts.area, worker="w1", clock=FixedClock(-10.0)
+    )
     landing.add(TOPIC, "p", [(0, 65_536, 1)] * 4)
     with pytest.raises(InvalidInput, match=f"cover {5 * 65_536} hashes, more than the {REQUEST_HASHES}"):
         landing.add(TOPIC, "p", [(0, 65_536, 1)] * 5)

@@ -37,7 +37,7 @@ from controller.store.load.sketches import Sketch
 from controller.store.shards import Shards
 from controller.store.topics import policies
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.passes import HOT, WARM, decisions, report, run
@@ -53,7 +53,7 @@ def any_bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
         yield request.getfixturevalue("bench")
         return
     broker: SharedBroker = request.getfixturevalue("pulsar_broker")
-    here = OnPulsar.fresh(broker.admin_url, broker.service_url, "key-samples")
+    here = PulsarTopic.fresh(broker.admin_url, broker.service_url, "key-samples")
     bench = Bench(database, here)
     yield bench
     here.remove(bench.plane)

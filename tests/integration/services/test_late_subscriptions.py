@@ -12,7 +12,7 @@ from controller.services import subscription_admin
 from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.brokers import SharedBroker
 
 HAS_TO_READ = """
@@ -28,7 +28,7 @@ def bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
     here = None
     if request.param == "pulsar":
         broker: SharedBroker = request.getfixturevalue("pulsar_broker")
-        here = OnPulsar.fresh(broker.admin_url, broker.service_url, "late-subscriptions")
+        here = PulsarTopic.fresh(broker.admin_url, broker.service_url, "late-subscriptions")
     with closing(Bench(database, here)) as bench:
         bench.topic_with(subscriptions=("early",))
         bench.publish(0)

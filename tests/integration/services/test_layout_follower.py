@@ -37,7 +37,7 @@ def follow(bench: Bench) -> Iterator[Follow]:
         one.close()
 
 
-def told(follower: LayoutFollower, count: int) -> list[tuple[str, int]]:
+def reported_changes(follower: LayoutFollower, count: int) -> list[tuple[str, int]]:
     """Kind and epoch of so many changes at least, as they were told."""
     found: list[tuple[str, int]] = []
 
@@ -73,7 +73,7 @@ def test_each_change_is_told_once_and_in_order_from_the_first_look_on(bench: Ben
     bench.reshape(segment_admin.splitting(0))
     bench.reshape(segment_admin.merging(1, 2))
 
-    assert told(following, 2) == [("split", 1), ("merge", 2)]
+    assert reported_changes(following, 2) == [("split", 1), ("merge", 2)]
 
 
 def test_what_happened_since_it_was_there_last_is_told(bench: Bench, follow: Follow) -> None:
@@ -81,12 +81,12 @@ def test_what_happened_since_it_was_there_last_is_told(bench: Bench, follow: Fol
     first = follow()
     first.wait(0.0)
     bench.reshape(segment_admin.splitting(0))
-    assert told(first, 1) == [("split", 1)]
+    assert reported_changes(first, 1) == [("split", 1)]
     first.close()
 
     bench.reshape(segment_admin.splitting(1))
 
-    again = told(follow(since=first.resume_at), 2)
+    again = reported_changes(follow(since=first.resume_at), 2)
     assert again[-1] == ("split", 2)
     assert ("split", 1) in again, "read once more: what was told may have been lost"
 
@@ -98,12 +98,12 @@ def test_what_happened_while_the_connection_was_lost_is_told_and_nothing_twice(
     following = follow()
     following.wait(0.0)
     bench.reshape(segment_admin.splitting(0))
-    assert told(following, 1) == [("split", 1)]
+    assert reported_changes(following, 1) == [("split", 1)]
 
     lose_the_connection(bench)
     bench.reshape(segment_admin.splitting(1))
 
-    assert told(following, 1) == [("split", 2)]
+    assert reported_changes(following, 1) == [("split", 2)]
 
 
 def test_a_database_that_goes_away_while_it_is_asked_costs_no_change(
@@ -121,7 +121,7 @@ def test_a_database_that_goes_away_while_it_is_asked_costs_no_change(
     monkeypatch.setattr(layout_changes, "events", events)
     bench.reshape(segment_admin.splitting(0))
 
-    assert told(following, 1) == [("split", 1)]
+    assert reported_changes(following, 1) == [("split", 1)]
     assert failures == []
 
 
@@ -132,7 +132,7 @@ def test_a_change_that_is_committed_later_than_it_is_stamped_is_told_all_the_sam
     following = follow()
     following.wait(0.0)
     bench.reshape(segment_admin.splitting(0))
-    told(following, 1)
+    reported_changes(following, 1)
     bench.execute(
         "INSERT INTO cleave.topic (name, namespace, state, next_segment_id) VALUES ('topic://t/n/late', 't/n', 'creating', 0)"
     )
@@ -144,7 +144,7 @@ def test_a_change_that_is_committed_later_than_it_is_stamped_is_told_all_the_sam
     """)
     lose_the_connection(bench)
 
-    assert told(following, 1) == [("create", 7)]
+    assert reported_changes(following, 1) == [("create", 7)]
 
 
 def test_what_was_before_it_began_is_told_to_nobody_who_goes_on(bench: Bench, follow: Follow) -> None:
@@ -153,7 +153,7 @@ def test_what_was_before_it_began_is_told_to_nobody_who_goes_on(bench: Bench, fo
     first.wait(0.0)
     bench.reshape(segment_admin.splitting(0))
 
-    assert told(follow(since=first.resume_at), 1) == [("split", 1)]
+    assert reported_changes(follow(since=first.resume_at), 1) == [("split", 1)]
 
 
 def test_what_comes_when_it_listens_at_last_is_told_and_once_more_to_who_goes_on(
@@ -171,8 +171,8 @@ def test_what_comes_when_it_listens_at_last_is_told_and_once_more_to_who_goes_on
     monkeypatch.setattr(Listener, "wait", wait)
     first = follow()
 
-    assert told(first, 1) == [("split", 1)]
-    assert told(follow(since=first.resume_at), 1) == [("split", 1)]
+    assert reported_changes(first, 1) == [("split", 1)]
+    assert reported_changes(follow(since=first.resume_at), 1) == [("split", 1)]
 
 
 def test_what_is_stamped_before_it_began_and_committed_afterwards_is_told_once_more_to_who_goes_on(
@@ -195,8 +195,8 @@ def test_what_is_stamped_before_it_began_and_committed_afterwards_is_told_once_m
         began=began,
     )
 
-    assert told(first, 1) == [("create", 7)]
-    assert told(follow(since=first.resume_at), 1) == [("create", 7)]
+    assert reported_changes(first, 1) == [("create", 7)]
+    assert reported_changes(follow(since=first.resume_at), 1) == [("create", 7)]
 
 
 def test_much_that_was_missed_is_read_in_pages(
@@ -211,7 +211,7 @@ def test_much_that_was_missed_is_read_in_pages(
     following = follow(since=beginning)
     assert len(following.wait(0.0)) == 2
 
-    assert [epoch for _, epoch in told(following, 3)][-1] == 5
+    assert [epoch for _, epoch in reported_changes(following, 3)][-1] == 5
 
 
 @pytest.mark.parametrize("loses", ["the connection", "the process"])
@@ -235,6 +235,6 @@ def test_pages_that_are_not_read_yet_are_told_whatever_was_heard_meanwhile(
     else:
         following = follow(following.resume_at)
 
-    rest = told(following, 6 - len({one.epoch for one in found}))
+    rest = reported_changes(following, 6 - len({one.epoch for one in found}))
 
     assert {one.epoch for one in found} | {epoch for _, epoch in rest} >= set(range(1, 7))

@@ -177,7 +177,7 @@ def rewritten(run: Run, before: int, after: int) -> bool:
     record = run.record()
     assert record is not None
     assert first is not None
-    assert run.heard(BROKER + "b") == 60, "that it was heard is known in any case"
+    assert run.last_report_second(BROKER + "b") == 60, "that it was heard is known in any case"
     assert (record["modified_at"] != first["modified_at"]) is (record["row_version"] != first["row_version"])
     return bool(record["row_version"] != first["row_version"])
 
@@ -204,7 +204,7 @@ def test_a_dead_reporter_makes_nothing_cold_and_nothing_fresh(run: Run) -> None:
     run.land((30, 1_000), (60, 1_300), segment_id=1, source=OTHER)
     assert run.aggregate(minutes=1).applied
     assert run.record() == before
-    assert (run.heard(BROKER), run.heard(OTHER)) == (0, 60)
+    assert (run.last_report_second(BROKER), run.last_report_second(OTHER)) == (0, 60)
 
 
 def test_a_source_that_speaks_of_others_only_leaves_a_segment_silent_from_the_last_it_said(run: Run) -> None:
@@ -321,7 +321,7 @@ def test_a_repeat_changes_nothing_under_the_same_id_or_another(run: Run) -> None
     for run_id in ("once", "another"):
         assert not run.aggregate(run_id).applied
     assert run.record() == before
-    assert run.heard(BROKER) == 0
+    assert run.last_report_second(BROKER) == 0
     assert run.bench.scalar("SELECT count(*) FROM cleave.load_run") == 1
 
 
@@ -334,7 +334,7 @@ def test_a_window_behind_the_watermark_changes_nothing(run: Run) -> None:
     assert run.history.read(END_MS, END_MS).num_rows == 0
 
 
-class Overtaken(SqlEngine):
+class OvertakenEngine(SqlEngine):
     """Lets another run pass by between its own baseline and its merge."""
 
     def __init__(self, run: Run, minutes: int) -> None:
@@ -350,7 +350,7 @@ class Overtaken(SqlEngine):
 @pytest.mark.parametrize("minutes", [0, 1], ids=["of the same window", "of a newer window"])
 def test_a_run_that_was_overtaken_changes_nothing(run: Run, minutes: int) -> None:
     run.steady(100, begin=-130, end=60)
-    result = run.aggregate("slow", engine=Overtaken(run, minutes))
+    result = run.aggregate("slow", engine=OvertakenEngine(run, minutes))
     assert (result.applied, result.written) == (False, 0)
     record = run.record()
     assert record is not None
@@ -362,7 +362,7 @@ def test_a_run_that_was_overtaken_changes_nothing(run: Run, minutes: int) -> Non
 
 def test_a_newer_run_leaves_alone_what_an_older_one_wrote_meanwhile(run: Run) -> None:
     run.steady(100, begin=-130, end=60)
-    result = run.aggregate("newer", minutes=1, engine=Overtaken(run, 0))
+    result = run.aggregate("newer", minutes=1, engine=OvertakenEngine(run, 0))
     assert (result.applied, result.written, result.outrun) == (True, 0, 1)
     record = run.record()
     assert record is not None
@@ -381,7 +381,7 @@ def test_runs_at_the_same_time_merge_one_after_the_other(run: Run) -> None:
     assert run.history.read(END_MS, END_MS).num_rows == 1
 
 
-class Away(SqlEngine):
+class FailingEngine(SqlEngine):
     """An engine that is away after it wrote half of its files."""
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
@@ -393,7 +393,7 @@ class Away(SqlEngine):
 def test_a_run_that_failed_is_repeated_under_its_id(run: Run) -> None:
     run.steady(100)
     with pytest.raises(Retryable):
-        run.aggregate("again", engine=Away(run.store))
+        run.aggregate("again", engine=FailingEngine(run.store))
     assert run.record() is None
     assert list((run.directory / "history").glob("_runs/*")) == []
     assert run.aggregate("again").applied

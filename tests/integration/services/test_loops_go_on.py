@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from structlog.testing import capture_logs
 
 from controller import repeating
-from controller.bundles.reports import ReportArea
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.services.collector import BundleCollector
 from controller.client.servers import topic_path
 from controller.clock import SystemClock
@@ -50,7 +50,7 @@ from controller.services.worker.work_loop import WorkLoop
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.published import PublishedLayout
+from controller.store.topics.published_layout import PublishedLayout
 from tests.support.bench import Bench
 
 SOON = 0.02
@@ -64,7 +64,7 @@ class Loop(Protocol):
 
 
 @dataclass(frozen=True)
-class Broken:
+class FailingLoop:
     """A loop, and what each of its rounds calls."""
 
     loop: Loop
@@ -90,7 +90,7 @@ class _Keeper:
 
     def __init__(self, keeper: QueueKeeper) -> None:
         self._keeper = keeper
-        keeper._readers["mark"] = Kept()  # type: ignore[assignment]
+        keeper._readers["mark"] = UnknownReader()  # type: ignore[assignment]
 
     def run(self) -> None:
         self._keeper._run()
@@ -99,7 +99,7 @@ class _Keeper:
         self._keeper.close()
 
 
-class Told:
+class RecordingWatcher:
     """A watcher that keeps the epochs that it was told."""
 
     def __init__(self) -> None:
@@ -112,14 +112,14 @@ class Told:
         """Nothing to close."""
 
 
-class Kept:
+class UnknownReader:
     """A reader that the server does not know."""
 
     def mark_lost(self) -> None:
         """It is known no more."""
 
 
-def _work_loop(bench: Bench, _: Path) -> Broken:
+def _work_loop(bench: Bench, _: Path) -> FailingLoop:
     loop = WorkLoop(
         bench.store,
         Listener(bench.url, []),
@@ -132,77 +132,77 @@ def _work_loop(bench: Bench, _: Path) -> Broken:
         clock=SystemClock(),
         parallel_operations=2,
     )
-    return Broken(loop, WorkLoop, "_perform")
+    return FailingLoop(loop, WorkLoop, "_perform")
 
 
-def _leader(bench: Bench, _: Path) -> Broken:
+def _leader(bench: Bench, _: Path) -> FailingLoop:
     leases = ShardLeases(bench.store, "w", shard_count=1, ttl_seconds=60.0, clock=SystemClock())
     listener = Listener(bench.url, leader.CHANNELS)
     timing = ConsumerTiming(10.0)
     loop = SessionLeader(
         Store(bench.url, pool_size=1), listener, leases, shard_count=1, timing=timing, clock=SystemClock()
     )
-    return Broken(loop, SessionLeader, "_follow_leases")
+    return FailingLoop(loop, SessionLeader, "_follow_leases")
 
 
-def _feeds(bench: Bench, _: Path) -> Broken:
+def _feeds(bench: Bench, _: Path) -> FailingLoop:
     listener = Listener(bench.url, ["cleave_layout"])
     layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=1)
-    return Broken(Feeds(listener, [layouts], clock=SystemClock()), LayoutFeed, "notice")
+    return FailingLoop(Feeds(listener, [layouts], clock=SystemClock()), LayoutFeed, "notice")
 
 
-def _poster(bench: Bench, _: Path) -> Broken:
+def _poster(bench: Bench, _: Path) -> FailingLoop:
     listener = Listener(bench.url, asset_events.CHANNELS)
     airflow = AirflowRest(AirflowLogin("http://127.0.0.1:1", "token"))
-    return Broken(
+    return FailingLoop(
         AssetEventPoster(bench.store, listener, airflow, shards=lambda: ALL), AssetEventPoster, "_enqueue"
     )
 
 
-def _leases(bench: Bench, _: Path) -> Broken:
+def _leases(bench: Bench, _: Path) -> FailingLoop:
     leases = ShardLeases(bench.store, "w", shard_count=1, ttl_seconds=3 * SOON, clock=SystemClock())
-    return Broken(_Leases(leases), ShardLeases, "round")
+    return FailingLoop(_Leases(leases), ShardLeases, "round")
 
 
-def _sampler(bench: Bench, _: Path) -> Broken:
+def _sampler(bench: Bench, _: Path) -> FailingLoop:
     sampling = KeySampling(messages=10, from_load=0.5, every_seconds=60.0, fresh_seconds=60.0)
-    return Broken(
+    return FailingLoop(
         KeySampler(bench.store, bench.planes, lambda: ALL, sampling, SystemClock()), KeySampler, "_logs_due"
     )
 
 
-def _collector(bench: Bench, directory: Path) -> Broken:
+def _collector(bench: Bench, directory: Path) -> FailingLoop:
     area = LandingArea(str(directory))
     loop = LoadCollector(
         bench.store, bench.planes, area, name="c", interval_seconds=SOON, clock=SystemClock()
     )
-    return Broken(loop, LoadCollector, "tick")
+    return FailingLoop(loop, LoadCollector, "tick")
 
 
-def _consumer_watch(bench: Bench, _: Path) -> Broken:
+def _consumer_watch(bench: Bench, _: Path) -> FailingLoop:
     loop = ConsumerWatch(
         bench.store, bench.planes, interval_seconds=SOON, sealed_for_seconds=60.0, clock=SystemClock()
     )
-    return Broken(loop, ConsumerWatch, "round")
+    return FailingLoop(loop, ConsumerWatch, "round")
 
 
-def _bundle_collector(_: Bench, directory: Path) -> Broken:
+def _bundle_collector(_: Bench, directory: Path) -> FailingLoop:
     loop = BundleCollector(
         [], ReportArea(str(directory)), name="c", interval_seconds=SOON, clock=SystemClock()
     )
-    return Broken(loop, BundleCollector, "tick")
+    return FailingLoop(loop, BundleCollector, "tick")
 
 
-def _key_counts(bench: Bench, directory: Path) -> Broken:
+def _key_counts(bench: Bench, directory: Path) -> FailingLoop:
     def area() -> LandingArea:
         return LandingArea(str(directory), KEY_COUNT_SCHEMA)
 
-    return Broken(
+    return FailingLoop(
         KeyCountLanding(bench.store, area, worker="w", clock=SystemClock()), KeyCountLanding, "land"
     )
 
 
-def _keeper(bench: Bench, _: Path) -> Broken:
+def _keeper(bench: Bench, _: Path) -> FailingLoop:
     calls = PostgresCalls(
         bench.url,
         call_timeout_seconds=5.0,
@@ -211,10 +211,10 @@ def _keeper(bench: Bench, _: Path) -> Broken:
         unavailable_error=DataPlaneUnavailable,
         timeout_error=DataPlaneTimeout,
     )
-    return Broken(_Keeper(QueueKeeper(calls, 5 * SOON)), QueueKeeper, "_keep")
+    return FailingLoop(_Keeper(QueueKeeper(calls, 5 * SOON)), QueueKeeper, "_keep")
 
 
-LOOPS: dict[str, Callable[[Bench, Path], Broken]] = {
+LOOPS: dict[str, Callable[[Bench, Path], FailingLoop]] = {
     "work loop": _work_loop,
     "leader": _leader,
     "feeds": _feeds,
@@ -226,22 +226,22 @@ LOOPS: dict[str, Callable[[Bench, Path], Broken]] = {
     "bundle collector": _bundle_collector,
     "key counts": _key_counts,
     "keeper of queues": _keeper,
-    "suspects": lambda bench, _: Broken(
+    "suspects": lambda bench, _: FailingLoop(
         Suspects(bench.store, bench.planes, SystemClock()), Suspects, "check_next"
     ),
-    "drain watch": lambda bench, _: Broken(
+    "drain watch": lambda bench, _: FailingLoop(
         DrainWatch(bench.store, bench.planes, lambda: ALL, SystemClock()), DrainWatch, "round"
     ),
-    "mirror": lambda bench, _: Broken(
+    "mirror": lambda bench, _: FailingLoop(
         MirrorLoop(bench.store, bench.planes, lambda: ALL, interval_seconds=SOON), mirror, "follow_due"
     ),
-    "log trimmer": lambda bench, _: Broken(
+    "log trimmer": lambda bench, _: FailingLoop(
         LogTrimmer(bench.planes, retention_seconds=60.0, interval_seconds=SOON), LogTrimmer, "_trim"
     ),
-    "approvals": lambda bench, _: Broken(
+    "approvals": lambda bench, _: FailingLoop(
         ApprovalClock(bench.store, interval_seconds=SOON), approvals, "settle"
     ),
-    "verifier": lambda bench, _: Broken(
+    "verifier": lambda bench, _: FailingLoop(
         Verifier(bench.store, bench.planes, lambda: ALL, lambda: None), Verifier, "round"
     ),
 }
@@ -323,7 +323,7 @@ def test_operations_go_on_while_no_evaluation_goes_well(bench: Bench) -> None:
 def test_a_layout_that_cannot_be_read_keeps_no_other_from_its_watchers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, told = bench.topic_with(1), Told()
+    good, told = bench.topic_with(1), RecordingWatcher()
     layouts = LayoutFeed(bench.store, lambda: None, shard_count=1)
     whole = layout_feed.published_layout
 

@@ -18,7 +18,7 @@ from controller.services.reconciler import FindingKind, reconcile, recover, veri
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics import drains, holds
 from tests.support.bench import Bench
-from tests.support.bench_planes import OnPulsar
+from tests.support.bench_planes import PulsarTopic
 from tests.support.older_journal import Backups, maintain, open_logs, unread_by_log
 
 ON_BOTH_PLANES = [pytest.param("embedded"), pytest.param("pulsar", marks=pytest.mark.pulsar)]
@@ -30,7 +30,7 @@ def bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
     pulsar = None
     if getattr(request, "param", "embedded") == "pulsar":
         broker = request.getfixturevalue("pulsar_broker")
-        pulsar = OnPulsar.fresh(broker.admin_url, broker.service_url, "restored")
+        pulsar = PulsarTopic.fresh(broker.admin_url, broker.service_url, "restored")
     bench = Bench(database, pulsar)
     yield bench
     if pulsar is not None:

@@ -25,7 +25,7 @@ from controller.store.journal.request_keys import Intent
 from tests.support.bench import TOPIC, Bench
 
 
-class Modest(EmbeddedDataPlane):
+class HalvingPlane(EmbeddedDataPlane):
     """Halves segments, and that is all."""
 
     capabilities = Capabilities(midpoint_only=True, max_children=2)
@@ -50,7 +50,7 @@ def test_manual_operations_stamp_the_cooldown(bench: Bench) -> None:
 )
 def test_what_the_data_plane_cannot_do_is_refused(bench: Bench, planner: Planner, message: str) -> None:
     bench.topic_with(segments=2)
-    modest = Modest(bench.url)
+    modest = HalvingPlane(bench.url)
     planes: dict[str, DataPlane] = {"embedded": modest}
 
     with pytest.raises(Unsupported, match=message):

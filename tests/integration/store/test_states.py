@@ -10,7 +10,7 @@ from controller.bundles.store.proposals import ProposalKind, ProposalState
 from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.operation_steps import MIRROR_MOVES, MOVES
-from controller.domain.policy import APPROVAL_DEFAULTS, PolicyLevel
+from controller.domain.policy import APPROVAL_DEFAULTS, SUBSCRIPTION_CONSUMERS, PolicyLevel
 from controller.domain.segment import SegmentState
 from controller.store.decisions.candidates import CandidateState
 from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
@@ -91,3 +91,7 @@ def test_operations_that_postgresql_demands_to_be_finished_are_those_without_a_m
             - {OperationState.ABORTING}
         )
         assert ends <= final
+
+
+def test_the_policy_and_the_subscription_have_the_same_kinds_of_consumers() -> None:
+    assert set(SUBSCRIPTION_CONSUMERS) == set(SubscriptionConsumers)

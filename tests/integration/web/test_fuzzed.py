@@ -15,7 +15,7 @@ from controller.devstack.serving import serving_worker
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.drawn import THOROUGH, cases
-from tests.support.fuzzing import CHECKS, REAL, STREAMS, asker, described
+from tests.support.fuzzing import CHECKS, REAL, STREAMS, authorization, described
 
 pytestmark = pytest.mark.timeout(900)
 FUZZED = settings(
@@ -55,7 +55,7 @@ asked = schemathesis.pytest.from_fixture("description").exclude(path_regex=STREA
 def test_of_anything(case: schemathesis.Case) -> None:
     if case.method.upper() == "DELETE" and (case.path_parameters or {}).get("topic") == REAL["topic"]:
         return  # what the examples are about is to be there for the others
-    case.call_and_validate(headers=asker(case.operation.path), checks=CHECKS)
+    case.call_and_validate(headers=authorization(case.operation.path), checks=CHECKS)
 
 
 @asked.parametrize()
@@ -66,4 +66,4 @@ def test_of_what_is_there(case: schemathesis.Case) -> None:
     case.path_parameters = {
         name: REAL.get(name, value) for name, value in (case.path_parameters or {}).items()
     }
-    case.call_and_validate(headers=asker(case.operation.path), checks=CHECKS)
+    case.call_and_validate(headers=authorization(case.operation.path), checks=CHECKS)

@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60.0
 OTHER_HOST = "127.0.0.2"
 
 
-class Raw:
+class RawConnection:
     """A connection, and bytes."""
 
     def __init__(self, address: str, host: str = "127.0.0.1") -> None:
@@ -40,7 +40,7 @@ class Raw:
             (url.host, url.port), PATIENCE_SECONDS, source_address=(host, 0)
         )
 
-    def send(self, data: bytes) -> Raw:
+    def send(self, data: bytes) -> RawConnection:
         """Itself. A server that has hung up meanwhile is heard of when the answer is read."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
@@ -98,8 +98,8 @@ def ends() -> Iterator[ExitStack]:
         yield ends
 
 
-def raw(ends: ExitStack, address: str, host: str = "127.0.0.1") -> Raw:
-    opened = Raw(address, host)
+def raw(ends: ExitStack, address: str, host: str = "127.0.0.1") -> RawConnection:
+    opened = RawConnection(address, host)
     ends.callback(opened.socket.close)
     return opened
 

@@ -17,7 +17,7 @@ from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import serving_worker
 from controller.domain.names import MOST_TOPIC_BYTES
 from tests.support.bench import Bench
-from tests.support.fuzzing import REAL, STREAMS, asker
+from tests.support.fuzzing import REAL, STREAMS, authorization
 
 pytestmark = pytest.mark.timeout(600)
 _PLAIN = itertools.cycle(range(0x4E00, 0x9FA0, 7))
@@ -116,7 +116,7 @@ def real(path: str, **instead: str) -> str:
 def test_a_body_that_is_not_utf8_is_refused_as_one(http: httpx.Client, calls: list[Call]) -> None:
     for verb, path, call in calls:
         if "requestBody" in call:
-            headers = {**asker(path), "Content-Type": "application/json"}
+            headers = {**authorization(path), "Content-Type": "application/json"}
             for content in (b'{"reason": "\xff"}', b'\xff\xfe{"a": 1}', "{}".encode("utf-16")):
                 answer = http.request(verb, real(path), content=content, headers=headers)
                 assert answer.status_code in (400, 412), (verb, path, answer.text)
@@ -139,7 +139,7 @@ def test_no_text_in_a_body_is_a_failure_of_the_server(
     failed = []
     for verb, path, call in calls:
         if "requestBody" in call:
-            headers = {**asker(path), "Content-Type": "application/json"}
+            headers = {**authorization(path), "Content-Type": "application/json"}
             for body in bodies(described, call, hostile):
                 answer = http.request(verb, real(path), content=json.dumps(body), headers=headers)
                 if (
@@ -175,7 +175,7 @@ def test_no_text_in_an_address_is_a_failure_of_the_server(
             addresses += [f"{real(path)}?{name}={quote(hostile)}" for name in queries]
         for address in addresses:
             example = next(iter(resolved_body(described, call).get("examples", [None])))
-            answer = http.request(verb, address, headers=asker(path), json=example)
+            answer = http.request(verb, address, headers=authorization(path), json=example)
             if answer.status_code >= 500:
                 failed.append((verb, path, address[:150], answer.text[:200]))
     assert not failed
@@ -186,7 +186,7 @@ def test_the_longest_name_of_a_topic_is_stored_and_a_longer_one_refused(
     http: httpx.Client, path: str
 ) -> None:
     """Every index takes it, also where no compression makes it shorter."""
-    headers, namespace = asker(path), f"{letters(100)}/{letters(100)}"
+    headers, namespace = authorization(path), f"{letters(100)}/{letters(100)}"
     longest = MOST_TOPIC_BYTES - len(f"topic://{namespace}/".encode())
     body = {"json": {"data_plane": "embedded"}} if path.startswith("/api") else {}
     kept = http.put(f"{path}/{namespace}/{letters(longest // 3)}", headers=headers, **body)
@@ -198,7 +198,7 @@ def test_the_longest_name_of_a_topic_is_stored_and_a_longer_one_refused(
 
 def test_the_longest_name_of_a_namespace_has_a_policy_and_a_longer_one_is_refused(http: httpx.Client) -> None:
     path = "/api/v1/policies/namespaces"
-    parameters = {"json": {"parameters": {"max_segments": 9}}, "headers": asker(path)}
+    parameters = {"json": {"parameters": {"max_segments": 9}}, "headers": authorization(path)}
     tenant = letters(100)
     longest = (MOST_TOPIC_BYTES - len(f"{tenant}/".encode())) // 3
     kept = http.post(f"{path}/{tenant}/{letters(longest)}", **parameters)

@@ -49,7 +49,7 @@ def address(bench: Bench) -> Iterator[str]:
         yield address
 
 
-class Renewing:
+class RenewedTokens:
     """Tokens that live for seconds: each is given out for half of its life."""
 
     def __init__(self) -> None:
@@ -63,12 +63,12 @@ class Renewing:
 
 
 @pytest.fixture
-def tokens() -> Renewing:
-    return Renewing()
+def tokens() -> RenewedTokens:
+    return RenewedTokens()
 
 
 @pytest.fixture
-def servers(address: str, tokens: Renewing) -> Iterator[Servers]:
+def servers(address: str, tokens: RenewedTokens) -> Iterator[Servers]:
     with closing(Servers([address], tokens, call_timeout_seconds=30.0)) as servers:
         yield servers
 
@@ -101,7 +101,7 @@ def test_a_token_that_is_taken_for_the_clocks_sake_has_a_stream_until_no_clock_t
     assert Grant(Role.READER).stream_until(100.0) == float("inf")
 
 
-def test_a_consumer_reads_on_while_its_tokens_change(servers: Servers, tokens: Renewing) -> None:
+def test_a_consumer_reads_on_while_its_tokens_change(servers: Servers, tokens: RenewedTokens) -> None:
     session = Session(servers, NAME, "billing", "a", on_change=lambda: None)
     with closing(session):
         wait_until(lambda: session.assignment is not None, message="it has a session")
@@ -116,7 +116,7 @@ def test_a_consumer_reads_on_while_its_tokens_change(servers: Servers, tokens: R
 
 
 def test_watches_miss_nothing_while_their_tokens_change(
-    bench: Bench, servers: Servers, tokens: Renewing, address: str
+    bench: Bench, servers: Servers, tokens: RenewedTokens, address: str
 ) -> None:
     source, looks, topics = HttpSource(servers), list[int](), list[frozenset[str]]()
     first = source.topic(NAME)

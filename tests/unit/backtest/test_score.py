@@ -95,7 +95,7 @@ def test_clients_of_what_was_sealed_reconnect() -> None:
     assert score(run).reconnections == 7 + 2 * 7
 
 
-def told(*refusals: Refusal) -> Callable[[int], Sequence[Refusal]]:
+def refusals_at_ticks(*refusals: Refusal) -> Callable[[int], Sequence[Refusal]]:
     """These at the ticks 3 to 5."""
     return lambda tick: refusals if 3 <= tick <= 5 else ()
 
@@ -120,7 +120,7 @@ def test_an_act_ends_it() -> None:
     ],
 )
 def test_a_reason_ends_it_while_it_is_given(refusal: Refusal, silent: int) -> None:
-    run = simulate(series(*[1.5] * 10), acting({}, told(refusal)))
+    run = simulate(series(*[1.5] * 10), acting({}, refusals_at_ticks(refusal)))
 
     assert score(run).silent_seconds == silent
 
@@ -144,7 +144,9 @@ def test_a_reason_ends_it_while_it_is_given(refusal: Refusal, silent: int) -> No
     ],
 )
 def test_each_pair_of_cold_neighbours_wants_a_word(refusals: list[Refusal], silent: int) -> None:
-    run = simulate(series(*[0.01] * 10), acting({}, told(*refusals)), Conditions(initial_segments=3))
+    run = simulate(
+        series(*[0.01] * 10), acting({}, refusals_at_ticks(*refusals)), Conditions(initial_segments=3)
+    )
 
     assert score(run).silent_seconds == silent
 

@@ -39,7 +39,7 @@ async def bit_by_bit() -> AsyncIterator[int]:
     yield 1
 
 
-class Later:
+class LaterClass:
     async def __call__(self) -> None:
         """To be awaited."""
 
@@ -74,7 +74,7 @@ WRONG: Mapping[str, Sequence[object]] = {
     "float": ("7", True, NAN, None, [], OTHER),
     "bool": (1, 0.0, "yes", None, OTHER),
     "None": (),
-    **dict.fromkeys(("Callable", "Change", "KeptValues"), (7, "text", None, {}, OTHER, later, Later())),
+    **dict.fromkeys(("Callable", "Change", "KeptValues"), (7, "text", None, {}, OTHER, later, LaterClass())),
     "Sequence[str]": ("text", b"bytes", 7, None, [7], OTHER),
     "Mapping[str, str]": ("text", [("a", "b")], {"a": 1}, {1: "a"}, OTHER),
     "Mapping[str, object]": ("text", [("a", "b")], {1: "a"}, OTHER),
@@ -185,11 +185,11 @@ def test_what_is_right_passes_as_it_is() -> None:
     seen: list[object] = []
 
     @checks_arguments
-    class Taking:
+    class TakingClass:
         def take(self, first: int, *rest: float, named: Mapping[str, Sequence[str]] | None = None) -> None:
             seen.extend((first, rest, named))
 
-    Taking().take(1, 2, 3.5, named={"a": ["b"]})
+    TakingClass().take(1, 2, 3.5, named={"a": ["b"]})
 
     assert seen == [1, (2, 3.5), {"a": ["b"]}]
 
@@ -207,7 +207,7 @@ def test_a_refusal_names_the_argument_and_shows_no_value() -> None:
 
 @pytest.mark.parametrize(
     "handle",
-    [later, bit_by_bit, Later(), Later().method, partial(later), partial(Later())],
+    [later, bit_by_bit, LaterClass(), LaterClass().method, partial(later), partial(LaterClass())],
     ids=lambda one: type(one).__name__,
 )
 def test_a_function_that_has_to_be_awaited_is_refused_where_one_is_called(handle: Callable[..., Any]) -> None:

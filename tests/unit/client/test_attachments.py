@@ -164,7 +164,7 @@ def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: 
     assert not attachments.holds(one)
 
 
-class Stubborn(SlowLogs):
+class ControlledReaders(SlowLogs):
     """Readers that close, and answer, when the test lets them."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def free() -> threading.Event:
 
 @pytest.fixture
 def stubborn(free: threading.Event) -> Iterator[Attachments]:
-    logs = Stubborn()
+    logs = ControlledReaders()
     attachments = Attachments(logs, "s", "me", threading.Event(), on_free=free.set)
     attachments.adopt(owned())
     attachments.open_due()
@@ -198,8 +198,8 @@ def stubborn(free: threading.Event) -> Iterator[Attachments]:
     assert logs.open == 0
 
 
-def logs_of(attachments: Attachments) -> Stubborn:
-    assert isinstance(attachments._logs, Stubborn)
+def logs_of(attachments: Attachments) -> ControlledReaders:
+    assert isinstance(attachments._logs, ControlledReaders)
     return attachments._logs
 
 

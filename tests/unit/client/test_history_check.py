@@ -10,7 +10,7 @@ from controller.client.history import Event, Record
 from controller.client.history_check import FAULTS, Kind, Owner, Verdict, check
 
 
-def told(*lines: str) -> list[Record]:
+def records_of(*lines: str) -> list[Record]:
     """One record a line, ten nanoseconds apart: `OWNER event number [key [producer]]`.
 
     An owner is consumer/attachment, of segment 0 and bucket 1; `-` for a producer. A seek is `- seeking` and `- sought`.
@@ -42,13 +42,13 @@ def worked_off(*numbers: int, owner: str = "c/1") -> list[str]:
     return [f"{owner} {event} {number}" for number in numbers for event in events]
 
 
-def found(verdict: Verdict) -> dict[Kind, list[int]]:
+def faulty_numbers(verdict: Verdict) -> dict[Kind, list[int]]:
     """Numbers of the messages of each fault."""
     return {kind: [number for _, _, number in verdict.of(kind)] for kind in FAULTS if verdict.counts[kind]}
 
 
 def test_a_faithful_run_is_clean_and_its_evidence_is_counted() -> None:
-    verdict = check(told(*sent(0, 1, 2), *worked_off(0, 1), *delivered(2)))
+    verdict = check(records_of(*sent(0, 1, 2), *worked_off(0, 1), *delivered(2)))
 
     assert verdict.is_clean
     assert verdict.exactly_once
@@ -108,9 +108,9 @@ LEGAL = {
 
 @pytest.mark.parametrize("lines", LEGAL.values(), ids=LEGAL.keys())
 def test_what_is_legal_is_clean(lines: list[str]) -> None:
-    verdict = check(told(*lines))
+    verdict = check(records_of(*lines))
 
-    assert found(verdict) == {}, verdict
+    assert faulty_numbers(verdict) == {}, verdict
 
 
 FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
@@ -192,31 +192,31 @@ FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
 
 @pytest.mark.parametrize(("lines", "faults"), FAULTY.values(), ids=FAULTY.keys())
 def test_what_is_wrong_is_named(lines: list[str], faults: dict[Kind, list[int]]) -> None:
-    verdict = check(told(*lines))
+    verdict = check(records_of(*lines))
 
-    assert found(verdict) == faults, verdict
+    assert faulty_numbers(verdict) == faults, verdict
     assert not verdict.is_clean
 
 
 def test_order_and_completeness_are_asked_for_apart() -> None:
-    twice = check(told(*worked_off(0), *delivered(0, owner="d/1")))
-    again = check(told(*delivered(0), *delivered(0, owner="d/1")))
+    twice = check(records_of(*worked_off(0), *delivered(0, owner="d/1")))
+    again = check(records_of(*delivered(0), *delivered(0, owner="d/1")))
 
     assert (twice.in_order_and_complete, twice.is_clean) == (True, False)
     assert (again.is_clean, again.exactly_once, again.redelivered) == (True, False, 1)
     for lines in (sent(0), delivered(1, 0), [*sent(1), *delivered(0, 2)]):
-        assert not check(told(*lines)).in_order_and_complete
+        assert not check(records_of(*lines)).in_order_and_complete
 
 
 def test_what_was_never_acknowledged_is_lost_on_demand_only() -> None:
-    records = told(*sent(0, 1), *worked_off(0), *delivered(1), "c/1 delivered 2")
+    records = records_of(*sent(0, 1), *worked_off(0), *delivered(1), "c/1 delivered 2")
 
     assert check(records).is_clean
-    assert found(check(records, demand_acknowledged=True)) == {Kind.LOST: [1]}
+    assert faulty_numbers(check(records, demand_acknowledged=True)) == {Kind.LOST: [1]}
 
 
 def test_what_no_producer_knows_of_is_no_fault() -> None:
-    verdict = check(told(*sent(0), *worked_off(0, 1)))
+    verdict = check(records_of(*sent(0), *worked_off(0, 1)))
 
     assert verdict.of(Kind.UNCONFIRMED) == (("p", "k", 1),)
     assert verdict.exactly_once
@@ -224,19 +224,19 @@ def test_what_no_producer_knows_of_is_no_fault() -> None:
 
 
 def test_time_and_not_the_order_of_the_files_counts() -> None:
-    records = told(*sent(0, 1), *delivered(0), *delivered(1, owner="d/1"))
+    records = records_of(*sent(0, 1), *delivered(0), *delivered(1, owner="d/1"))
 
     assert check(reversed(records)).is_clean
 
 
 def test_records_of_one_instant_keep_the_order_of_their_file() -> None:
-    at_once = [one._replace(at_ns=7) for one in told(*worked_off(0, 1, 2))]
+    at_once = [one._replace(at_ns=7) for one in records_of(*worked_off(0, 1, 2))]
 
     assert check(at_once).is_clean
 
 
 def test_an_example_says_which_message_where_when_and_why() -> None:
-    verdict = check(told(*delivered(1), "c/1 acknowledged 1", *delivered(1, owner="d/2")))
+    verdict = check(records_of(*delivered(1), "c/1 acknowledged 1", *delivered(1, owner="d/2")))
 
     [example] = [one for one in verdict.examples if one.kind in FAULTS]
     assert (example.kind, example.producer, example.key, example.number) == (Kind.DUPLICATED, "p", "k", 1)
@@ -247,11 +247,11 @@ def test_an_example_says_which_message_where_when_and_why() -> None:
 
 
 def test_examples_are_bounded_and_counts_are_not() -> None:
-    verdict = check(told(*sent(*range(40))), examples=3)
+    verdict = check(records_of(*sent(*range(40))), examples=3)
 
     assert verdict.counts[Kind.LOST] == 40
     assert len(verdict.examples) == 3
-    assert check(told(*sent(0)), examples=0).examples == ()
+    assert check(records_of(*sent(0)), examples=0).examples == ()
 
 
 def test_a_large_history_is_judged_whole() -> None:
@@ -275,13 +275,13 @@ def test_a_large_history_is_judged_whole() -> None:
     wrong = records[5 * (20 * keys + 777) + 1]
     verdict = check([*records, wrong._replace(at_ns=wrong.at_ns + 8)])
 
-    assert found(verdict) == {Kind.DUPLICATED: [20]}
+    assert faulty_numbers(verdict) == {Kind.DUPLICATED: [20]}
     assert verdict.of(Kind.DUPLICATED) == (("p", "k777", 20),)
 
 
 def test_numbers_may_be_as_large_as_the_file_allows() -> None:
     largest = 10**18 - 1
-    verdict = check(told(*sent(0, largest), *worked_off(0, largest)))
+    verdict = check(records_of(*sent(0, largest), *worked_off(0, largest)))
 
     assert verdict.exactly_once
     assert array("q", [largest])[0] == largest
@@ -291,13 +291,13 @@ def test_work_that_failed_is_done_again_before_its_successor_begins() -> None:
     failed = [*sent(0, 1), *delivered(0, 1), "c/1 begun 0", "c/1 failed 0"]
     rest = ["c/1 begun 0", "c/1 ended 0", "c/1 begun 1", "c/1 ended 1"]
 
-    assert check(told(*failed, *rest)).is_clean
-    assert found(check(told(*failed, *rest[2:], *rest[:2]))) == {Kind.OVERTAKEN: [1]}
+    assert check(records_of(*failed, *rest)).is_clean
+    assert faulty_numbers(check(records_of(*failed, *rest[2:], *rest[:2]))) == {Kind.OVERTAKEN: [1]}
 
 
 def test_work_that_failed_is_in_nobody_s_hands() -> None:
     before = [*sent(0), *delivered(0, owner="a/1"), "a/1 begun 0"]
     after = [*delivered(0, owner="b/1"), "b/1 begun 0", "b/1 ended 0", "a/1 acknowledged 0"]
 
-    assert found(check(told(*before, "a/1 failed 0", *after))) == {}
-    assert found(check(told(*before, *after))) == {Kind.TWO_OWNERS: [0]}
+    assert faulty_numbers(check(records_of(*before, "a/1 failed 0", *after))) == {}
+    assert faulty_numbers(check(records_of(*before, *after))) == {Kind.TWO_OWNERS: [0]}

@@ -15,7 +15,7 @@ KEYS = st.sampled_from([b"a", b"b", b"c", None])
 BUCKETS = st.sampled_from([0, 1])
 
 
-class Told:
+class MessageState:
     """What a test knows of one message."""
 
     def __init__(self, item: WorkItem) -> None:
@@ -31,7 +31,7 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
         super().__init__()
         busy: set[bytes] = set()
         self.schedules = [KeyedSchedule(busy, LIMIT) for _ in range(2)]
-        self.told: list[list[Told]] = [[], []]
+        self.told: list[list[MessageState]] = [[], []]
         self.now = 0.0
 
     @rule(bucket=BUCKETS, key=KEYS, gap=st.integers(1, 3))
@@ -40,7 +40,7 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
             return
         place = self.told[bucket][-1].item.position[0] + gap if self.told[bucket] else 0
         item = WorkItem(LogMessage((place,), 0, key, b""))
-        self.told[bucket].append(Told(item))
+        self.told[bucket].append(MessageState(item))
         self.schedules[bucket].offer(item)
 
     @rule(bucket=BUCKETS)
@@ -102,7 +102,7 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
             failing = {one.item.position for one in self.told[bucket] if one.item.why and not one.is_done}
             assert {item.position for item in schedule.failing} == failing
 
-    def running(self) -> list[tuple[int, Told]]:
+    def running(self) -> list[tuple[int, MessageState]]:
         return [(bucket, one) for bucket, told in enumerate(self.told) for one in told if one.is_running]
 
     def settled(self, bucket: int) -> list[Position]:
@@ -119,7 +119,7 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
             found.append(one.item.position)
         return found
 
-    def may_begin(self, bucket: int) -> Told | None:
+    def may_begin(self, bucket: int) -> MessageState | None:
         """By looking at every message."""
         busy = {one.item.message.key for _, one in self.running()} - {None}
         seen: set[bytes] = set()

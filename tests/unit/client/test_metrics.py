@@ -10,7 +10,7 @@ SERVED = """
 import json
 from prometheus_client import REGISTRY
 import controller.client.asynchronous, controller.client.http_source, controller.client.keyed_work
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client
 
 pulsar = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")

@@ -19,18 +19,18 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
-from tests.support.held_logs import Diary, HeldLogs
-from tests.support.scripted_leader import PATIENCE_SECONDS, Aside, Call, ScriptedLeader
+from tests.support.held_logs import EventRecord, HeldLogs
+from tests.support.scripted_leader import PATIENCE_SECONDS, BackgroundCall, Call, ScriptedLeader
 from tests.support.waiting import wait_until
 
 
-class World:
+class ConsumerScene:
     """One consumer, its logs and its leader."""
 
     def __init__(self, *, is_told: bool, **messages: int) -> None:
         """`is_told`: the application wants to be called before a bucket goes."""
-        self.is_told, self.diary = is_told, Diary()
-        self.logs = HeldLogs(self.diary, **messages)
+        self.is_told, self.record = is_told, EventRecord()
+        self.logs = HeldLogs(self.record, **messages)
         self.leader = ScriptedLeader(self._note)
         self.generations: list[int] = []
         """At which the bucket of segment 0 came, reader by reader."""
@@ -49,14 +49,14 @@ class World:
     def _note(self, call: Call) -> None:
         if call.what == "released":
             for one in call.document["buckets"]:
-                self.diary.note("released", one["segment_id"], one["generation"])
+                self.record.note("released", one["segment_id"], one["generation"])
         elif call.what == "goodbye":
-            self.diary.note("goodbye")
+            self.record.note("goodbye")
 
     def _told(self, segment_id: int, _bucket: HashRange) -> None:
-        self.diary.note("told", f"log_{segment_id}")
+        self.record.note("told", f"log_{segment_id}")
         self.in_callback()
-        self.diary.pass_by("told")
+        self.record.pass_by("told")
 
     def tell(self, *buckets: dict[str, Any]) -> None:
         """What the consumer owns from now on."""
@@ -82,12 +82,12 @@ class World:
         """The next batch, which there is."""
         batch = self.consumer.receive(PATIENCE_SECONDS)
         assert batch is not None
-        self.diary.note("handed", int(batch.messages[0].payload))
+        self.record.note("handed", int(batch.messages[0].payload))
         return batch
 
     def let_all_go_on(self) -> None:
         """Nothing waits for the test any more."""
-        self.diary.let_go()
+        self.record.let_go()
         held = [*self.leader.held]
         self.leader.held.clear()
         for what in held:
@@ -109,18 +109,18 @@ def bucket(segment_id: int, generation: int, *, release: bool = False) -> dict[s
     }
 
 
-def demand_laws(world: World, accepted: dict[int, int], *, closes_in_a_call: bool = False) -> None:
+def demand_laws(world: ConsumerScene, accepted: dict[int, int], *, closes_in_a_call: bool = False) -> None:
     """What holds of every run that has ended. `accepted`: how many acknowledgements of each reader's messages were said to be taken.
     `closes_in_a_call`: the application closed the consumer while another call of its own was closing a reader.
     """
-    entries = world.diary.entries
+    entries = world.record.entries
     numbers = range(1, world.logs.opened + 1)
 
     def places(*entry: object) -> list[int]:
         return [i for i, one in enumerate(entries) if one == entry]
 
     for n in numbers:
-        world.diary.wait_for("closed", n)
+        world.record.wait_for("closed", n)
     for n in numbers:
         assert len(places("closed", n)) == 1, f"reader {n} is closed once: {entries}"
         [closing] = places("closing", n)
@@ -144,21 +144,21 @@ ALL_STEPS = (*STEPS, "the_end")
 Step = str
 
 
-class Ended(Exception):
+class ConsumerClosed(Exception):
     """The consumer was closed at this step."""
 
 
-class Play:
+class StepOrder:
     """All steps, with one acknowledgement of the first batch and one close at these of them. A batch that is not acknowledged before it
     has to go is let go of, and its acknowledgement comes late.
     """
 
     def __init__(self, *, is_told: bool, ack_at: Step, close_at: Step) -> None:
-        self.world = World(is_told=is_told, log_0=4)
+        self.world = ConsumerScene(is_told=is_told, log_0=4)
         self.world.generations = [1, 2]
         self.is_told, self.ack_at, self.close_at = is_told, ack_at, close_at
-        self.calls: list[Aside[Any]] = []
-        self.ack: Aside[bool] | None = None
+        self.calls: list[BackgroundCall[Any]] = []
+        self.ack: BackgroundCall[bool] | None = None
         self.accepted: dict[int, int] = {}
 
     @property
@@ -177,19 +177,19 @@ class Play:
     def act(self, step: Step) -> None:
         """What is to be done at this step."""
         if step == self.ack_at != "told":  # there the callback does it
-            self.ack = Aside(self.acknowledge_first)
+            self.ack = BackgroundCall(self.acknowledge_first)
             if step not in ("asked", "closing"):  # there it may wait until the reader is closed
                 self.ack.result()
         if step == self.close_at:
             self.close(step)
-            raise Ended
+            raise ConsumerClosed
 
     def close(self, step: Step) -> None:
         world = self.world
         held = world.consumer._attachments.all
         if step not in ("asked", "closing", "opening"):
-            world.diary.let_go("close")
-        closing = Aside(world.consumer.close)
+            world.record.let_go("close")
+        closing = BackgroundCall(world.consumer.close)
         if step == "opening":  # its closing is to begin before its opening ends
             wait_until(lambda: all(one.is_closed for one in held))
         elif step not in ("asked", "closing"):
@@ -199,7 +199,7 @@ class Play:
 
     def run(self) -> None:
         """As far as the close."""
-        self.world.diary.hold("told", "close")
+        self.world.record.hold("told", "close")
         self.world.leader.held = {"released"}
         self.own()
         self.let_go()
@@ -214,15 +214,15 @@ class Play:
         self.act("asked")
 
     def let_go(self) -> None:
-        world, diary = self.world, self.world.diary
+        world, record = self.world, self.world.record
         self.begin_release()
         if self.is_told:
-            diary.wait_for("told", "log_0")
+            record.wait_for("told", "log_0")
             self.act("told")
-            diary.let_go("told")
-        diary.wait_for("closing", 1)
+            record.let_go("told")
+        record.wait_for("closing", 1)
         self.act("closing")
-        diary.let_go("close")
+        record.let_go("close")
         word = world.leader.call("released")
         self.act("saying")
         world.leader.held.clear()
@@ -231,14 +231,14 @@ class Play:
             call.result()
 
     def own_again(self) -> None:
-        world, diary = self.world, self.world.diary
+        world, record = self.world, self.world.record
         world.tell()
         self.act("gone")
-        diary.hold("open")
+        record.hold("open")
         world.tell(bucket(0, 2))
-        diary.wait_for("opening", 2)
+        record.wait_for("opening", 2)
         self.act("opening")
-        diary.let_go("open")
+        record.let_go("open")
         self.second = world.receive()
         assert [one.position for one in self.second.messages] == [(1,), (2,)]
         assert self.second.after is None, "no old watermark"
@@ -251,7 +251,7 @@ class Play:
         self.act("asked_again")
         assert world.consumer.acknowledge(self.second)
         self.accepted[2] = 1
-        world.diary.wait_for("released", 0, 2)
+        world.record.wait_for("released", 0, 2)
         self.close("the_end")
 
     def begin_release(self) -> None:
@@ -260,9 +260,9 @@ class Play:
         if self.ack_at == "told":
             self.world.in_callback = self.acknowledge_in_callback
         if self.is_settled_late:
-            self.calls.append(Aside(lambda: consumer.let_go(self.first)))
+            self.calls.append(BackgroundCall(lambda: consumer.let_go(self.first)))
         elif self.ack_at == "owned" and self.is_told:
-            self.calls.append(Aside(lambda: consumer.receive(0.0)))
+            self.calls.append(BackgroundCall(lambda: consumer.receive(0.0)))
 
     def acknowledge_in_callback(self) -> None:
         self.world.in_callback = lambda: None
@@ -296,9 +296,9 @@ CASES = [
 def test_at_every_step_each_reader_has_its_own_acknowledgements_and_is_closed_once(
     is_told: bool, ack_at: Step, close_at: Step
 ) -> None:
-    play = Play(is_told=is_told, ack_at=ack_at, close_at=close_at)
+    play = StepOrder(is_told=is_told, ack_at=ack_at, close_at=close_at)
     try:
-        with suppress(Ended):
+        with suppress(ConsumerClosed):
             play.run()
     finally:
         play.world.let_all_go_on()
@@ -307,12 +307,12 @@ def test_at_every_step_each_reader_has_its_own_acknowledgements_and_is_closed_on
 
 
 @pytest.fixture
-def worlds() -> Iterator[Callable[..., World]]:
+def worlds() -> Iterator[Callable[..., ConsumerScene]]:
     """Makes them; they are closed at the end."""
-    made: list[World] = []
+    made: list[ConsumerScene] = []
 
-    def make(**options: Any) -> World:
-        made.append(World(**options))
+    def make(**options: Any) -> ConsumerScene:
+        made.append(ConsumerScene(**options))
         return made[-1]
 
     yield make
@@ -321,7 +321,7 @@ def worlds() -> Iterator[Callable[..., World]]:
         world.consumer.close()
 
 
-Worlds = Callable[..., World]
+Worlds = Callable[..., ConsumerScene]
 both = pytest.mark.parametrize("is_told", [False, True])
 
 
@@ -332,23 +332,23 @@ def test_an_acknowledgement_in_flight_is_waited_for(worlds: Worlds, is_told: boo
     world.tell(bucket(0, 1))
     batch = world.receive()
     assert world.consumer.acknowledge(batch)
-    world.diary.hold("ack")
-    in_flight = Aside(lambda: world.consumer.acknowledge(batch))
-    wait_until(lambda: world.diary.entries.count(("ack", 1)) == 2)
+    world.record.hold("ack")
+    in_flight = BackgroundCall(lambda: world.consumer.acknowledge(batch))
+    wait_until(lambda: world.record.entries.count(("ack", 1)) == 2)
 
     world.tell(bucket(0, 1, release=True))
     wait_until(lambda: knows_release(world))
-    world.diary.let_go()
+    world.record.let_go()
     assert in_flight.result()
     world.consumer.receive(0.0)
-    world.diary.wait_for("released", 0, 1)
+    world.record.wait_for("released", 0, 1)
 
     world.consumer.close()
     world.generations = [1]
     demand_laws(world, {1: 2})
 
 
-def knows_release(world: World) -> bool:
+def knows_release(world: ConsumerScene) -> bool:
     """Whether the session does."""
     found = world.consumer._session.assignment
     return found is not None and any(one.release for one in found.buckets)
@@ -360,19 +360,19 @@ def test_of_a_read_in_flight_when_the_bucket_is_asked_for_nothing_else_is_handed
 ) -> None:
     """What it finds is in hand, and is waited for; nothing behind it is delivered."""
     world = worlds(is_told=is_told, log_0=4)
-    world.diary.hold("read")
+    world.record.hold("read")
     world.tell(bucket(0, 1))
-    receiving = Aside(world.receive)
-    world.diary.wait_for("read", 1)
+    receiving = BackgroundCall(world.receive)
+    world.record.wait_for("read", 1)
 
     world.tell(bucket(0, 1, release=True))
     wait_until(lambda: knows_release(world))
-    world.diary.let_go()
+    world.record.let_go()
     batch = receiving.result()
     assert world.consumer.receive(0.0) is None
-    assert ("closing", 1) not in world.diary.entries, "it is in hand"
+    assert ("closing", 1) not in world.record.entries, "it is in hand"
     assert world.consumer.acknowledge(batch)
-    world.diary.wait_for("released", 0, 1)
+    world.record.wait_for("released", 0, 1)
 
     world.consumer.close()
     world.generations = [1]
@@ -389,14 +389,14 @@ def test_a_bucket_that_comes_back_from_further_back_goes_again(worlds: Worlds, i
         assert world.consumer.acknowledge(world.receive())
     world.ask_for(0, 1)
     world.consumer.receive(0.0)
-    world.diary.wait_for("released", 0, 1)
+    world.record.wait_for("released", 0, 1)
 
     world.tell(bucket(0, 2))
     first = world.receive()
     world.ask_for(0, 2)
     assert world.consumer.acknowledge(first)
 
-    world.diary.wait_for("released", 0, 2)
+    world.record.wait_for("released", 0, 2)
     world.consumer.close()
     demand_laws(world, {1: 2, 2: 1})
 
@@ -406,16 +406,16 @@ def test_an_armed_receive_hands_out_nothing_of_what_is_let_go_of(worlds: Worlds,
     """Its messages come when the release has begun; those of another bucket end the wait."""
     world = worlds(is_told=is_told)
     world.tell(bucket(0, 1), bucket(1, 1))
-    receiving = Aside(lambda: world.consumer.receive(PATIENCE_SECONDS))
+    receiving = BackgroundCall(lambda: world.consumer.receive(PATIENCE_SECONDS))
     for number in (1, 2):
-        world.diary.wait_for("read", number)
-    world.diary.hold("close")
+        world.record.wait_for("read", number)
+    world.record.hold("close")
 
     world.tell(bucket(0, 1, release=True), bucket(1, 1))
-    world.diary.wait_for("closing", number_of(world, 0))
+    world.record.wait_for("closing", number_of(world, 0))
     world.logs.arrive("log_0", 2)
-    world.diary.let_go()
-    world.diary.wait_for("released", 0, 1)
+    world.record.let_go()
+    world.record.wait_for("released", 0, 1)
     world.logs.arrive("log_1", 2)
 
     batch = receiving.result()
@@ -425,7 +425,7 @@ def test_an_armed_receive_hands_out_nothing_of_what_is_let_go_of(worlds: Worlds,
     demand_laws(world, {})
 
 
-def number_of(world: World, segment_id: int) -> int:
+def number_of(world: ConsumerScene, segment_id: int) -> int:
     """Of the reader of that log."""
     return world.logs.numbers[f"log_{segment_id}"]
 
@@ -438,20 +438,20 @@ def test_what_is_let_go_of_aside_when_the_consumer_is_closed_is_closed_once(
     world = worlds(is_told=is_told, log_0=2)
     world.tell(bucket(0, 1))
     batch = world.receive()
-    world.diary.hold("close")
+    world.record.hold("close")
     world.leader.held = {"register"}
     world.leader.call("pulse")  # one that began by the later clock would keep the session
     monkeypatch.setattr(session, "boot_seconds", lambda: 1e9)
     world.leader.feed().hang_up()
-    world.diary.wait_for("closing", 1)
+    world.record.wait_for("closing", 1)
 
-    closing = Aside(world.consumer.close)
-    late = Aside(lambda: world.consumer.acknowledge(batch))
+    closing = BackgroundCall(world.consumer.close)
+    late = BackgroundCall(lambda: world.consumer.acknowledge(batch))
     world.let_all_go_on()
     closing.result()
 
     assert not late.result()
-    world.diary.wait_for("closed", 1)
+    world.record.wait_for("closed", 1)
     demand_laws(world, {}, closes_in_a_call=True)
 
 
@@ -466,7 +466,7 @@ def test_what_the_application_is_told_of_may_be_acknowledged_once_more_then(worl
 
     assert world.consumer.acknowledge(batch)
 
-    world.diary.wait_for("released", 0, 1)
-    assert world.diary.entries.count(("told", "log_0")) == 1
+    world.record.wait_for("released", 0, 1)
+    assert world.record.entries.count(("told", "log_0")) == 1
     world.consumer.close()
     demand_laws(world, {1: 2})

@@ -10,7 +10,7 @@ import pytest
 
 from controller.client.servers import Servers, consumer_path, topic_path
 from controller.domain.errors import InvalidInput, StoreUnavailable, Terminal
-from tests.support.other_servers import somebody
+from tests.support.other_servers import server_that_answers
 
 HALF_A_PAIR = "a\ud800"
 
@@ -87,7 +87,7 @@ def test_a_token_function_that_returns_no_text_is_named(returned: Any) -> None:
 def test_another_program_at_the_address_is_named_with_the_address(
     status: int, body: bytes, kind: type[Exception], said: str
 ) -> None:
-    with somebody(status, body) as url, closing(Servers([url], "token")) as servers:
+    with server_that_answers(status, body) as url, closing(Servers([url], "token")) as servers:
         with pytest.raises(kind) as refused:
             servers.ask("GET", "/anything")
         assert str(refused.value).startswith(f"{url}{said}")
@@ -95,7 +95,7 @@ def test_another_program_at_the_address_is_named_with_the_address(
 
 def test_a_redirect_without_a_location_counts_as_a_worker_that_cannot_respond() -> None:
     with (
-        somebody(307, b"") as url,
+        server_that_answers(307, b"") as url,
         closing(Servers([url], "token")) as servers,
         pytest.raises(StoreUnavailable, match="redirects without a Location"),
     ):

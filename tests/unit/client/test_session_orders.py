@@ -18,7 +18,7 @@ from controller.client import session
 from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.domain.errors import CleaveError, FencedOut, LostRace, SessionExpired, StoreUnavailable
-from tests.support.scripted_leader import Aside, Call, ScriptedLeader
+from tests.support.scripted_leader import BackgroundCall, Call, ScriptedLeader
 from tests.support.waiting import wait_until
 
 NOTHING = (
@@ -145,7 +145,7 @@ ANSWERS: tuple[CleaveError | None, ...] = (
 
 def before_the_goodbye(run: Run, held: Call, answer: CleaveError | None, _clock: HandClock) -> None:
     """The goodbye has been said, and is not heard before whoever waited for that answer has gone on."""
-    closing = Aside(run.session.close)
+    closing = BackgroundCall(run.session.close)
     goodbye = run.leader.call("goodbye")
     held.answer(answer)
     wait_until(lambda: not held.thread.is_alive())
@@ -155,7 +155,7 @@ def before_the_goodbye(run: Run, held: Call, answer: CleaveError | None, _clock:
 
 def after_the_goodbye(run: Run, held: Call, answer: CleaveError | None, _clock: HandClock) -> None:
     """While the close waits for the session's thread."""
-    closing = Aside(lambda: run.session.close(60.0))
+    closing = BackgroundCall(lambda: run.session.close(60.0))
     run.leader.call("goodbye").answer()
     held.answer(answer)
     closing.result()
@@ -163,7 +163,7 @@ def after_the_goodbye(run: Run, held: Call, answer: CleaveError | None, _clock: 
 
 def after_the_close(run: Run, held: Call, answer: CleaveError | None, clock: HandClock) -> None:
     """Its time was over."""
-    closing = Aside(run.session.close)
+    closing = BackgroundCall(run.session.close)
     goodbye = run.leader.call("goodbye")
     clock.seconds = 1e9
     goodbye.answer()
@@ -204,7 +204,7 @@ def test_a_goodbye_that_is_not_heard_is_said_again_for_the_same_life(
     run.leader.held = {"goodbye"}
     began = len(run.leader.calls)
 
-    closing = Aside(run.session.close)
+    closing = BackgroundCall(run.session.close)
     run.leader.call("goodbye").answer(StoreUnavailable("nobody answered in time", 0.0))
     second = run.leader.call("goodbye", 2)
     held.answer()

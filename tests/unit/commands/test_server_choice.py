@@ -12,7 +12,7 @@ from controller.actions.responses import OperationResponse
 from controller.commands.cli import run
 from controller.domain.errors import Terminal
 from tests.support.log_settings import logging_kept
-from tests.support.other_servers import somebody
+from tests.support.other_servers import server_that_answers
 
 Refused = Callable[..., tuple[int, str]]
 
@@ -120,7 +120,7 @@ def test_a_server_that_is_away_is_for_later(refused: Refused) -> None:
 def test_somebody_else_at_the_address_is_told_from_cleave(
     refused: Refused, status: int, body: bytes, said: str
 ) -> None:
-    with somebody(status, body) as url:
+    with server_that_answers(status, body) as url:
         code, line = refused(url, api_token="t")
 
     assert (code, said in line) == (1, True), line
@@ -132,7 +132,7 @@ def test_somebody_else_at_the_address_is_told_from_cleave(
 def test_a_gateway_that_is_too_busy_is_for_later(
     refused: Refused, headers: dict[str, str], said: str
 ) -> None:
-    with somebody(503, b"<html>busy</html>", **headers) as url:
+    with server_that_answers(503, b"<html>busy</html>", **headers) as url:
         code, line = refused(url, api_token="t")
 
     assert (code, line) == (75, f"{url} answered 503{said}")
@@ -155,7 +155,7 @@ def test_what_the_server_says_is_the_line_and_its_kind_the_exit_code(
     refused: Refused, status: int, kind: str, code: int
 ) -> None:
     body = json.dumps({"reason": "that is why", "kind": kind}).encode()
-    with somebody(status, body, Retry_After="1") as url:
+    with server_that_answers(status, body, Retry_After="1") as url:
         assert refused(url, api_token="t") == (code, "that is why")
 
 

@@ -86,6 +86,13 @@ def test_a_redelivery_is_not_counted_as_consumed(found: Verdict, line: str) -> N
     assert report.counts(found) == line
 
 
+def test_each_subscription_has_a_line() -> None:
+    lines = report.count_lines({"billing": verdict(), "shipping": verdict({Kind.LOST: 2})})
+
+    assert [line.partition(":")[0] for line in lines] == ["billing", "shipping"]
+    assert "2 lost" in lines[1]
+
+
 def test_an_operation_shows_its_trigger_and_its_latencies(seen: DayRecord) -> None:
     create, split = report.operation_rows(seen)
 
@@ -153,24 +160,27 @@ def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: DayRecord) ->
 def test_the_page_holds_everything_and_loads_nothing(seen: DayRecord, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
-    report.write_page(path, seen, verdict(), "synthetic day")
+    report.write_page(path, seen, {"billing": verdict()}, "synthetic day")
 
     page = path.read_text(encoding="utf-8").replace(r"\u002f", "/")
     assert TOPIC in page
-    assert "synthetic day: 1,200 messages produced" in page
+    assert "Load: synthetic day" in page
+    assert "billing: 1,200 messages produced" in page
     assert "Verdict: did not see a split by consumers; did not see a merge" in page
     assert "hash (hexadecimal)" in page
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="(https?:)?//', page)
 
 
 def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> None:
-    report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, delivered=0), "nothing")
+    report.write_page(
+        tmp_path / "page.html", DayRecord(), {"billing": verdict(sent=0, delivered=0)}, "nothing"
+    )
 
     assert (tmp_path / "page.html").stat().st_size > 0
 
 
 @pytest.mark.parametrize(
-    ("operations", "found", "problems"),
+    ("operations", "verdicts", "problems"),
     [
         (
             [
@@ -178,25 +188,26 @@ def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> N
                 operation("split", 2.0, reason="consumer-count"),
                 operation("merge", 3.0, reason="cold"),
             ],
-            verdict(),
+            {"billing": verdict(), "shipping": verdict()},
             [],
         ),
         (
             [operation("split", 1.0)],
-            verdict({Kind.LOST: 1}),
+            {"billing": verdict({Kind.LOST: 1}), "shipping": verdict({Kind.OVERTAKEN: 1})},
             [
                 "did not see a split by consumers",
                 "did not see a merge",
-                "messages were lost or out of key order",
+                "messages of billing were lost or out of key order",
+                "messages of shipping were lost or out of key order",
             ],
         ),
     ],
     ids=["all well", "everything wrong"],
 )
 def test_the_verdict_names_every_problem(
-    operations: list[dict[str, Any]], found: Verdict, problems: list[str]
+    operations: list[dict[str, Any]], verdicts: dict[str, Verdict], problems: list[str]
 ) -> None:
-    outcome = report.judge(DayRecord(operations=operations), found)
+    outcome = report.judge(DayRecord(operations=operations), verdicts)
 
     assert list(outcome.problems) == problems
     assert str(outcome) == ("; ".join(problems) or "all expectations met")
@@ -214,7 +225,7 @@ def test_a_consumer_that_waits_too_long_for_its_first_message_fails_the_day(
     waits: dict[str, float | None], problems: tuple[str, ...]
 ) -> None:
     day = DayRecord(waits=waits)
-    judged = report.judge(day, verdict()).problems
+    judged = report.judge(day, {"billing": verdict()}).problems
 
     assert tuple(one for one in judged if "waited" in one) == problems
 

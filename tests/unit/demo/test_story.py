@@ -11,7 +11,7 @@ import pytest
 
 from controller.client.history import Attachment, ConsumerHistory, ProducerHistory
 from controller.demo.load_profile import synthetic_day
-from controller.demo.planes import EMBEDDED, PLANES, Plane
+from controller.demo.planes import EMBEDDED, PLANES, SERVICE_URL, Plane, PulsarPlane
 from controller.demo.policy import POLICY, THRESHOLDS, policy_at
 from controller.demo.stack import Stack
 from controller.demo.story import (
@@ -22,10 +22,14 @@ from controller.demo.story import (
     CROWD_GOES_AT,
     LOAD_REASONS,
     MERGED,
+    PATTERN,
     PRODUCERS,
+    STANDARD_CONSUMERS,
+    STANDARD_SUBSCRIPTION,
     DayRecord,
     Story,
 )
+from controller.devstack.failure import DevstackFailed
 from controller.domain.policy import PolicyOverride
 from controller.domain.profiles.adaptive import COLD
 
@@ -69,6 +73,18 @@ def test_acts_are_told_apart_by_what_asked_for_them() -> None:
     )
 
     assert [seen.count(LOAD_REASONS), seen.count({"consumer-count"}), seen.count({COLD})] == [2, 1, 0]
+
+
+def test_splits_by_consumers_before_the_crowd_do_not_count(story: Story, stack: IdleStack) -> None:
+    """Standard consumers cause such a split early in the day."""
+    story.seen.operations = [operation("split", "consumer-count")]
+    story._follow_crowd(CROWD_COMES_AT)
+    assert not story.seen.has_seen(BY_CONSUMERS)
+
+    story.seen.operations.append(operation("split", "consumer-count"))
+
+    assert story.seen.has_seen(BY_CONSUMERS)
+    assert len(stack.present) == CROWD
 
 
 @pytest.mark.parametrize("plane", PLANES.values(), ids=PLANES)
@@ -115,6 +131,7 @@ class IdleStack:
     def __init__(self, directory: Path, plane: Plane = EMBEDDED) -> None:
         self.directory, self.plane = directory, plane
         self.env, self.client_env = {"WHOSE": "Cleave's"}, {"WHOSE": "an application's"}
+        self.plane_settings = {SERVICE_URL: "pulsar://broker:6650"}
         self.reader_url = "postgresql://nobody@localhost/nothing"
         self.children: dict[str, Child] = {}
         self.commands: dict[str, list[str]] = {}
@@ -309,3 +326,74 @@ def test_a_message_delivered_twice_does_not_hide_one_that_is_still_to_come(
     verdict = story.verdict()
     assert verdict.in_order_and_complete
     assert verdict.redelivered == 1
+
+
+class PlaneOfABroker(PulsarPlane):
+    """A plane whose consumer is compiled without a compiler, or cannot be compiled."""
+
+    def __init__(self, problem: str = "") -> None:
+        self.problem = problem
+
+    def standard_consumer(self, directory: Path) -> list[str | Path]:
+        """Return a command, or fail with the problem."""
+        if self.problem:
+            raise DevstackFailed(self.problem)
+        return ["java", directory, "StockConsumer"]
+
+
+def with_standard_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str = ""
+) -> tuple[Story, IdleStack, list[tuple[str, ...]], list[str]]:
+    """Start the standard consumers of a story. Return the story, its stack, the commands of `cleave` and what was said."""
+    stack, said, commands = IdleStack(tmp_path, PlaneOfABroker(problem)), list[str](), list[tuple[str, ...]]()
+    story = story_on(stack, say=said.append)
+    monkeypatch.setattr(story, "_cleave", lambda *arguments: commands.append(arguments))
+    story.records.mkdir()
+    story._start_standard_consumers()
+    return story, stack, commands, said
+
+
+def test_standard_consumers_read_all_segments_behind_gates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, stack, commands, _ = with_standard_consumers(tmp_path, monkeypatch)
+
+    assert [(one[:2], one[-2:]) for one in commands] == [
+        (("subscriptions", "create"), ("--consumers", "stock"))
+    ]
+    assert len(stack.present) == STANDARD_CONSUMERS
+    assert stack.kept == set(stack.present)
+    assert story.subscriptions == ("billing", STANDARD_SUBSCRIPTION)
+    for command in stack.commands.values():
+        assert command[3:5] == ["pulsar://broker:6650", PATTERN]
+        assert "Failover" in command
+
+
+def test_without_a_java_compiler_one_line_says_so_and_the_day_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, stack, commands, said = with_standard_consumers(tmp_path, monkeypatch, "no Java compiler here")
+
+    assert said == ["no standard Java consumers: no Java compiler here"]
+    assert (commands, stack.present, story.subscriptions) == ([], [], ("billing",))
+
+
+def test_each_subscription_is_judged_by_its_own_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, *_ = with_standard_consumers(tmp_path, monkeypatch)
+    write(story, "a.produced.history", 0, 1)
+    write(story, "billing-0.consumed.history", 0, 1)
+    write(story, f"{STANDARD_SUBSCRIPTION}/shipping-0.consumed.history", 0)
+
+    assert story.verdict().in_order_and_complete
+    assert not story.verdict(STANDARD_SUBSCRIPTION).in_order_and_complete
+    assert [story.consumed(name) for name in story.subscriptions] == [2, 1]
+
+    def write_the_rest(_seconds: float) -> None:
+        write(story, f"{STANDARD_SUBSCRIPTION}/shipping-0.consumed.history", 1)
+
+    monkeypatch.setattr("controller.demo.story.time.sleep", write_the_rest)
+    story._drain(patience_seconds=3600.0)
+
+    assert story.verdict(STANDARD_SUBSCRIPTION).in_order_and_complete

@@ -43,7 +43,7 @@ def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
     assert broken == []
 
 
-def words(path: Path) -> list[list[str]]:
+def commands_as_words(path: Path) -> list[list[str]]:
     """Every `cleave ...` of the text's shell blocks, cut into words."""
     blocks = [body for kind, body in _FENCE.findall(path.read_text()) if kind in ("sh", "bash", "console")]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
@@ -81,7 +81,7 @@ def demand_known(arguments: list[str], *, may_be_noun: bool) -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_shell_blocks_exist_with_their_options(path: Path) -> None:
-    for arguments in words(path):
+    for arguments in commands_as_words(path):
         demand_known(arguments, may_be_noun=False)
 
 

@@ -38,7 +38,7 @@ Act = Reshape | Prune
 
 
 @dataclass(frozen=True)
-class Trail:
+class LayoutSequence:
     """A topic's life: ``layouts[0]`` is the first one, ``acts[i]`` leads from layout i to i + 1."""
 
     layouts: tuple[SegmentLayout, ...]
@@ -69,7 +69,7 @@ def cut_points(draw: st.DrawFn, hash_range: HashRange, max_size: int = 4) -> lis
 
 
 @st.composite
-def trails(draw: st.DrawFn, *, prune: bool = True, max_changes: int = 12) -> Trail:
+def trails(draw: st.DrawFn, *, prune: bool = True, max_changes: int = 12) -> LayoutSequence:
     """Any life of a topic; without ``prune`` nothing is ever forgotten."""
     first = draw(st.sampled_from([1, 1, 2, 3, 5, 16]))
     layouts = [
@@ -81,7 +81,7 @@ def trails(draw: st.DrawFn, *, prune: bool = True, max_changes: int = 12) -> Tra
         if act is not None:
             acts.append(act)
             layouts.append(perform(layouts[-1], act, now))
-    return Trail(tuple(layouts), tuple(acts))
+    return LayoutSequence(tuple(layouts), tuple(acts))
 
 
 def layouts(*, prune: bool = True, max_changes: int = 12) -> st.SearchStrategy[SegmentLayout]:

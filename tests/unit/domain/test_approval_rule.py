@@ -231,7 +231,7 @@ def test_a_backtest_takes_everything_for_approved() -> None:
 
 
 @st.composite
-def asking(draw: st.DrawFn) -> EvaluationInput:
+def situations_with_approvals(draw: st.DrawFn) -> EvaluationInput:
     """Any situation whose policy marks something, with answers to some of what would be done."""
     situation = draw(situations() | calm_situations())
     profile = draw(st.sampled_from(["pip483", "adaptive"]))
@@ -259,7 +259,7 @@ def asking(draw: st.DrawFn) -> EvaluationInput:
     return replace(asked, approvals=tuple(by_act.values()))
 
 
-@given(asking())
+@given(situations_with_approvals())
 def test_nothing_that_is_marked_goes_without_an_approval(situation: EvaluationInput) -> None:
     evaluation = decide(situation)
     for act in evaluation.decisions:
@@ -289,7 +289,7 @@ def test_a_policy_that_marks_nothing_decides_as_if_there_were_no_approvals(
     assert bare.proposals == ()
 
 
-@given(asking())
+@given(situations_with_approvals())
 def test_what_waits_for_a_person_is_decided_the_same_from_its_text(situation: EvaluationInput) -> None:
     text = situation.to_json()
     read = EvaluationInput.from_json(text)
@@ -298,7 +298,7 @@ def test_what_waits_for_a_person_is_decided_the_same_from_its_text(situation: Ev
     assert decide(replace(situation, approvals=situation.approvals[::-1])) == decide(situation)
 
 
-@given(asking(), st.data())
+@given(situations_with_approvals(), st.data())
 def test_it_stays_the_same_at_every_instant_before_valid_until(
     situation: EvaluationInput, data: st.DataObject
 ) -> None:
@@ -310,7 +310,7 @@ def test_it_stays_the_same_at_every_instant_before_valid_until(
         assert decide(replace(situation, now=instant)) == evaluation
 
 
-@given(asking())
+@given(situations_with_approvals())
 def test_when_all_proposals_are_approved_something_goes(situation: EvaluationInput) -> None:
     """Nobody is asked about what would not be done after a yes."""
     evaluation = decide(situation)

@@ -18,7 +18,7 @@ from controller.domain.entry_buckets import bucket_ranges, owners, ownership_uni
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment
-from tests.support.consumer_histories import Moved, history, play
+from tests.support.consumer_histories import BucketMoves, history, play
 from tests.support.least_moves import least_moves, moves
 from tests.unit.domain.strategies import consumer_names, layouts_with_drained
 
@@ -419,7 +419,7 @@ def test_the_judge_of_few_moves_agrees_with_trying_everything_in_shared_segments
 
 
 def test_over_random_histories_shared_segments_move_little_more_than_they_must() -> None:
-    found: dict[tuple[str, str], Moved] = {}
+    found: dict[tuple[str, str], BucketMoves] = {}
     for seed in range(30):
         life = history(Random(seed), 15, max_segments=4, max_consumers=7)
         found = play(life, partial(assign, share_buckets=True), found)

@@ -58,7 +58,7 @@ def is_right(samples: list[CounterSample]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class LogMoves:
     """When the log moved to another owner, and when its owner loaded it anew."""
 
     moved_at_ms: int
@@ -76,14 +76,14 @@ any_clock = st.one_of(st.just(0), st.integers(-500, 500), st.integers(-120_000, 
 
 
 @given(
-    st.builds(Truth, any_instant, any_instant),
+    st.builds(LogMoves, any_instant, any_instant),
     st.lists(
         st.tuples(any_clock, any_clock, any_instant, st.sets(st.integers(-12, 12), min_size=2)), max_size=3
     ),
     st.data(),
 )
 def test_the_rate_is_right_or_there_is_none(
-    truth: Truth, collectors: list[tuple[int, int, int, set[int]]], data: st.DataObject
+    truth: LogMoves, collectors: list[tuple[int, int, int, set[int]]], data: st.DataObject
 ) -> None:
     """Collectors side by side, each with a clock that is set at some instant: by then it is another reader."""
     samples = []

@@ -15,11 +15,11 @@ from controller.domain.reshape import ChildPlan, plan_equal_split, plan_recut
 from controller.domain.segment import Segment, SegmentState
 from tests.support.lineages import lineage_of_merges
 from tests.support.work import steps
-from tests.unit.domain.strategies import Prune, Trail, layouts, trails
+from tests.unit.domain.strategies import LayoutSequence, Prune, layouts, trails
 
 
 @given(trails())
-def test_whatever_happens_the_active_ranges_tile_the_ring(trail: Trail) -> None:
+def test_whatever_happens_the_active_ranges_tile_the_ring(trail: LayoutSequence) -> None:
     for layout in trail.layouts:
         layout.check_invariants()
         covered = [h for s in layout.active for h in (s.hash_range.start, s.hash_range.end + 1)]
@@ -29,12 +29,12 @@ def test_whatever_happens_the_active_ranges_tile_the_ring(trail: Trail) -> None:
 
 
 @given(trails())
-def test_each_change_raises_the_epoch_by_exactly_one(trail: Trail) -> None:
+def test_each_change_raises_the_epoch_by_exactly_one(trail: LayoutSequence) -> None:
     assert [layout.epoch for layout in trail.layouts] == list(range(len(trail.acts) + 1))
 
 
 @given(trails())
-def test_ids_are_never_reused(trail: Trail) -> None:
+def test_ids_are_never_reused(trail: LayoutSequence) -> None:
     seen = set(trail.layouts[0].segments)
     for before, after in zip(trail.layouts, trail.layouts[1:], strict=False):
         born = after.segments.keys() - before.segments.keys()
@@ -44,7 +44,7 @@ def test_ids_are_never_reused(trail: Trail) -> None:
 
 
 @given(trails())
-def test_a_sealed_segment_never_becomes_active_again(trail: Trail) -> None:
+def test_a_sealed_segment_never_becomes_active_again(trail: LayoutSequence) -> None:
     sealed: set[int] = set()
     for layout in trail.layouts:
         assert not sealed & {segment.segment_id for segment in layout.active}
@@ -52,7 +52,7 @@ def test_a_sealed_segment_never_becomes_active_again(trail: Trail) -> None:
 
 
 @given(trails())
-def test_a_change_leaves_the_layout_it_started_from_as_it_was(trail: Trail) -> None:
+def test_a_change_leaves_the_layout_it_started_from_as_it_was(trail: LayoutSequence) -> None:
     copies = [pickle.loads(pickle.dumps(layout)) for layout in trail.layouts]
 
     for act, layout in zip(trail.acts, trail.layouts, strict=False):
@@ -62,7 +62,7 @@ def test_a_change_leaves_the_layout_it_started_from_as_it_was(trail: Trail) -> N
 
 
 @given(trails(prune=False))
-def test_parents_are_exactly_the_sealed_segments_a_child_overlaps(trail: Trail) -> None:
+def test_parents_are_exactly_the_sealed_segments_a_child_overlaps(trail: LayoutSequence) -> None:
     for act, after in zip(trail.acts, trail.layouts[1:], strict=False):
         assert not isinstance(act, Prune)
         for child in act.children:

@@ -14,7 +14,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.layout_metadata import metadata_extras
 from tests.support.lineages import lineage_of_merges
 from tests.support.work import steps
-from tests.unit.domain.strategies import Trail, layouts, trails
+from tests.unit.domain.strategies import LayoutSequence, layouts, trails
 
 INFINITE = float("inf")
 
@@ -122,7 +122,7 @@ def test_null_lists_an_empty_legacy_name_and_unknown_fields_are_read_as_pulsar_r
 
 
 @given(trails(prune=False))
-def test_a_record_without_our_field_has_its_merges_counted_anew(trail: Trail) -> None:
+def test_a_record_without_our_field_has_its_merges_counted_anew(trail: LayoutSequence) -> None:
     record = trail.last.to_metadata()
     for segment in record["segments"].values():
         del segment["mergeDepth"]

@@ -82,6 +82,7 @@ def test_the_defaults_are_pulsars() -> None:
         "approval_hold_seconds": 86_400,
         "profile": "pip483",
         "strict_pulsar": False,
+        "subscription_consumers": "cleave",
     }
     validate(DEFAULT)
 
@@ -118,6 +119,11 @@ def test_the_defaults_are_pulsars() -> None:
         ("load_change_threshold", -0.1, "load_change_threshold = -0.1 must be >= 0"),
         ("load_change_threshold", NAN, "load_change_threshold = nan must be >= 0"),
         ("profile", "magic", "profile = magic must be one of adaptive, pip483"),
+        (
+            "subscription_consumers",
+            "java",
+            "subscription_consumers = java must be one of cleave, stock",
+        ),
     ],
 )
 def test_each_broken_rule_names_the_parameter_its_value_and_the_bound(
@@ -141,6 +147,7 @@ def test_each_broken_rule_names_the_parameter_its_value_and_the_bound(
         ),
         ("approval_wait_seconds", 60),
         ("approval_default", "approve"),
+        ("subscription_consumers", "stock"),
         ("split_vs_rebucket_min_msg_rate_in", 0.0),
         ("entry_bucket_max_per_segment", 1),
         ("entry_bucket_max_per_segment", 65_536),

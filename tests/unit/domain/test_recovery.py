@@ -24,7 +24,7 @@ class History:
     layouts: tuple[SegmentLayout, ...]
     logs: dict[int, SegmentLog]
 
-    def seen(self, journal: SegmentLayout) -> RecoveryPlan:
+    def recovery_from(self, journal: SegmentLayout) -> RecoveryPlan:
         """What the journal of an earlier time makes of the logs as they are at the end."""
         known = {i: self.logs[i] for i in journal.segments}
         found = [log for i, log in sorted(self.logs.items()) if i not in journal.segments]
@@ -91,7 +91,7 @@ def test_a_journal_of_any_earlier_time_finds_the_present_layout(
     journal = data.draw(st.sampled_from(history.layouts))
     present = history.layouts[-1]
 
-    plan = history.seen(journal)
+    plan = history.recovery_from(journal)
 
     assert plan.problems == ()
     assert plan.is_needed == (journal is not present)
@@ -119,7 +119,7 @@ def test_what_was_read_and_pruned_meanwhile_is_not_missed(history: History, data
             gone.add(i)
     pruned = History(history.layouts, without(history.logs, gone, journal))
 
-    plan = pruned.seen(journal)
+    plan = pruned.recovery_from(journal)
 
     assert plan.problems == ()
     if plan.is_needed:
@@ -310,7 +310,7 @@ def test_merges_of_parents_side_by_side_are_counted_together() -> None:
     for before, later in pairwise(layouts):
         logs = after(before, logs, later)
 
-    plan = History(tuple(layouts), logs).seen(journal)
+    plan = History(tuple(layouts), logs).recovery_from(journal)
 
     assert plan.problems == ()
     assert plan.layout.segment(7).merge_depth == layouts[-1].segment(7).merge_depth == 3

@@ -25,7 +25,7 @@ from controller.domain.reshape import (
     plan_split,
 )
 from controller.domain.segment import Segment
-from tests.unit.domain.strategies import MAX_BUCKETS, Prune, Trail, trails
+from tests.unit.domain.strategies import MAX_BUCKETS, LayoutSequence, Prune, trails
 
 ONE = SegmentLayout.initial(1, bucket_budget=7, now=0)
 FOUR = SegmentLayout.initial(4, bucket_budget=12, now=0)
@@ -232,7 +232,7 @@ def test_reserved_ids_stay_good_when_a_later_operation_commits_first() -> None:
 
 
 @given(trails())
-def test_every_plan_fits_the_layout_it_was_made_for(trail: Trail) -> None:
+def test_every_plan_fits_the_layout_it_was_made_for(trail: LayoutSequence) -> None:
     for layout, act in zip(trail.layouts, trail.acts, strict=False):
         if not isinstance(act, Prune):
             act.validate_against(layout)
@@ -240,7 +240,7 @@ def test_every_plan_fits_the_layout_it_was_made_for(trail: Trail) -> None:
 
 
 @given(st.integers(2, 9), trails(max_changes=4))
-def test_buckets_never_multiply_in_a_split(parts: int, trail: Trail) -> None:
+def test_buckets_never_multiply_in_a_split(parts: int, trail: LayoutSequence) -> None:
     parent: Segment = max(trail.last.active, key=lambda segment: segment.hash_range.width)
 
     children = plan_equal_split(trail.last, parent.segment_id, parts).children

@@ -18,8 +18,8 @@ from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.lineages import lineage_of_merges
 from tests.support.work import steps
 from tests.unit.domain.strategies import (
+    LayoutSequence,
     Prune,
-    Trail,
     layouts,
     perform,
     segment_hashes,
@@ -162,7 +162,7 @@ def _pulsars_merge_depth(layout: SegmentLayout, segment_id: int) -> int:
 
 
 @given(trails(prune=False))
-def test_the_stored_depth_is_pulsars_number_while_nothing_was_pruned(trail: Trail) -> None:
+def test_the_stored_depth_is_pulsars_number_while_nothing_was_pruned(trail: LayoutSequence) -> None:
     for segment_id in trail.last.segments:
         depth = trail.last.merge_depth(segment_id)
         assert depth == merge_depth_by_ancestry(trail.last, segment_id)
@@ -170,7 +170,9 @@ def test_the_stored_depth_is_pulsars_number_while_nothing_was_pruned(trail: Trai
 
 
 @given(trails())
-def test_with_pruning_the_stored_depth_lies_between_the_eroded_and_the_whole_count(trail: Trail) -> None:
+def test_with_pruning_the_stored_depth_lies_between_the_eroded_and_the_whole_count(
+    trail: LayoutSequence,
+) -> None:
     unpruned = trail.layouts[0]
     for act in trail.acts:
         if not isinstance(act, Prune):
@@ -183,7 +185,7 @@ def test_with_pruning_the_stored_depth_lies_between_the_eroded_and_the_whole_cou
 
 
 @given(trails())
-def test_a_segments_depth_never_changes_and_never_falls_from_parent_to_child(trail: Trail) -> None:
+def test_a_segments_depth_never_changes_and_never_falls_from_parent_to_child(trail: LayoutSequence) -> None:
     known: dict[int, int] = {}
     for layout in trail.layouts:
         for segment_id, segment in layout.segments.items():
@@ -287,7 +289,7 @@ def test_pulsars_merge_depths_are_counted_together_in_proportion_to_the_segments
 
 
 @given(trails())
-def test_counted_together_or_alone_pulsars_merge_depths_are_the_same(trail: Trail) -> None:
+def test_counted_together_or_alone_pulsars_merge_depths_are_the_same(trail: LayoutSequence) -> None:
     for layout in trail.layouts:
         alone = {i: merge_depth_by_ancestry(layout, i) for i in layout.segments}
         assert layout.merge_depths_by_ancestry() == alone

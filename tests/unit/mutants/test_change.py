@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.mutants.change import Change, Kind, Unfit
+from tests.mutants.change import Change, ImpossibleChange, Kind
 
 SOURCE = '''
 LIMIT = 10
@@ -117,7 +117,7 @@ def test_sql_of_an_object_in_a_file_is_changed() -> None:
     ],
 )
 def test_a_change_that_fits_no_place_or_several_is_refused(change: Change, says: str) -> None:
-    with pytest.raises(Unfit, match=says.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(ImpossibleChange, match=says.replace("(", r"\(").replace(")", r"\)")):
         change.apply(SOURCE)
 
 
@@ -130,5 +130,5 @@ def test_a_change_that_fits_no_place_or_several_is_refused(change: Change, says:
     ],
 )
 def test_sql_that_fits_no_place_or_several_is_refused(change: Change, says: str) -> None:
-    with pytest.raises(Unfit, match=says):
+    with pytest.raises(ImpossibleChange, match=says):
         change.apply(SQL)

@@ -24,7 +24,7 @@ CLASSES = (
 )
 
 
-class Wrong:
+class WrongType:
     """Of no type that any argument has; a protocol takes it."""
 
 
@@ -57,7 +57,7 @@ def test_a_wrong_type_is_invalid_input(cls: type, method: str, argument: str) ->
     with pytest.raises(
         cleave.InvalidInput, match=rf"{method}: {argument} must be .*, not a value of type Wrong"
     ):
-        getattr(nobody, method)(**{**given, argument: Wrong()})
+        getattr(nobody, method)(**{**given, argument: WrongType()})
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_is_no_topic_is_refused_before_anything_is_asked(topic: str) -> Non
         client.producer(topic)
 
 
-class Sends:
+class RecordedSends:
     """Stands for the inner producer, which is tested with real logs elsewhere."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class Sends:
     ids=str,
 )
 def test_a_message_of_the_wrong_types_is_not_queued(message: dict[str, Any]) -> None:
-    inner = Sends()
+    inner = RecordedSends()
 
     with pytest.raises(cleave.InvalidInput):
         cleave.Producer(inner, None).send(**message)  # type: ignore[arg-type]
@@ -218,13 +218,13 @@ def test_a_message_of_the_wrong_types_is_not_queued(message: dict[str, Any]) -> 
 
 def test_a_wrong_property_is_named_with_the_call() -> None:
     with pytest.raises(cleave.InvalidInput, match=r"^producer\.send: properties\['a'\] must be str, not"):
-        cleave.Producer(Sends(), None).send(b"x", properties={"a": 1})  # type: ignore[arg-type, dict-item]
+        cleave.Producer(RecordedSends(), None).send(b"x", properties={"a": 1})  # type: ignore[arg-type, dict-item]
 
 
 def test_a_value_that_the_schema_refuses_is_not_queued() -> None:
     from pulsar.schema import StringSchema
 
-    inner = Sends()
+    inner = RecordedSends()
     producer = cleave.Producer(inner, StringSchema())  # type: ignore[arg-type]
     with pytest.raises(cleave.InvalidInput, match="StringSchema refuses the value b'x'"):
         producer.send(b"x")

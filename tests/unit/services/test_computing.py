@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
-from controller.services.computing.child import IDLE_EXIT_CODE
+from controller.services.computing.child_process import IDLE_EXIT_CODE
 from controller.services.computing.computers import Computation, Computers
 from controller.settings import PROJECT_ROOT
 from tests.support import computed

@@ -19,7 +19,7 @@ from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.topics.consumers import ConsumerRow
 
 
-class Heard:
+class RecordedStream:
     """A stream that keeps what it was told."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ def test_who_registers_again_at_the_end_of_grace_has_it_anew() -> None:
 
 
 def test_a_stream_that_was_replaced_ends_nothing_when_it_breaks() -> None:
-    known, old, new = SubscriptionSessions(ConsumerTiming(10.0)), Heard(), Heard()
+    known, old, new = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream(), RecordedStream()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", old, now=1.0)
     known.attach("a", "1", new, now=2.0)
@@ -54,7 +54,7 @@ def test_a_stream_that_was_replaced_ends_nothing_when_it_breaks() -> None:
 
 
 def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
@@ -68,7 +68,7 @@ def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
 
 
 def test_whose_stream_ends_has_the_grace_period_to_come_back() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
@@ -81,7 +81,7 @@ def test_whose_stream_ends_has_the_grace_period_to_come_back() -> None:
 def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back() -> None:
     known = SubscriptionSessions(ConsumerTiming(10.0))
     known.begin("a", "1", now=0.0)
-    known.attach("a", "1", Heard(), now=0.0)
+    known.attach("a", "1", RecordedStream(), now=0.0)
 
     known.disconnect_silent(now=50.0)
 
@@ -89,7 +89,7 @@ def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back
 
 
 def test_a_goodbye_that_could_not_be_written_ends_the_session_all_the_same() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
@@ -115,7 +115,7 @@ def owner(consumer: str, start: int, asked_seconds: float = 0.0) -> BucketOwner:
 
 
 def test_who_is_back_in_a_moment_was_never_away() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
     known.settled = settled(row("a"))
@@ -126,7 +126,7 @@ def test_who_is_back_in_a_moment_was_never_away() -> None:
     assert known.connection_state(2.9) == ConnectionState(set(), {})
     assert known.connection_state(3.0) == ConnectionState(set(), {"a": 2.0})
 
-    known.attach("a", "1", Heard(), now=2.9)
+    known.attach("a", "1", RecordedStream(), now=2.9)
     assert known.note_at == math.inf
     assert known.connection_state(9.0) == ConnectionState({"a"}, {})
 
@@ -137,12 +137,12 @@ def test_what_is_noted_is_not_noted_again_and_is_taken_back_at_once() -> None:
     known.settled = settled(row("a", 2.0))
     assert known.note_at == math.inf
 
-    known.attach("a", "1", Heard(), now=5.0)
+    known.attach("a", "1", RecordedStream(), now=5.0)
     assert known.note_at == -math.inf
 
 
 def test_being_away_is_not_the_grace_period() -> None:
-    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), RecordedStream()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
     known.detach("a", stream, now=1.0)
@@ -158,7 +158,7 @@ def test_being_away_is_not_the_grace_period() -> None:
 def test_who_hangs_is_away_since_it_was_last_heard() -> None:
     known = SubscriptionSessions(ConsumerTiming(10.0))
     known.begin("a", "1", now=0.0)
-    known.attach("a", "1", Heard(), now=1.0)
+    known.attach("a", "1", RecordedStream(), now=1.0)
     known.disconnect_silent(now=6.5)
 
     assert known.connection_state(6.5).away_seconds == {"a": 5.5}

@@ -11,6 +11,7 @@ import pytest
 from controller.client.history import Event, Record
 from controller.client.history_check import check
 from tests.support.consumer_changes import BROKER_KEEPS_NS, HANDED_NS, ConsumerChanges
+from tests.support.stock_clients import Break, breaks
 
 SECOND = 10**9
 NOW = time.monotonic_ns()
@@ -88,3 +89,49 @@ def test_a_broker_forgets_the_acknowledgements_of_its_last_minute(
     found = changes(tmp_path / "log")
     found.broker_kills.append(NOW + killed_at)
     assert is_explained(found, run(after_ns=2 * BROKER_KEEPS_NS)) is explains
+
+
+OPENED = "2026-11-27T18:05:31.546781Z [info     ] gate opened                    module=keeper segment_id=3 subscription=billing topic=t\n"
+
+
+def break_of(segment: str = "3", predecessor: str = "3") -> list[Break]:
+    """A break: the second message of a key is delivered before the first."""
+    return breaks(
+        [
+            Record(NOW, Event.DELIVERED, "shop", "key-1", 1, "one", segment, "", "a"),
+            Record(NOW + SECOND, Event.DELIVERED, "shop", "key-1", 0, "two", predecessor, "", "b"),
+            Record(NOW + 2 * SECOND, Event.DELIVERED, "shop", "key-1", 1, "two", segment, "", "b"),
+        ]
+    )
+
+
+def opened_at(log: Path, at_ns: int) -> Path:
+    """The log of a worker that opened the gate of segment 3."""
+    at = datetime.fromtimestamp((at_ns + time.time_ns() - time.monotonic_ns()) / SECOND, UTC)
+    log.write_text(OPENED.replace("2026-11-27T18:05:31.546781", at.replace(tzinfo=None).isoformat()))
+    return log
+
+
+def test_a_break_has_the_first_deliveries_of_both_messages() -> None:
+    [(message, predecessor)] = break_of()
+    assert (message.number, message.at_ns) == (1, NOW)
+    assert (predecessor.number, predecessor.at_ns) == (0, NOW + SECOND)
+
+
+@pytest.mark.parametrize(
+    ("broken", "line", "opened_ns", "is_of_broker"),
+    [
+        (break_of(), REMOVING, -60 * SECOND, True),
+        (break_of(), "nothing", -60 * SECOND, False),
+        (break_of("3", "2"), REMOVING, -60 * SECOND, False),
+        (break_of(), REMOVING, -2 * SECOND, False),
+        (break_of(), REMOVING, 2 * SECOND, False),
+    ],
+    ids=["consumers changed", "no change", "two segments", "just opened", "closed"],
+)
+def test_a_broker_makes_breaks_within_a_segment_whose_consumers_change_long_after_its_gate_was_opened(
+    tmp_path: Path, broken: list[Break], line: str, opened_ns: int, *, is_of_broker: bool
+) -> None:
+    log = opened_at(tmp_path / "w1.log", NOW + opened_ns)
+    at_gates = changes(tmp_path / "log", line, at_ns=NOW - SECOND).breaks_at_gates(broken, [log])
+    assert at_gates == ([] if is_of_broker else broken)

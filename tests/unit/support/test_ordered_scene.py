@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controller.client.history import Event, Record
 from controller.client.history_check import Example, Kind, check
-from tests.chaos.ordered_scene import BROKER_KEEPS_SECONDS, SILENT_SECONDS, Excuses
+from tests.chaos.ordered_scene import BROKER_KEEPS_SECONDS, SILENT_SECONDS, Disturbances
 
 SECOND = 1_000_000_000
 
@@ -26,12 +26,12 @@ def twice(acknowledged_at_ns: int) -> list[Record]:
     ]
 
 
-def unexplained(excuses: Excuses, records: list[Record]) -> list[Example]:
+def unexplained(excuses: Disturbances, records: list[Record]) -> list[Example]:
     return excuses.unexplained(check(records), records)
 
 
 def test_what_a_broker_had_not_written_down_when_it_was_killed_may_come_again() -> None:
-    excuses = Excuses()
+    excuses = Disturbances()
     excuses.lost(BROKER_KEEPS_SECONDS)
     now = time.monotonic_ns()
 
@@ -47,7 +47,7 @@ def test_what_was_on_its_way_when_a_topic_was_loaded_anew_may_come_again(tmp_pat
         f"{at} [web] INFO  Base - [null] Unloading topic persistent://a/b/c\n"
         "\tat java.base/java.lang.reflect.Method.invoke(Method.java:569)\n"
     )
-    excuses, now = Excuses(), time.monotonic_ns()
+    excuses, now = Disturbances(), time.monotonic_ns()
     excuses.unloaded(log)
 
     assert unexplained(excuses, twice(now - SECOND // 10)) == []
@@ -60,14 +60,14 @@ def test_a_key_is_in_two_hands_only_while_one_of_them_was_not_heard() -> None:
         record(21, Event.BEGUN, "c2"), record(30, Event.ENDED),
     ]  # fmt: skip
 
-    [found] = unexplained(Excuses(), at_once)
+    [found] = unexplained(Disturbances(), at_once)
     assert found.kind is Kind.TWO_OWNERS
-    assert unexplained(Excuses(silences=[(5, 40)]), at_once) == []
-    assert len(unexplained(Excuses(silences=[(22, 40)]), at_once)) == 1
+    assert unexplained(Disturbances(silences=[(5, 40)]), at_once) == []
+    assert len(unexplained(Disturbances(silences=[(22, 40)]), at_once)) == 1
 
 
 def test_who_was_stopped_for_a_moment_only_has_no_excuse() -> None:
-    excuses = Excuses()
+    excuses = Disturbances()
     with ExitStack() as stopped:
         stopped.enter_context(excuses.stopped())
 

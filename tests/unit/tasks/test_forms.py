@@ -7,7 +7,7 @@ import pytest
 from controller.actions.action import find_action
 from controller.actions.fields import fill_in
 from controller.domain.errors import InvalidInput
-from controller.tasks.actions import Form, form_of
+from controller.tasks.actions import Form, form_fields, form_of
 
 SplitForm, DeleteForm, CreateForm = (
     form_of(find_action(name)) for name in ("segments split", "topics delete", "topics create")
@@ -30,6 +30,24 @@ def test_a_form_as_airflow_gives_it_is_filled_in() -> None:
 
     assert (form.topic, form.cut_points) == (TOPIC, (0x4000, 0x8000, 0xC000))
     assert (form.timeout_seconds, form.dry_run, form.parts) == (5.0, True, None)
+
+
+def test_an_enumeration_is_a_choice_of_its_values() -> None:
+    """Airflow resolves no references in a form's schema."""
+    create, change = form_fields("subscriptions create"), form_fields("subscriptions set")
+
+    assert create["kind"]["enum"] == ["STREAM", "QUEUE", "CHECKPOINT"]
+    assert (create["kind"]["type"], create["kind"]["default"]) == ("string", "STREAM")
+    for consumers in (create["consumers"], change["consumers"]):
+        assert (consumers["enum"], consumers["default"]) == (["cleave", "stock", None], None)
+        assert consumers["type"] == ["null", "string"]
+    assert "$ref" not in str([*create.values(), *change.values()])
+
+
+def test_fields_with_another_name_keep_their_place() -> None:
+    names = list(form_fields("subscriptions create"))
+
+    assert names.index("kind") < names.index("from") < names.index("consumers") < names.index("dry_run")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import cast
 from fastapi import FastAPI
 
 from controller.pages.context import PageContext
-from controller.pages.mounted import ContextServices
+from controller.pages.mounted_services import ContextServices
 from controller.web.app import app_for_people
 from controller.web.route_rights import Who
 from tests.support.app_client import AppClient

@@ -304,7 +304,9 @@ class _Decision:
         return None
 
     def _bundle_count(self, namespace: str) -> int:
-        """Return the bundles of the namespace with the splits already chosen."""
+        """Return the number of bundles of the namespace, including those that the chosen splits add. Raises
+        InvalidInput if the inputs lack the namespace.
+        """
         if namespace not in self.inputs.bundle_counts:
             raise InvalidInput(f"no bundle count for namespace {namespace}, which is reported on; give it")
         return self.inputs.bundle_counts[namespace] + self.added[namespace]

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
 from controller.bundles.domain.balancing.pending import PendingMove
@@ -27,7 +28,6 @@ from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRul
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
-from controller.bundles.reports import ReportArea
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store import namespaces as bundle_namespaces

@@ -13,6 +13,7 @@ from typing import Any
 import tenacity
 
 from controller import telemetry
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.brokers.placement_rules import ask_rules
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.moves import Move
@@ -22,7 +23,6 @@ from controller.bundles.domain.cycle_text import cycle_to_json, outcome_to_json,
 from controller.bundles.domain.merging import look_for_merges
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.triggers import ChosenSplit
-from controller.bundles.reports import ReportArea
 from controller.bundles.services.balancer.gather import CycleFiles, Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces

@@ -43,7 +43,7 @@ class State:
         self.kept[key] = value
 
 
-class Fired:
+class FiredTrigger:
     """A trigger that runs as the triggerer runs it, until it has fired so often."""
 
     def __init__(self, bench: Bench, state: State | None = None, **options: Any) -> None:
@@ -87,7 +87,7 @@ def test_it_fires_for_each_change_with_what_changed(bench: Bench, connection: st
         bench.reshape(segment_admin.splitting(0))
         bench.reshape(segment_admin.merging(1, 2))
 
-    first, second = Fired(bench).during(act, 2)
+    first, second = FiredTrigger(bench).during(act, 2)
 
     assert (first["topic"], first["kind"], first["sealed"], first["created"]) == (TOPIC, "split", [0], [1, 2])
     assert (second["kind"], second["epoch"]) == ("merge", 2)
@@ -109,7 +109,7 @@ def test_of_one_topic_it_fires_for_no_other(bench: Bench, connection: str) -> No
         bench.reshape(segment_admin.splitting(0))
         bench.reshape(segment_admin.merging(1, 2))
 
-    one_topic = Fired(bench, topics=[TOPIC.removeprefix("topic://")]).during(act, 1)
+    one_topic = FiredTrigger(bench, topics=[TOPIC.removeprefix("topic://")]).during(act, 1)
     assert [(fired["topic"], fired["kind"]) for fired in one_topic] == [(TOPIC, "split")]
 
 
@@ -120,7 +120,7 @@ def test_of_one_kind_it_fires_for_no_other(bench: Bench, connection: str) -> Non
         bench.reshape(segment_admin.splitting(0))
         bench.reshape(segment_admin.merging(1, 2))
 
-    [fired] = Fired(bench, kinds=["merge"]).during(act, 1)
+    [fired] = FiredTrigger(bench, kinds=["merge"]).during(act, 1)
 
     assert fired["kind"] == "merge"
 
@@ -128,10 +128,10 @@ def test_of_one_kind_it_fires_for_no_other(bench: Bench, connection: str) -> Non
 def test_what_happened_while_no_triggerer_was_up_fires_when_one_is(bench: Bench, connection: str) -> None:
     bench.topic_with(1)
     state = State()
-    Fired(bench, state).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
+    FiredTrigger(bench, state).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
     bench.reshape(segment_admin.splitting(1))
 
-    again = Fired(bench, state)
+    again = FiredTrigger(bench, state)
     fired = again.during(lambda: None, 2)
 
     assert ([one["epoch"] for one in fired], again.events) == ([1, 2], 1)
@@ -153,10 +153,10 @@ def test_how_far_it_came_is_kept_before_it_fires_for_the_first_time(
 
     monkeypatch.setattr(follower, "database_now", read)
     state = State()
-    Fired(bench, state).during(lambda: None, 1)
+    FiredTrigger(bench, state).during(lambda: None, 1)
     bench.reshape(segment_admin.splitting(1))
 
-    assert [one["epoch"] for one in Fired(bench, state).during(lambda: None, 2)] == [1, 2]
+    assert [one["epoch"] for one in FiredTrigger(bench, state).during(lambda: None, 2)] == [1, 2]
 
 
 def test_whatever_goes_wrong_it_is_tried_again(
@@ -179,7 +179,7 @@ def test_whatever_goes_wrong_it_is_tried_again(
 
     monkeypatch.setattr(cleave.LayoutChangeTrigger, "_follow", fails_once)
 
-    [fired] = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
+    [fired] = FiredTrigger(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
 
     assert fired["kind"] == "split"
 
@@ -207,7 +207,7 @@ def test_what_happened_while_the_database_was_away_is_told_afterwards(
     monkeypatch.setattr(LayoutFollower, "wait", wait)
     monkeypatch.setattr("cleave_provider.triggers.cleave.APART_SECONDS", 0.05)
 
-    fired = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 2)
+    fired = FiredTrigger(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 2)
 
     assert {one["kind"] for one in fired} == {"split", "merge"}
 
@@ -232,7 +232,7 @@ def test_a_connection_that_cannot_serve_is_looked_at_again(
 
     monkeypatch.setattr(cleave.CleaveHook, "access", put_right)
 
-    [fired] = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
+    [fired] = FiredTrigger(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
 
     assert fired["kind"] == "split"
 

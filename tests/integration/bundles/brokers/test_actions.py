@@ -16,7 +16,7 @@ from controller.domain.errors import (
     LostRace,
     NotFound,
 )
-from tests.support.bundle_brokers import TOKEN, Bench, Trouble
+from tests.support.bundle_brokers import TOKEN, ActionFailure, Bench
 
 HALF = 0x80000000
 NAMESPACE = "acme/shop"
@@ -85,18 +85,22 @@ def test_a_split_that_stopped_half_way_is_gone_on_with(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble", [Trouble.SILENT_AFTER, Trouble.BROKEN_AFTER, Trouble.ERROR_AFTER], ids=lambda t: t.name
+    "trouble",
+    [ActionFailure.SILENT_AFTER, ActionFailure.BROKEN_AFTER, ActionFailure.ERROR_AFTER],
+    ids=lambda t: t.name,
 )
-def test_a_split_of_unknown_outcome_is_found_done(bench: Bench, trouble: Trouble) -> None:
+def test_a_split_of_unknown_outcome_is_found_done(bench: Bench, trouble: ActionFailure) -> None:
     bench.cluster.trouble = trouble
 
     assert bench.acts.split_at(LOWER, [1000]).outcome is ActOutcome.DONE
     assert len(bench.cluster.acts) == 1
 
 
-@pytest.mark.parametrize("trouble", [Trouble.SILENT_BEFORE, Trouble.ERROR_BEFORE], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "trouble", [ActionFailure.SILENT_BEFORE, ActionFailure.ERROR_BEFORE], ids=lambda t: t.name
+)
 def test_a_split_nobody_can_tell_of_is_a_time_out_and_is_not_asked_twice(
-    bench: Bench, trouble: Trouble
+    bench: Bench, trouble: ActionFailure
 ) -> None:
     bench.cluster.trouble = trouble
 
@@ -108,7 +112,7 @@ def test_a_split_nobody_can_tell_of_is_a_time_out_and_is_not_asked_twice(
 
 
 def test_a_split_that_the_list_of_bundles_does_not_show_yet_is_waited_for(bench: Bench) -> None:
-    bench.cluster.trouble = Trouble.LIST_BEFORE
+    bench.cluster.trouble = ActionFailure.LIST_BEFORE
 
     result = bench.acts.split_at(LOWER, [1000])
 
@@ -117,7 +121,7 @@ def test_a_split_that_the_list_of_bundles_does_not_show_yet_is_waited_for(bench:
 
 
 def test_412_since_somebody_else_split_it_says_so(bench: Bench) -> None:
-    bench.cluster.trouble = Trouble.SPLIT_BY_OTHERS
+    bench.cluster.trouble = ActionFailure.SPLIT_BY_OTHERS
 
     with pytest.raises(BundleNotFound, match="another client split it into 0x00000000_0x40000000, 0x4"):
         bench.acts.split_at(LOWER, [1000])
@@ -145,7 +149,7 @@ def test_places_that_are_not_inside_never_go_out(bench: Bench, cuts: list[int]) 
 
 
 def test_a_redirect_out_of_the_cluster_is_refused_and_takes_no_token_along(bench: Bench) -> None:
-    bench.cluster.trouble = Trouble.AWAY
+    bench.cluster.trouble = ActionFailure.AWAY
 
     with pytest.raises(DataPlaneUnavailable, match="not in the cluster's list of brokers") as caught:
         bench.acts.split_at(LOWER, [1000])
@@ -169,7 +173,7 @@ def test_an_unload_is_looked_up_before_its_clients_use_the_destination_up(bench:
     second = bench.cluster.brokers[1]
     names = (f"persistent://{NAMESPACE}/orders-{number}" for number in range(99))
     bench.cluster.publish(next(name for name in names if LOWER.contains(topic_hash(name))))
-    bench.cluster.trouble = Trouble.CLIENTS_FIRST
+    bench.cluster.trouble = ActionFailure.CLIENTS_FIRST
 
     assert bench.acts.unload(LOWER, destination=second).owner == second
 
@@ -177,7 +181,7 @@ def test_an_unload_is_looked_up_before_its_clients_use_the_destination_up(bench:
 def test_an_unload_whose_clients_were_faster_says_that_nothing_changed(bench: Bench) -> None:
     """A bundle without topics has nothing that could be looked up."""
     first, second = bench.cluster.brokers
-    bench.cluster.trouble = Trouble.CLIENTS_FIRST
+    bench.cluster.trouble = ActionFailure.CLIENTS_FIRST
 
     result = bench.acts.unload(LOWER, destination=second)
 
@@ -201,9 +205,11 @@ def test_a_destination_that_is_not_active_is_a_conflict(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble", [Trouble.SILENT_AFTER, Trouble.BROKEN_AFTER, Trouble.ERROR_AFTER], ids=lambda t: t.name
+    "trouble",
+    [ActionFailure.SILENT_AFTER, ActionFailure.BROKEN_AFTER, ActionFailure.ERROR_AFTER],
+    ids=lambda t: t.name,
 )
-def test_an_unload_of_unknown_outcome_is_found_done(bench: Bench, trouble: Trouble) -> None:
+def test_an_unload_of_unknown_outcome_is_found_done(bench: Bench, trouble: ActionFailure) -> None:
     bench.cluster.trouble = trouble
 
     result = bench.acts.unload(LOWER, destination=bench.cluster.brokers[1])
@@ -212,7 +218,7 @@ def test_an_unload_of_unknown_outcome_is_found_done(bench: Bench, trouble: Troub
 
 
 def test_an_unload_nobody_can_tell_of_is_a_time_out(bench: Bench) -> None:
-    bench.cluster.trouble = Trouble.SILENT_BEFORE
+    bench.cluster.trouble = ActionFailure.SILENT_BEFORE
 
     with pytest.raises(DataPlaneTimeout, match="not known yet"):
         bench.acts.unload(LOWER)
@@ -224,7 +230,7 @@ def test_a_namespace_that_is_none_is_not_found(bench: Bench) -> None:
 
 
 def test_success_that_changed_nothing_is_told(bench: Bench) -> None:
-    bench.cluster.trouble = Trouble.NOT_DONE
+    bench.cluster.trouble = ActionFailure.NOT_DONE
 
     result = bench.acts.split_at(LOWER, [1000])
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import requests
 
+from controller.bundles.broker_reports import ReportArea
 from controller.bundles.brokers import BundleActions, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings
-from controller.bundles.services.manual_acts import check_manual_unload
+from controller.bundles.services.manual_actions import check_manual_unload
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode

@@ -23,7 +23,7 @@ CALL_SECONDS = 60.0  # a first call on a busy machine
 
 
 @dataclass
-class Real:
+class ServedNamespace:
     """A namespace of four bundles with eight topics, all looked up, so that brokers own and serve them."""
 
     admin_url: str
@@ -48,7 +48,7 @@ def _put(url: str, document: object = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(pulsar_cluster: SharedBroker) -> Iterator[Real]:
+def real(pulsar_cluster: SharedBroker) -> Iterator[ServedNamespace]:
     # A tenant of its own: two that make one tenant at once are answered with 500.
     base, tenant = pulsar_cluster.admin_url, f"{TENANT}-{secrets.token_hex(4)}"
     namespace = f"{tenant}/spread"
@@ -65,14 +65,14 @@ def real(pulsar_cluster: SharedBroker) -> Iterator[Real]:
         )
         acts = BundleActions(session, base, reader, settle_seconds=CALL_SECONDS)
         topics = [f"persistent://{namespace}/orders-{number}" for number in range(8)]
-        found = Real(base, namespace, topics, reader, acts)
+        found = ServedNamespace(base, namespace, topics, reader, acts)
         for topic in topics:
             _put(f"{base}/admin/v2/persistent/{topic.partition('://')[2]}")
             found.look_up(topic)
         yield found
 
 
-def test_brokers_report_resources_topics_and_ownership(real: Real) -> None:
+def test_brokers_report_resources_topics_and_ownership(real: ServedNamespace) -> None:
     brokers = real.reader.brokers()
     assert len(brokers) == 2
 
@@ -95,7 +95,7 @@ def test_brokers_report_resources_topics_and_ownership(real: Real) -> None:
         assert system.resources.cpu.limit > 0
 
 
-def test_the_metrics_page_tells_the_same_without_a_load_report(real: Real) -> None:
+def test_the_metrics_page_tells_the_same_without_a_load_report(real: ServedNamespace) -> None:
     [broker, _] = real.reader.brokers()
 
     def page() -> documents.SystemReport | None:
@@ -110,7 +110,7 @@ def test_the_metrics_page_tells_the_same_without_a_load_report(real: Real) -> No
     assert report.resources.memory.usage > 0
 
 
-def test_a_split_at_several_places_is_seen(real: Real) -> None:
+def test_a_split_at_several_places_is_seen(real: ServedNamespace) -> None:
     bundle = real.bundles.bundle_of(real.topics[0])
     cuts = [bundle.lower + 10, bundle.lower + 20]
 
@@ -123,7 +123,7 @@ def test_a_split_at_several_places_is_seen(real: Real) -> None:
         real.acts.split_at(bundle, [bundle.lower + 15])
 
 
-def test_what_a_broker_refuses(real: Real) -> None:
+def test_what_a_broker_refuses(real: ServedNamespace) -> None:
     bundle = real.bundles.bundle_of(real.topics[2])
 
     with pytest.raises(Conflict, match="inactive destination"):
@@ -132,7 +132,7 @@ def test_what_a_broker_refuses(real: Real) -> None:
         real.acts.unload(NamespaceBundle(real.namespace, 1, 2))
 
 
-def test_a_bundle_moves_to_the_broker_it_is_sent_to(real: Real) -> None:
+def test_a_bundle_moves_to_the_broker_it_is_sent_to(real: ServedNamespace) -> None:
     topic = real.topics[3]
     real.look_up(topic)
     bundle = real.bundles.bundle_of(topic)

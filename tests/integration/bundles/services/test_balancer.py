@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.ring.hashes import topic_hash
-from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
 from controller.bundles.services.balancer.replay import difference_of
@@ -28,7 +28,7 @@ from controller.domain.approvals import Subject
 from controller.domain.errors import Conflict, InvalidPolicy
 from tests.support import bundle_reports as rows
 from tests.support.approvals import answer_subject
-from tests.support.bundle_brokers import Bench, Trouble, staged_bench
+from tests.support.bundle_brokers import ActionFailure, Bench, staged_bench
 from tests.support.bundle_reports import HALF, LAST, NOW_MS
 from tests.support.store_driver import StoreDriver
 
@@ -408,7 +408,7 @@ def test_what_was_tried_and_not_done_for_an_hour_is_not_done_either(balancer: Ba
     balancer.hot()
     balancer.mode(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
-    balancer.bench.cluster.trouble = Trouble.ERROR_BEFORE
+    balancer.bench.cluster.trouble = ActionFailure.ERROR_BEFORE
     [tried] = balancer.apply(cycle)
     assert tried.state is ProposalState.APPROVED
     balancer.driver.sql(
@@ -468,7 +468,7 @@ def test_an_act_nobody_can_tell_of_is_found_done_the_next_time(balancer: Balance
     balancer.hot()
     balancer.mode(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
-    balancer.bench.cluster.trouble = Trouble.SILENT_BEFORE
+    balancer.bench.cluster.trouble = ActionFailure.SILENT_BEFORE
 
     [first] = balancer.apply(cycle)
     assert first.state is ProposalState.APPROVED
@@ -495,7 +495,7 @@ def test_an_act_that_keeps_failing_is_given_up(balancer: Balancer) -> None:
     balancer.hot()
     balancer.mode(BalancingMode.AUTOMATIC)
     cycle = balancer.propose()
-    balancer.bench.cluster.trouble = Trouble.ERROR_BEFORE
+    balancer.bench.cluster.trouble = ActionFailure.ERROR_BEFORE
 
     [act] = balancer.apply(cycle, max_attempts=1)
 

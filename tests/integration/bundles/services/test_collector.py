@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.brokers.documents import TopicReport
-from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services.collector import BundleCollector, BundleTick
 from controller.clock import SystemClock, to_datetime
 from controller.dataplane.pulsar_load.brokers import Broker
@@ -29,7 +29,7 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
-class Ticks:
+class TickedCollector:
     """A collector, and what it landed last."""
 
     def __init__(self, bench: Bench, directory: Path) -> None:
@@ -51,14 +51,14 @@ class Ticks:
 
 
 @pytest.fixture
-def ticks(bench: Bench, tmp_path: Path) -> Ticks:
+def ticks(bench: Bench, tmp_path: Path) -> TickedCollector:
     bench.cluster.add(NAMESPACE, HALF)
     for number in range(6):
         bench.cluster.publish(f"persistent://{NAMESPACE}/orders-{number}", 2.0)
-    return Ticks(bench, tmp_path)
+    return TickedCollector(bench, tmp_path)
 
 
-def test_a_tick_lands_everything_every_broker_said(bench: Bench, ticks: Ticks) -> None:
+def test_a_tick_lands_everything_every_broker_said(bench: Bench, ticks: TickedCollector) -> None:
     tick = ticks.tick()
 
     assert (tick.brokers, tick.topics, tick.namespaces, tick.silent) == (2, 6, 1, ())
@@ -76,7 +76,9 @@ def test_a_tick_lands_everything_every_broker_said(bench: Bench, ticks: Ticks) -
     assert {(r["cluster"], r["report"], r["cpu_usage"]) for r in brokers} == {(CLUSTER, "load-report", 50.0)}
 
 
-def test_a_broker_that_does_not_answer_is_silent_and_the_others_are_heard(bench: Bench, ticks: Ticks) -> None:
+def test_a_broker_that_does_not_answer_is_silent_and_the_others_are_heard(
+    bench: Bench, ticks: TickedCollector
+) -> None:
     ticks.tick()
     first, second = bench.cluster.brokers
     bench.cluster.silent = {second}
@@ -87,7 +89,7 @@ def test_a_broker_that_does_not_answer_is_silent_and_the_others_are_heard(bench:
     assert {row["broker"] for row in ticks.rows("brokers", tick)} == {first}
 
 
-def test_where_nobody_lists_the_brokers_nothing_is_landed(bench: Bench, ticks: Ticks) -> None:
+def test_where_nobody_lists_the_brokers_nothing_is_landed(bench: Bench, ticks: TickedCollector) -> None:
     bench.cluster.silent = set(bench.cluster.brokers)
 
     tick = ticks.tick()
@@ -95,7 +97,9 @@ def test_where_nobody_lists_the_brokers_nothing_is_landed(bench: Bench, ticks: T
     assert (tick.path, tick.silent) == (None, (CLUSTER,))
 
 
-def test_boundaries_are_read_again_once_a_report_speaks_against_them(bench: Bench, ticks: Ticks) -> None:
+def test_boundaries_are_read_again_once_a_report_speaks_against_them(
+    bench: Bench, ticks: TickedCollector
+) -> None:
     ticks.tick()
     bench.cluster.split(bench.cluster.lists[NAMESPACE].bundles[0], [1000])
 
@@ -104,7 +108,7 @@ def test_boundaries_are_read_again_once_a_report_speaks_against_them(bench: Benc
     assert [r["boundaries"] for r in ticks.rows("boundaries", tick)] == [[0, 1000, HALF, 0xFFFFFFFF]]
 
 
-def test_what_was_landed_is_found_by_span_and_kind(ticks: Ticks) -> None:
+def test_what_was_landed_is_found_by_span_and_kind(ticks: TickedCollector) -> None:
     tick = ticks.tick()
 
     landed = ticks.area.landed(tick.instant_ms, tick.instant_ms)
@@ -114,7 +118,7 @@ def test_what_was_landed_is_found_by_span_and_kind(ticks: Ticks) -> None:
     assert not ticks.area.landed(tick.instant_ms + 1, tick.instant_ms + 1).files["brokers"]
 
 
-def test_files_that_are_none_are_set_aside_by_name(ticks: Ticks, tmp_path: Path) -> None:
+def test_files_that_are_none_are_set_aside_by_name(ticks: TickedCollector, tmp_path: Path) -> None:
     tick = ticks.tick()
     assert tick.path is not None
     topics = tmp_path / tick.path.replace("brokers/", "topics/", 1)
@@ -131,7 +135,7 @@ def test_files_that_are_none_are_set_aside_by_name(ticks: Ticks, tmp_path: Path)
     assert ticks.area.landed(tick.instant_ms, tick.instant_ms).rejected == ()
 
 
-def test_old_days_go_with_all_their_kinds(ticks: Ticks, tmp_path: Path) -> None:
+def test_old_days_go_with_all_their_kinds(ticks: TickedCollector, tmp_path: Path) -> None:
     tick = ticks.tick()
     ticks.area.publish_hot_topics(tick.instant_ms, pa.table({"topic": ["t"]}))
     today = to_datetime(tick.instant_ms).date()
@@ -153,7 +157,7 @@ def test_an_interval_of_nothing_is_refused(bench: Bench, tmp_path: Path) -> None
 
 
 def test_a_broker_whose_answer_nobody_can_read_is_silent_and_the_others_are_heard(
-    bench: Bench, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, ticks: TickedCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = bench.reader.brokers()[0]
     topics = bench.reader.topics

@@ -50,7 +50,7 @@ def load(brokers: list[StagedBroker]) -> Iterator[PulsarLoad]:
     load.close()
 
 
-def asked(broker: StagedBroker) -> int:
+def statistics_requests(broker: StagedBroker) -> int:
     """Requests for statistics so far."""
     return sum("/stats" in path for path, _ in broker.requests)
 
@@ -67,9 +67,9 @@ def test_consumers_are_found_at_the_owner_who_is_remembered(
     }
     assert load.consumers([A, B]) == expected
 
-    before = asked(brokers[0]) + asked(brokers[1])
+    before = statistics_requests(brokers[0]) + statistics_requests(brokers[1])
     assert load.consumers([A, B]) == expected
-    assert asked(brokers[0]) + asked(brokers[1]) == before + 2
+    assert statistics_requests(brokers[0]) + statistics_requests(brokers[1]) == before + 2
 
     brokers[0].stats[A], brokers[1].stats[A] = brokers[1].url, brokers[0].stats[A]  # it moves
     assert [one.broker for one in load.consumers([A])[A]] == [brokers[1].url] * 2
@@ -118,11 +118,11 @@ def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]
     load.consumers([A, B])
     brokers[1].manner = staged_brokers.silent
     load.consumers([A, B])
-    before = asked(brokers[1])
+    before = statistics_requests(brokers[1])
 
     with pytest.raises(DataPlaneTimeout, match="did not respond recently"):
         load.consumers([B])
-    assert asked(brokers[1]) == before
+    assert statistics_requests(brokers[1]) == before
     load.close()
 
 

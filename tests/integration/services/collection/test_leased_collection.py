@@ -178,7 +178,7 @@ class Watch:
         self._stopping.set()
 
 
-class Resigned:
+class RecordedLease:
     """A lease that keeps whether the watch had ended when it was resigned."""
 
     def __init__(self, watch: Watch) -> None:
@@ -191,7 +191,7 @@ class Resigned:
 
 def test_a_collection_that_fails_ends_its_watch_and_then_resigns_the_lease() -> None:
     watch = Watch()
-    lease = Resigned(watch)
+    lease = RecordedLease(watch)
     collection = LeasedCollection(
         cast(LoadCollector, FailingCollector()), cast(ConsumerWatch, watch), cast(CollectionLease, lease)
     )

@@ -87,7 +87,7 @@ def test_a_tick_lands_the_counters_of_every_segment_in_one_file(bench: Bench, tm
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(tick.path or "").name]
 
 
-class Attended:
+class ProducerCountingPlane:
     """A data plane that knows how many producers each log has."""
 
     def __init__(self, plane: DataPlane) -> None:
@@ -104,7 +104,7 @@ class Attended:
 
 def test_how_many_producers_there_are_is_written_down_where_it_changed(bench: Bench, tmp_path: Path) -> None:
     bench.topic_with(segments=2)
-    plane = Attended(bench.plane)
+    plane = ProducerCountingPlane(bench.plane)
     watch = collector(bench, tmp_path, {bench.plane.name: plane})
     known = "SELECT segment_id, connected, xmin::text FROM cleave.segment_producers ORDER BY segment_id"
     plane.producers = {bench.log_of(0): 3}  # of the other one nobody knows
@@ -243,7 +243,7 @@ class SetClock(SystemClock):
         return super().now_ms() + self.ahead_ms
 
 
-class ReadBy:
+class ClockedPlane:
     """A data plane that stamps by a clock."""
 
     def __init__(self, plane: DataPlane, clock: SetClock) -> None:
@@ -261,7 +261,7 @@ class ReadBy:
 
 def watching(bench: Bench, directory: Path, clock: SetClock, **options: Any) -> LoadCollector:
     """A collector that reads by the clock, on a host whose clock is the same."""
-    planes = {bench.plane.name: ReadBy(bench.plane, clock)}
+    planes = {bench.plane.name: ClockedPlane(bench.plane, clock)}
     return collector(bench, directory, planes, clock=clock, wall_clock=clock, **options)  # type: ignore[arg-type]
 
 

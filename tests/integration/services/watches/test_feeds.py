@@ -23,7 +23,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
 
-class Told:
+class RecordingWatcher:
     """Keeps what it was told."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def test_a_newcomer_is_told_the_present_layout_and_nobody_else_anything(
     bench: Bench, layouts: LayoutFeed
 ) -> None:
     topic_id = bench.topic_with(segments=1)
-    first, second = Told(), Told()
+    first, second = RecordingWatcher(), RecordingWatcher()
     layouts.watch(topic_id, first)
     layouts.notify()
     layouts.watch(topic_id, second)
@@ -70,7 +70,7 @@ def test_a_newcomer_is_told_the_present_layout_and_nobody_else_anything(
 
 def test_a_burst_of_changes_is_read_once(bench: Bench, layouts: LayoutFeed) -> None:
     topic_id = bench.topic_with(segments=1)
-    told = Told()
+    told = RecordingWatcher()
     layouts.watch(topic_id, told)
     layouts.notify()
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_a_burst_of_changes_is_read_once(bench: Bench, layouts: LayoutFeed) -> N
 
 def test_whoever_has_gone_is_told_nothing_and_leaves_nothing(bench: Bench, layouts: LayoutFeed) -> None:
     topic_id = bench.topic_with(segments=1)
-    gone = Told()
+    gone = RecordingWatcher()
     layouts.watch(topic_id, gone)
     layouts.forget(topic_id, gone)
     layouts.notify()
@@ -95,7 +95,7 @@ def test_whoever_has_gone_is_told_nothing_and_leaves_nothing(bench: Bench, layou
 
 def test_watchers_of_a_deleted_topic_are_sent_away(bench: Bench, layouts: LayoutFeed) -> None:
     topic_id = bench.topic_with(segments=1)
-    told = Told()
+    told = RecordingWatcher()
     layouts.watch(topic_id, told)
     layouts.notify()
     bench.finish(delete_topic(bench.store, TOPIC, bench.request()))
@@ -108,7 +108,7 @@ def test_watchers_of_a_deleted_topic_are_sent_away(bench: Bench, layouts: Layout
 def test_many_that_open_and_close_leave_nothing_behind(bench: Bench, layouts: LayoutFeed) -> None:
     topic_id = bench.topic_with(segments=1)
     for _ in range(10_000):
-        watcher = Told()
+        watcher = RecordingWatcher()
         layouts.watch(topic_id, watcher)
         layouts.forget(topic_id, watcher)
 
@@ -128,14 +128,14 @@ def topics(bench: Bench) -> Iterator[TopicFeed]:
     thread.join()
 
 
-def last(told: Told) -> Names | None:
+def last(told: RecordingWatcher) -> Names | None:
     return told.pushed[-1] if told.pushed else None
 
 
 def test_topics_are_told_of_when_they_become_live_change_their_properties_and_go(
     bench: Bench, topics: TopicFeed
 ) -> None:
-    every, billing, elsewhere = Told(), Told(), Told()
+    every, billing, elsewhere = RecordingWatcher(), RecordingWatcher(), RecordingWatcher()
     topics.watch(TopicFilter("acme/shop"), every)
     topics.watch(TopicFilter.of("acme/shop", ["team=billing"]), billing)
     topics.watch(TopicFilter("acme/other"), elsewhere)
@@ -154,7 +154,7 @@ def test_topics_are_told_of_when_they_become_live_change_their_properties_and_go
 
 
 def test_a_listening_connection_that_is_cut_costs_no_change(bench: Bench, topics: TopicFeed) -> None:
-    told = Told()
+    told = RecordingWatcher()
     topics.watch(TopicFilter("acme/shop"), told)
     wait_until(lambda: last(told) == ())
     bench.execute("ALTER TABLE cleave.topic DISABLE TRIGGER topic_of_namespace")  # as if nobody had listened
@@ -199,7 +199,7 @@ def test_a_listening_connection_that_is_cut_costs_no_epoch_and_no_leader(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "SWEEP_SECONDS", 3600.0)
-    topic_id, told = bench.topic_with(segments=1), Told()
+    topic_id, told = bench.topic_with(segments=1), RecordingWatcher()
     with listening(bench) as layouts:
         layouts.watch(topic_id, told)
         wait_until(lambda: told.epochs == [0])
@@ -220,7 +220,7 @@ def test_everybody_is_told_when_the_feeds_stop(bench: Bench) -> None:
     layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=16)
     topics = TopicFeed(bench.store, listener.interrupt, clock=SystemClock())
     telling = Feeds(listener, (layouts, topics), clock=SystemClock())
-    told, also = Told(), Told()
+    told, also = RecordingWatcher(), RecordingWatcher()
     topic_id = bench.topic_with(segments=1)
     layouts.watch(topic_id, told)
     topics.watch(TopicFilter("acme/shop"), also)
@@ -238,7 +238,7 @@ def test_changes_that_follow_one_another_are_gathered(bench: Bench) -> None:
     """Time is the test's: what is noted within the gathering time is read once."""
     clock = ManualClock()
     feed = TopicFeed(bench.store, lambda: None, clock=clock)
-    told = Told()
+    told = RecordingWatcher()
     feed.watch(TopicFilter("acme/shop"), told)
     feed.notify()
     bench.create()

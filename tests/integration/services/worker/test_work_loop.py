@@ -29,7 +29,7 @@ ALL_SHARDS = Shards.of(1, [0])
 OVERDUE = datetime.now(UTC) - timedelta(hours=1)
 
 
-class Due(Sensor):
+class TimedSensor(Sensor):
     """Fires at an instant of the test's choice; what it asks for says who it was."""
 
     def __init__(self, lane: Lane, at: datetime | None, *, operations: bool = False) -> None:
@@ -47,7 +47,7 @@ class Due(Sensor):
         return self._work
 
 
-class Diary:
+class WorkRecord:
     """What a loop was told to do."""
 
     def __init__(self) -> None:
@@ -79,28 +79,28 @@ class Diary:
         self.events.append("sweep")
 
 
-class Running:
+class RunningLoop:
     """A loop in a thread, whose every wait is counted."""
 
     def __init__(
         self,
         bench: Bench,
         sensors: Sequence[Sensor],
-        diary: Diary,
+        record: WorkRecord,
         evaluate: Evaluate | None,
         sweep_seconds: float,
     ) -> None:
         channels = sorted({channel for sensor in sensors for channel in sensor.channels})
         self.held = ALL_SHARDS
-        self.diary = diary
-        self.listener = _CountingListener(bench, channels, diary)
+        self.record = record
+        self.listener = _CountingListener(bench, channels, record)
         self.loop = WorkLoop(
             bench.store,
             self.listener,
             sensors,
-            evaluate=evaluate or diary.evaluate,
-            run_operations=diary.run_operations,
-            sweep_deletion_entries=diary.sweep_deletion_entries,
+            evaluate=evaluate or record.evaluate,
+            run_operations=record.run_operations,
+            sweep_deletion_entries=record.sweep_deletion_entries,
             shards=lambda: self.held,
             sweep_seconds=sweep_seconds,
             clock=SystemClock(),
@@ -109,16 +109,16 @@ class Running:
 
     def rings(self) -> int:
         """Wake the loop without work, once it waits; how often it waited until then."""
-        seen = self.diary.waits
+        seen = self.record.waits
         self.listener.interrupt()
-        wait_until(lambda: self.diary.waits > seen, message="the loop waits again")
-        return self.diary.waits
+        wait_until(lambda: self.record.waits > seen, message="the loop waits again")
+        return self.record.waits
 
 
 class _CountingListener(Listener):
-    def __init__(self, bench: Bench, channels: Sequence[str], diary: Diary) -> None:
+    def __init__(self, bench: Bench, channels: Sequence[str], record: WorkRecord) -> None:
         super().__init__(bench.store.address, channels)
-        self._diary = diary
+        self._diary = record
         self.rings_without_end = False
         """Whether there is a notification at every look."""
 
@@ -131,14 +131,14 @@ class _CountingListener(Listener):
 @contextmanager
 def running(
     bench: Bench, *sensors: Sensor, evaluate: Evaluate | None = None, sweep_seconds: float = NEVER_SECONDS
-) -> Iterator[Running]:
+) -> Iterator[RunningLoop]:
     """A loop at work, past its first round and the resync of its first connection."""
-    diary = Diary()
-    one = Running(bench, sensors, diary, evaluate, sweep_seconds)
+    record = WorkRecord()
+    one = RunningLoop(bench, sensors, record, evaluate, sweep_seconds)
     thread = threading.Thread(target=one.loop.run)
     thread.start()
     try:
-        wait_until(lambda: diary.waits >= 2, message="the loop waits")
+        wait_until(lambda: record.waits >= 2, message="the loop waits")
         yield one
     finally:
         one.loop.stop()
@@ -155,61 +155,63 @@ def notify(bench: Bench, topic_id: int) -> None:
 def test_a_loop_with_nothing_to_do_rests_although_its_operation_threads_end(bench: Bench) -> None:
     """A thread that ends wakes the loop, which must not take that for a reason to start threads again."""
     with running(bench, ConsumerSensor()) as one:
-        wait_until(lambda: one.diary.drains >= 2, message="the first rounds drained the journal")
+        wait_until(lambda: one.record.drains >= 2, message="the first rounds drained the journal")
         one.rings()
-        before = one.diary.drains
+        before = one.record.drains
         for _ in range(20):
             one.rings()
-        assert one.diary.drains == before
-        assert len(one.diary.lanes) <= 2, "a round at the start and one for the resync"
+        assert one.record.drains == before
+        assert len(one.record.lanes) <= 2, "a round at the start and one for the resync"
 
 
 def test_tombstones_are_swept_when_no_operation_is_due(bench: Bench) -> None:
-    due = Due(Lane.LOAD, None, operations=True)
+    due = TimedSensor(Lane.LOAD, None, operations=True)
     with running(bench, due) as one:
-        wait_until(lambda: one.diary.events[-1:] == ["sweep"], message="the first rounds are over")
-        one.diary.events.clear()
-        one.diary.runs = [1, 3]
+        wait_until(lambda: one.record.events[-1:] == ["sweep"], message="the first rounds are over")
+        one.record.events.clear()
+        one.record.runs = [1, 3]
         due.at = OVERDUE
         one.listener.interrupt()
-        wait_until(lambda: "sweep" in one.diary.events, message="deletion_entries are swept")
-        assert not one.diary.runs
-        assert one.diary.events.index("sweep") >= 3, "three rounds of operations come first"
+        wait_until(lambda: "sweep" in one.record.events, message="deletion_entries are swept")
+        assert not one.record.runs
+        assert one.record.events.index("sweep") >= 3, "three rounds of operations come first"
 
 
 def test_an_interrupt_alone_is_no_work(bench: Bench) -> None:
-    far = Due(Lane.LOAD, datetime.now(UTC) + timedelta(hours=1))
+    far = TimedSensor(Lane.LOAD, datetime.now(UTC) + timedelta(hours=1))
     with running(bench, far) as one:
-        before = len(one.diary.lanes)
+        before = len(one.record.lanes)
         one.rings()
         one.rings()
-        assert len(one.diary.lanes) == before
+        assert len(one.record.lanes) == before
 
 
 def test_a_rescan_looks_at_everything(bench: Bench) -> None:
-    with running(bench, Due(Lane.LOAD, None)) as one:
-        before = len(one.diary.lanes)
+    with running(bench, TimedSensor(Lane.LOAD, None)) as one:
+        before = len(one.record.lanes)
         one.loop.rescan()
         wait_until(
-            lambda: len(one.diary.lanes) > before, timeout_seconds=10, message="the lanes are evaluated again"
+            lambda: len(one.record.lanes) > before,
+            timeout_seconds=10,
+            message="the lanes are evaluated again",
         )
 
 
 def test_everything_is_looked_at_now_and_then_though_nobody_rang(bench: Bench) -> None:
     """A notification is a doorbell: one that was lost costs no more than the time to the next sweep."""
-    with running(bench, Due(Lane.LOAD, None), sweep_seconds=0.05) as one:
-        before = len(one.diary.lanes)
+    with running(bench, TimedSensor(Lane.LOAD, None), sweep_seconds=0.05) as one:
+        before = len(one.record.lanes)
         wait_until(
-            lambda: len(one.diary.lanes) > before + 2, timeout_seconds=10, message="the sweep comes again"
+            lambda: len(one.record.lanes) > before + 2, timeout_seconds=10, message="the sweep comes again"
         )
 
 
 def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: Bench) -> None:
     """Nothing else would wake it for the operations that it had in hand: their claims run still."""
-    due = Due(Lane.LOAD, None, operations=True)
+    due = TimedSensor(Lane.LOAD, None, operations=True)
     with running(bench, due) as one:
         failures, tries = [StoreUnavailable("away", 60.0)] * 3, list[float]()
-        draining = one.diary.run_operations
+        draining = one.record.run_operations
 
         def failing(shards: Shards) -> int:
             tries.append(1.0)
@@ -229,26 +231,26 @@ def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: 
 
 def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
     """What was notified meanwhile is lost."""
-    with running(bench, Due(Lane.LOAD, None), ConsumerSensor()) as one:
-        before = len(one.diary.lanes)
+    with running(bench, TimedSensor(Lane.LOAD, None), ConsumerSensor()) as one:
+        before = len(one.record.lanes)
         bench.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%listen%' AND pid <> pg_backend_pid()"
             " AND datname = current_database()"
         )
         wait_until(
-            lambda: len(one.diary.lanes) > before, timeout_seconds=10, message="the lanes are evaluated"
+            lambda: len(one.record.lanes) > before, timeout_seconds=10, message="the lanes are evaluated"
         )
 
 
 def test_sensors_that_are_due_at_once_are_all_served(bench: Bench) -> None:
     """One that stays overdue (its topic is locked elsewhere) must not keep the others from their turn."""
-    stuck, other = Due(Lane.LOAD, None), Due(Lane.MERGE, None)
+    stuck, other = TimedSensor(Lane.LOAD, None), TimedSensor(Lane.MERGE, None)
     with running(bench, stuck, other) as one:
-        one.diary.lanes.clear()
+        one.record.lanes.clear()
         stuck.at, other.at = OVERDUE - timedelta(hours=1), OVERDUE
         one.rings()
         wait_until(
-            lambda: any(Lane.MERGE in lanes for lanes in one.diary.lanes),
+            lambda: any(Lane.MERGE in lanes for lanes in one.record.lanes),
             timeout_seconds=10,
             message="the second is served",
         )
@@ -264,11 +266,11 @@ def decided() -> tuple[float, float]:
 
 def test_it_is_measured_how_long_consumers_wait_for_a_decision(bench: Bench) -> None:
     before = decided()
-    with running(bench, ConsumerSensor(), Due(Lane.LOAD, None)) as one:
-        one.diary.topics.clear()
+    with running(bench, ConsumerSensor(), TimedSensor(Lane.LOAD, None)) as one:
+        one.record.topics.clear()
         notify(bench, 1)
         notify(bench, 2)
-        wait_until(lambda: one.diary.topics, message="their topics are evaluated")
+        wait_until(lambda: one.record.topics, message="their topics are evaluated")
         one.rings()
     count, seconds = decided()
     assert count - before[0] == 2, "once for each topic"
@@ -283,7 +285,7 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
             one.held = Shards.of(2, [0])
             failing.clear()
             raise StoreUnavailable("away for a moment")
-        return one.diary.evaluate(lanes, topic_ids, shards)
+        return one.record.evaluate(lanes, topic_ids, shards)
 
     with running(bench, ConsumerSensor()) as one:
         one.loop._evaluate = evaluate
@@ -291,7 +293,7 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
         wait_until(lambda: not failing, message="the evaluation fails while the topic goes away")
         notify(bench, 2)
         wait_until(
-            lambda: any(topics and 2 in topics for topics in one.diary.topics),
+            lambda: any(topics and 2 in topics for topics in one.record.topics),
             message="the topic of our shard is evaluated",
         )
         one.rings()
@@ -302,17 +304,17 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
 @pytest.mark.parametrize("hammering", [True, False], ids=["under a stream of notifications", "in silence"])
 def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
     """A steady stream of notifications must not starve what is due by itself."""
-    due = Due(Lane.MERGE, None)
+    due = TimedSensor(Lane.MERGE, None)
     with running(bench, ConsumerSensor(), due) as one:
-        one.diary.lanes.clear()
+        one.record.lanes.clear()
         one.listener.rings_without_end = hammering
         one.listener.interrupt()
         if hammering:
-            wait_until(lambda: len(one.diary.lanes) > 10, message="notifications are served")
+            wait_until(lambda: len(one.record.lanes) > 10, message="notifications are served")
         due.at = OVERDUE
         one.listener.interrupt()
         wait_until(
-            lambda: any(Lane.MERGE in lanes for lanes in one.diary.lanes),
+            lambda: any(Lane.MERGE in lanes for lanes in one.record.lanes),
             timeout_seconds=10,
             message="what is due is done",
         )
@@ -321,24 +323,24 @@ def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
 def test_a_notification_about_another_workers_topic_is_passed_over(bench: Bench) -> None:
     with running(bench, ConsumerSensor()) as one:
         one.held = Shards.of(2, [0])
-        one.diary.topics.clear()
+        one.record.topics.clear()
         notify(bench, 3)
         notify(bench, 4)
-        wait_until(lambda: one.diary.topics, message="the topic of our shard is evaluated")
-        assert one.diary.topics == [frozenset({4})]
+        wait_until(lambda: one.record.topics, message="the topic of our shard is evaluated")
+        assert one.record.topics == [frozenset({4})]
 
 
 def test_without_a_shard_nothing_is_asked_of_the_sensors(bench: Bench) -> None:
     """Something due for any worker must not make one spin that may not act."""
-    due = Due(Lane.LOAD, OVERDUE, operations=True)
+    due = TimedSensor(Lane.LOAD, OVERDUE, operations=True)
     with running(bench, due) as one:
         one.held = Shards.of(1, [])
         one.rings()
         one.rings()
-        before = one.diary.drains, due.asked
+        before = one.record.drains, due.asked
         for _ in range(3):
             one.rings()
-        assert (one.diary.drains, due.asked) == before
+        assert (one.record.drains, due.asked) == before
 
 
 def test_a_refused_evaluation_is_tried_again(bench: Bench) -> None:
@@ -351,7 +353,7 @@ def test_a_refused_evaluation_is_tried_again(bench: Bench) -> None:
             raise refusal
         return 0
 
-    with running(bench, Due(Lane.LOAD, OVERDUE), evaluate=refuse_once):
+    with running(bench, TimedSensor(Lane.LOAD, OVERDUE), evaluate=refuse_once):
         wait_until(lambda: len(tried) > 2, message="it goes on")
 
 

@@ -16,7 +16,7 @@ from tests.support.store_driver import CALL_TIMEOUT_SECONDS, RUNNER, StoreDriver
 PLANE = "embedded"
 
 
-class Sort(NamedTuple):
+class ClaimPart(NamedTuple):
     """Which part of the claim takes it: by its state, and by the planes on which calls are shared."""
 
     is_fenced: bool
@@ -24,14 +24,14 @@ class Sort(NamedTuple):
 
 
 SORTS = {
-    "fresh": Sort(is_fenced=False, sharing=(PLANE,)),
-    "fenced": Sort(is_fenced=True, sharing=(PLANE,)),
-    "fenced alone": Sort(is_fenced=True, sharing=()),
-    "other": Sort(is_fenced=False, sharing=()),
+    "fresh": ClaimPart(is_fenced=False, sharing=(PLANE,)),
+    "fenced": ClaimPart(is_fenced=True, sharing=(PLANE,)),
+    "fenced alone": ClaimPart(is_fenced=True, sharing=()),
+    "other": ClaimPart(is_fenced=False, sharing=()),
 }
 
 
-def one_that_is(driver: StoreDriver, sort: Sort, topic_name: str = "topic://t/n/a") -> Operation:
+def one_that_is(driver: StoreDriver, sort: ClaimPart, topic_name: str = "topic://t/n/a") -> Operation:
     """Due, and nobody's."""
     topic = driver.create(topic_name)
     operation = driver.intend(topic.topic_id, lambda layout: plan_split(layout, 0))

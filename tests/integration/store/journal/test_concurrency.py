@@ -21,7 +21,7 @@ from controller.services.deletion_sweeper import sweep
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.store.journal import deletion_entries, operations
 from controller.store.topics import policies, subscriptions, topics
-from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, Tale, churn
+from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, ProcessRecord, churn
 from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
 
@@ -52,20 +52,20 @@ def test_sixteen_processes_break_no_law_in_thousands_of_rounds(
 def _play_and_check(driver: StoreDriver, database: str, plane: EmbeddedDataPlane, rounds: int) -> None:
     seed = secrets.randbelow(10**6) * PROCESSES
     print(f"seeds {seed} to {seed + PROCESSES - 1}")  # noqa: T201 - pytest shows it when the test fails
-    tales = _play(database, seed, rounds)
-    outcomes = sum((tale.outcomes for tale in tales), Counter[str]())
+    records = _play(database, seed, rounds)
+    outcomes = sum((record.outcomes for record in records), Counter[str]())
     print(dict(sorted(outcomes.items())))  # noqa: T201
     _settle(driver, plane)
 
     assert sum(outcomes.values()) == PROCESSES * rounds
-    _check_updates(driver, tales)
-    _check_request_keys(tales)
+    _check_updates(driver, records)
+    _check_request_keys(records)
     _check_identities(driver)
     _check_histories(driver)
     _check_logs(driver, plane)
 
 
-def _play(database: str, seed: int, rounds: int) -> list[Tale]:
+def _play(database: str, seed: int, rounds: int) -> list[ProcessRecord]:
     context = multiprocessing.get_context("forkserver")  # a fork of this process would share its connections
     context.set_forkserver_preload(["tests.support.churn"])
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
@@ -90,23 +90,23 @@ def _settle(driver: StoreDriver, plane: EmbeddedDataPlane) -> None:
     wait_until(all_gone, timeout_seconds=120, message="deletion_entries stay open")
 
 
-def _check_updates(driver: StoreDriver, tales: list[Tale]) -> None:
+def _check_updates(driver: StoreDriver, records: list[ProcessRecord]) -> None:
     """As many increments in the database as processes saw succeed."""
-    told = sum((tale.bumps for tale in tales), Counter[int]())
+    told = sum((record.bumps for record in records), Counter[int]())
     stored = driver.sql(
         "SELECT topic_id, CAST(properties ->> 'bumps' AS bigint) FROM cleave.topic WHERE properties ? 'bumps'"
     )
-    writes = sum(tale.namespace_writes for tale in tales)
+    writes = sum(record.namespace_writes for record in records)
 
     assert {topic_id: bumps for topic_id, bumps in stored} == dict(told)  # noqa: C416 - rows are not pairs to mypy
     assert driver.do(policies.get_namespace, NAMESPACE).row_version == writes
 
 
-def _check_request_keys(tales: list[Tale]) -> None:
+def _check_request_keys(records: list[ProcessRecord]) -> None:
     """Everybody who came with a key got the same operation."""
     operations_of_key: dict[str, set[int]] = {}
-    for tale in tales:
-        for key, operation_id in tale.operation_of_key.items():
+    for record in records:
+        for key, operation_id in record.operation_of_key.items():
             operations_of_key.setdefault(key, set()).add(operation_id)
 
     assert {key: ids for key, ids in operations_of_key.items() if len(ids) > 1} == {}

@@ -27,7 +27,7 @@ from controller.domain.errors import (
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres import engine
 from controller.store.postgres.engine import Store, server_process
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.topics import policies, topics
 from tests.support.store_driver import StoreDriver
 

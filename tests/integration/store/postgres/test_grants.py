@@ -18,7 +18,7 @@ from tests.support.store_driver import StoreDriver, request
 
 
 @dataclass(frozen=True)
-class Users:
+class RoleDrivers:
     """A driver as each of the three roles, on one database with one topic."""
 
     controller: StoreDriver
@@ -27,7 +27,7 @@ class Users:
 
 
 @pytest.fixture
-def users(postgres_server: PostgresServer, database: str) -> Iterator[Users]:
+def users(postgres_server: PostgresServer, database: str) -> Iterator[RoleDrivers]:
     admin = StoreDriver(database)
     name = database.rpartition("/")[2]
     drivers = {}
@@ -35,14 +35,14 @@ def users(postgres_server: PostgresServer, database: str) -> Iterator[Users]:
         user = f"{role}_{secrets.token_hex(4)}"
         admin.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'pw' IN ROLE cleave_{role}")
         drivers[user] = StoreDriver(postgres_server.url(name, user=user, password="pw"))
-    yield Users(*drivers.values())
+    yield RoleDrivers(*drivers.values())
     for user, driver in drivers.items():
         driver.store.dispose()
         admin.sql(f"DROP ROLE {user}")
     admin.store.dispose()
 
 
-def test_the_controller_can_do_its_whole_work(users: Users) -> None:
+def test_the_controller_can_do_its_whole_work(users: RoleDrivers) -> None:
     driver = users.controller
     topic = driver.create(segments=2)
     driver.subscribe(topic.topic_id, "s")
@@ -80,12 +80,12 @@ FORBIDDEN_TO_THE_CONTROLLER = [
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN_TO_THE_CONTROLLER)
-def test_the_controller_rewrites_no_history_and_no_schema(users: Users, statement: str) -> None:
+def test_the_controller_rewrites_no_history_and_no_schema(users: RoleDrivers, statement: str) -> None:
     with pytest.raises(Terminal, match="may not do this"):
         users.controller.sql(statement)
 
 
-def test_the_loader_reads_load_appends_to_staging_and_merges(users: Users) -> None:
+def test_the_loader_reads_load_appends_to_staging_and_merges(users: RoleDrivers) -> None:
     topic_id = users.controller.create().topic_id
     loader = users.spark_loader
     loader.sql(
@@ -121,14 +121,14 @@ FORBIDDEN_TO_THE_LOADER = [
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN_TO_THE_LOADER)
-def test_the_loader_does_nothing_else(users: Users, statement: str) -> None:
+def test_the_loader_does_nothing_else(users: RoleDrivers, statement: str) -> None:
     users.controller.create()
 
     with pytest.raises(Terminal, match="may not do this"):
         users.spark_loader.sql(statement)
 
 
-def test_the_inspector_reads_every_view(users: Users) -> None:
+def test_the_inspector_reads_every_view(users: RoleDrivers) -> None:
     users.controller.create("topic://t/n/a")
     views = users.inspector.sql("SELECT viewname FROM pg_views WHERE schemaname = 'inspect'")
 
@@ -151,6 +151,6 @@ def test_the_inspector_reads_every_view(users: Users) -> None:
         "SET ROLE cleave_owner",
     ],
 )
-def test_the_inspector_reads_nothing_else(users: Users, statement: str) -> None:
+def test_the_inspector_reads_nothing_else(users: RoleDrivers, statement: str) -> None:
     with pytest.raises(Terminal, match="may not do this"):
         users.inspector.sql(statement)

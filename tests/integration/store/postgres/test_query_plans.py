@@ -18,7 +18,7 @@ from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.store.decisions import evaluation_inputs
 from controller.store.journal import claims, commits, deletion_entries, operations, reshape_intents, steps
 from controller.store.postgres.clock import database_now
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.shards import Shards
 from controller.store.topics import (
     consumers,

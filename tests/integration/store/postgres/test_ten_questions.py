@@ -43,7 +43,7 @@ def questions() -> dict[int, list[str]]:
 
 
 @dataclass
-class Night:
+class InspectedHistory:
     """A database with a history, and an inspector who asks it."""
 
     bench: Bench
@@ -81,7 +81,7 @@ def interpolate(statement: str, variables: dict[str, str]) -> str:
 
 
 @pytest.fixture
-def night(bench: Bench) -> Night:
+def night(bench: Bench) -> InspectedHistory:
     """Two segments; 0 got hot and was split, its lower half and nothing else merged by hand; one split hangs."""
     bench.topic_with(2)
     report(bench, {0: 25_000.0, 1: 5_000.0})
@@ -101,7 +101,7 @@ def night(bench: Bench) -> Night:
         "UPDATE cleave.operation SET deadline = clock_timestamp() WHERE operation_id = :id", id=stuck
     )
     created_at = bench.scalar("SELECT committed_at FROM inspect.layout_changes WHERE epoch = 0")
-    return Night(
+    return InspectedHistory(
         bench,
         {"topic": TOPIC, "segment": "3", "instant": created_at.isoformat(), "key": "key1"},
         hot_split,
@@ -120,7 +120,7 @@ def test_there_are_ten_questions_and_each_has_its_query() -> None:
     assert all(questions().values())
 
 
-def test_the_answers_are_true(night: Night) -> None:
+def test_the_answers_are_true(night: InspectedHistory) -> None:
     bench = night.bench
 
     assert night.ask(1) == [[]]
@@ -148,7 +148,7 @@ def test_the_answers_are_true(night: Night) -> None:
     assert [(row["epoch"], row["segment_id"], row["hash_range"]) for row in owner] == [(0, 1, "8000-ffff")]
 
 
-def test_the_answers_about_decisions_and_load_are_true(night: Night) -> None:
+def test_the_answers_about_decisions_and_load_are_true(night: InspectedHistory) -> None:
     [why_not] = night.ask(6)
     at_max = [row for row in why_not if row["reason"] == "at-max-segments"]
     assert [
@@ -177,7 +177,7 @@ def test_the_answers_about_decisions_and_load_are_true(night: Night) -> None:
     assert [row["source"] for row in sources] == ["broker-1"]
 
 
-def test_the_answers_about_what_hangs_are_true(night: Night) -> None:
+def test_the_answers_about_what_hangs_are_true(night: InspectedHistory) -> None:
     [stuck, steps] = night.ask(8)
 
     assert [(row["operation_id"], row["state"], row["stuck_because"]) for row in stuck] == [
@@ -196,7 +196,7 @@ def test_the_answers_about_what_hangs_are_true(night: Night) -> None:
     assert {tuple(row["consumer_names"]) for row in waiting} == {("c-1",)}
 
 
-def test_drained_segments_let_their_children_go(night: Night) -> None:
+def test_drained_segments_let_their_children_go(night: InspectedHistory) -> None:
     night.bench.execute(
         "INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id) SELECT :id, 'billing', 0",
         id=night.bench.topic_id,
@@ -213,7 +213,7 @@ def test_drained_segments_let_their_children_go(night: Night) -> None:
 
 
 @pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not installed here")
-def test_psql_itself_runs_the_whole_document(night: Night) -> None:
+def test_psql_itself_runs_the_whole_document(night: InspectedHistory) -> None:
     """The statements as they stand, variables given as the document says."""
     script = (
         ";\n".join(statement for number in sorted(questions()) for statement in questions()[number]) + ";\n"

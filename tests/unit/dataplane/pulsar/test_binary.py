@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pulsar
 import pytest
 
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import PARALLEL_OPENS, Connections
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import DataPlaneTimeout
 
 

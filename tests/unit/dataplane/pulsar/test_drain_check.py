@@ -29,7 +29,7 @@ class Broker:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-class Time:
+class ManualTime:
     """Goes on when somebody waits."""
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class Time:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     """The time that `drain_look` sees."""
-    found = Time()
+    found = ManualTime()
 
-    class Patience:
+    class ScriptedDeadline:
         def wait(self, seconds: float) -> None:
             found.now += seconds
 
     monkeypatch.setattr(drain_check.time, "monotonic", found.monotonic)
-    monkeypatch.setattr(drain_check.threading, "Event", Patience)
+    monkeypatch.setattr(drain_check.threading, "Event", ScriptedDeadline)
     return found
 
 
@@ -62,7 +62,7 @@ def asks(look: DrainCheck, *, is_idle: bool = True) -> bool:
     return look.is_drained(Deadline(30.0), is_idle=lambda: is_idle)
 
 
-def test_one_whose_hands_are_empty_after_each_message_asks_now_and_then_only(time: Time) -> None:
+def test_one_whose_hands_are_empty_after_each_message_asks_now_and_then_only(time: ManualTime) -> None:
     broker = Broker(1000)
     look = look_of(broker)
     for _ in range(100):
@@ -74,7 +74,7 @@ def test_one_whose_hands_are_empty_after_each_message_asks_now_and_then_only(tim
     assert time.now == pytest.approx(1001.0), "nobody waits"
 
 
-def test_an_asking_that_was_put_off_is_told_once(time: Time) -> None:
+def test_an_asking_that_was_put_off_is_told_once(time: ManualTime) -> None:
     look = look_of(Broker(1000))
     assert not asks(look)
     assert not look.is_due
@@ -87,7 +87,7 @@ def test_an_asking_that_was_put_off_is_told_once(time: Time) -> None:
     assert not look.is_due
 
 
-def test_what_may_be_the_last_is_asked_for_at_once(time: Time) -> None:
+def test_what_may_be_the_last_is_asked_for_at_once(time: ManualTime) -> None:
     broker = Broker(2, 0)
     look = look_of(broker)
     assert not asks(look)
@@ -98,7 +98,7 @@ def test_what_may_be_the_last_is_asked_for_at_once(time: Time) -> None:
     assert broker.asked == 2
 
 
-def test_own_acknowledgements_on_their_way_are_waited_for(time: Time) -> None:
+def test_own_acknowledgements_on_their_way_are_waited_for(time: ManualTime) -> None:
     look = look_of(Broker(2, 2, 1, 0))
     look.note_acknowledged(2)
 
@@ -106,7 +106,7 @@ def test_own_acknowledgements_on_their_way_are_waited_for(time: Time) -> None:
 
 
 @pytest.mark.parametrize(("left", "is_idle"), [(3, True), (2, False), (None, True)])
-def test_what_cannot_come_of_them_is_not(time: Time, left: int | None, is_idle: bool) -> None:
+def test_what_cannot_come_of_them_is_not(time: ManualTime, left: int | None, is_idle: bool) -> None:
     """More is left than they are, something is in hand here, or the topic is not terminated."""
     broker = Broker(left)
     look = look_of(broker)
@@ -116,7 +116,7 @@ def test_what_cannot_come_of_them_is_not(time: Time, left: int | None, is_idle: 
     assert broker.asked == 1
 
 
-def test_those_that_never_arrive_are_waited_for_no_longer_than_they_take(time: Time) -> None:
+def test_those_that_never_arrive_are_waited_for_no_longer_than_they_take(time: ManualTime) -> None:
     look = look_of(Broker(1))
     look.note_acknowledged(1)
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from controller.dataplane.pulsar import gates as gates_module
-from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.barrier import Barrier
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.gates import SPARE_ENTRIES, Gates
 from controller.domain.errors import DataGone, DataPlaneTimeout, SegmentNotFound, Unsupported

@@ -30,7 +30,7 @@ class Broker:
         return [Answer(200, "", "broker", {"X-Pulsar-num-batch-message": "3"})] * len(asks)
 
 
-class Left:
+class ScriptedDeadline:
     """A deadline with so many seconds left each time that it is asked."""
 
     def __init__(self, *seconds: float) -> None:
@@ -41,7 +41,7 @@ class Left:
         return next(self._seconds)
 
 
-def count(broker: Broker, left: Left, entries: int = 1000) -> int:
+def count(broker: Broker, left: ScriptedDeadline, entries: int = 1000) -> int:
     admin, deadline = cast(AdminCalls, broker), cast(Deadline, left)
     return count_unread(
         admin, "persistent://a/b/c", CURSOR, entries, cast("dict[str, Any]", INTERNAL), deadline
@@ -51,13 +51,13 @@ def count(broker: Broker, left: Left, entries: int = 1000) -> int:
 @pytest.mark.parametrize(
     ("left", "asked"),
     [
-        (Left(4.0, 4.0, 3.0, 1.9), 32),
-        (Left(4.0, 1.9), 0),
-        (Left(*[4.0] * 100), MOST_COUNTED),
+        (ScriptedDeadline(4.0, 4.0, 3.0, 1.9), 32),
+        (ScriptedDeadline(4.0, 1.9), 0),
+        (ScriptedDeadline(*[4.0] * 100), MOST_COUNTED),
     ],
     ids=["half of the time is gone", "at once", "time enough"],
 )
-def test_it_looks_at_so_many_entries_and_for_half_of_the_time(left: Left, asked: int) -> None:
+def test_it_looks_at_so_many_entries_and_for_half_of_the_time(left: ScriptedDeadline, asked: int) -> None:
     broker = Broker()
     assert count(broker, left) == (3000 if asked else 1000)
     assert broker.asked == asked
@@ -65,11 +65,11 @@ def test_it_looks_at_so_many_entries_and_for_half_of_the_time(left: Left, asked:
 
 def test_a_broker_that_stops_answering_is_not_asked_to_the_end() -> None:
     broker = Broker(answers_waves=1)
-    assert count(broker, Left(*[4.0] * 100)) == 3000
+    assert count(broker, ScriptedDeadline(*[4.0] * 100)) == 3000
     assert broker.asked == 32
 
 
 def test_few_entries_are_asked_for_once_each() -> None:
     broker = Broker()
-    assert count(broker, Left(*[4.0] * 100), entries=5) == 15
+    assert count(broker, ScriptedDeadline(*[4.0] * 100), entries=5) == 15
     assert broker.asked == 5

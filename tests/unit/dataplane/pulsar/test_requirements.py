@@ -43,7 +43,7 @@ def test_answers_about_a_policy(status: int, lacking: str) -> None:
 
 @pytest.mark.parametrize("version", ["3.3.9", "3.0.0", "", "a fork"])
 def test_brokers_that_serve_a_topic_before_its_policies_are_read(version: str) -> None:
-    assert unmet(Namespace({}, {}, version=version)) == ["brokers read a topic's policies first"]
+    assert unmet(Namespace({}, {}, version=version)) == ["gates hold on brokers of this version"]
 
 
 def test_the_doctor_says_what_is_lacking() -> None:

@@ -50,7 +50,7 @@ def acts(situation: EvaluationInput) -> list[Decision]:
     return list(decide(situation, CONSUMERS).decisions)
 
 
-def asked(
+def evaluation_input(
     *rates: float,
     consumers: int,
     buckets: int = 1,
@@ -72,26 +72,26 @@ def asked(
 @pytest.mark.parametrize(
     ("situation", "expected"),
     [
-        (asked(0, consumers=4, buckets=4), []),
-        (asked(0, consumers=5, buckets=4), [Rebucket(0, 8, "consumer-count")]),
-        (asked(0, 0, 0, 0, consumers=7), [Rebucket(0, 4, "consumer-count")]),
-        (asked(0, 300, 100, 0, consumers=5), [Rebucket(1, 2, "consumer-count")]),
-        (asked(0, consumers=2, buckets=4, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
+        (evaluation_input(0, consumers=4, buckets=4), []),
+        (evaluation_input(0, consumers=5, buckets=4), [Rebucket(0, 8, "consumer-count")]),
+        (evaluation_input(0, 0, 0, 0, consumers=7), [Rebucket(0, 4, "consumer-count")]),
+        (evaluation_input(0, 300, 100, 0, consumers=5), [Rebucket(1, 2, "consumer-count")]),
+        (evaluation_input(0, consumers=2, buckets=4, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
          [Split(0, (32768,), "consumer-count")]),
-        (asked(2_500, 100, consumers=3, buckets=4), []),
-        (asked(3_100, 100, consumers=3, buckets=4), [Split(0, (16384,), "consumer-count")]),
-        (asked(0, consumers=3, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
+        (evaluation_input(2_500, 100, consumers=3, buckets=4), []),
+        (evaluation_input(3_100, 100, consumers=3, buckets=4), [Split(0, (16384,), "consumer-count")]),
+        (evaluation_input(0, consumers=3, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
          [Split(0, (21846, 43691), "consumer-count")]),
-        (asked(2_500, consumers=8, buckets=2), [Split(0, (32768,), "consumer-count", buckets=4)]),
-        (asked(9_000, consumers=8), [Split(0, tuple(range(8192, 65536, 8192)), "consumer-count")]),
-        (asked(9_000, consumers=8, policy={"max_segments": 2}), [Split(0, (32768,), "consumer-count", buckets=4)]),
-        (asked(0, 0, consumers=8, policy={"max_segments": 2}),
+        (evaluation_input(2_500, consumers=8, buckets=2), [Split(0, (32768,), "consumer-count", buckets=4)]),
+        (evaluation_input(9_000, consumers=8), [Split(0, tuple(range(8192, 65536, 8192)), "consumer-count")]),
+        (evaluation_input(9_000, consumers=8, policy={"max_segments": 2}), [Split(0, (32768,), "consumer-count", buckets=4)]),
+        (evaluation_input(0, 0, consumers=8, policy={"max_segments": 2}),
          [Rebucket(0, 8, "consumer-count")]),
-        (asked(0, consumers=20, policy={"entry_bucket_max_per_segment": 8}),
+        (evaluation_input(0, consumers=20, policy={"entry_bucket_max_per_segment": 8}),
          [Split(0, (21846, 43691), "consumer-count", buckets=8)]),
-        (asked(0, consumers=200), [Split(0, (16384, 32768, 49152), "consumer-count", buckets=64)]),
-        (asked(0, 0, consumers=4, capabilities=ALONE), [Split(0, (10923, 21846), "consumer-count")]),
-        (asked(0, 0, consumers=4, capabilities=BROKERS),
+        (evaluation_input(0, consumers=200), [Split(0, (16384, 32768, 49152), "consumer-count", buckets=64)]),
+        (evaluation_input(0, 0, consumers=4, capabilities=ALONE), [Split(0, (10923, 21846), "consumer-count")]),
+        (evaluation_input(0, 0, consumers=4, capabilities=BROKERS),
          [Split(0, (), "consumer-count"), Split(1, (), "consumer-count")]),
     ],
     ids=["enough", "next-few", "one-of-four", "the-busiest", "segments-first", "not-justified", "justified", "no-floor", "both", "rate-justifies-all", "cap", "slow-at-cap",
@@ -104,7 +104,7 @@ def test_one_plan_serves_all(situation: EvaluationInput, expected: list[Decision
 def test_an_act_for_load_delays_nothing() -> None:
     history = History(last_split_at=ago(1), last_merge_at=ago(1), last_rebucket_at=None)
 
-    assert acts(asked(0, consumers=9, history=history, consumers_changed_at=NOW))
+    assert acts(evaluation_input(0, consumers=9, history=history, consumers_changed_at=NOW))
 
 
 @pytest.mark.parametrize(("changed_ago", "acted_ago", "waits"), [
@@ -115,7 +115,7 @@ def test_consumers_that_come_after_an_act_are_collected(
 ) -> None:
     history = History(last_consumer_act_at=ago(acted_ago))
     evaluation = decide(
-        asked(0, consumers=9, history=history, consumers_changed_at=ago(changed_ago)), CONSUMERS
+        evaluation_input(0, consumers=9, history=history, consumers_changed_at=ago(changed_ago)), CONSUMERS
     )
 
     if waits is None:
@@ -128,7 +128,7 @@ def test_consumers_that_come_after_an_act_are_collected(
 
 def test_an_act_for_consumers_under_way_collects_those_that_come_meanwhile() -> None:
     act = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(1), child_places=2, for_consumers=True)
-    crowded = asked(0, 0, consumers=9, in_flight=(act,), consumers_changed_at=NOW)
+    crowded = evaluation_input(0, 0, consumers=9, in_flight=(act,), consumers_changed_at=NOW)
 
     assert [one.reason for one in decide(crowded, CONSUMERS).refusals] == [RefusalReason.CONSUMERS_JOINING]
     for_load = replace(crowded, in_flight=(replace(act, for_consumers=False),))
@@ -136,7 +136,7 @@ def test_an_act_for_consumers_under_way_collects_those_that_come_meanwhile() -> 
 
 
 def test_a_split_for_load_keeps_the_places_that_consumers_need() -> None:
-    hot = asked(30_000, consumers=7, buckets=7)
+    hot = evaluation_input(30_000, consumers=7, buckets=7)
 
     [split] = decide(hot, frozenset({Lane.LOAD})).decisions
     [unneeded] = decide(replace(hot, stream_consumers={"orders": 2}), frozenset({Lane.LOAD})).decisions
@@ -154,7 +154,9 @@ def test_a_relief_that_would_make_fewer_segments_keeps_one_for_each_consumer(
     limits = {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}
     whole = SegmentLayout.initial(1, bucket_budget=1, now=0)
     uneven = whole.split(0, 0, (32_768, 36_864, 40_960))
-    situation = asked(12_000, 1_500, 1_500, 9_000, layout=uneven, consumers=consumers, policy=limits)
+    situation = evaluation_input(
+        12_000, 1_500, 1_500, 9_000, layout=uneven, consumers=consumers, policy=limits
+    )
 
     [recut] = decide(situation, frozenset({Lane.LOAD})).decisions
 
@@ -163,7 +165,7 @@ def test_a_relief_that_would_make_fewer_segments_keeps_one_for_each_consumer(
 
 def test_places_of_an_operation_under_way_count() -> None:
     under_way = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(1), child_places=16)
-    situation = asked(0, 0, consumers=17, in_flight=(under_way,), consumers_changed_at=ago(5))
+    situation = evaluation_input(0, 0, consumers=17, in_flight=(under_way,), consumers_changed_at=ago(5))
 
     assert acts(situation) == []
     assert [sealed_by(act) for act in acts(replace(situation, stream_consumers={"orders": 18}))] == [(1,)]
@@ -171,7 +173,7 @@ def test_places_of_an_operation_under_way_count() -> None:
 
 def test_what_no_cap_allows_is_said() -> None:
     few = {"max_segments": 2, "entry_bucket_max_per_segment": 2}
-    evaluation = decide(asked(0, consumers=9, policy=few), CONSUMERS)
+    evaluation = decide(evaluation_input(0, consumers=9, policy=few), CONSUMERS)
 
     assert [act.buckets for act in evaluation.decisions if isinstance(act, Split)] == [2]
     assert [(one.reason, one.value, one.needed) for one in evaluation.refusals] == [
@@ -180,7 +182,7 @@ def test_what_no_cap_allows_is_said() -> None:
 
 
 @dataclass
-class World:
+class SimulatedTopic:
     """A topic with constant load and constant consumers, whose acts are carried out at once."""
 
     situation: EvaluationInput
@@ -244,7 +246,7 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> SimulatedTopic:
     """Any mix of load, consumers, entry buckets, caps and floors."""
     densities = tuple(
         draw(st.lists(st.sampled_from([0.0, 50.0, 900.0, 4_000.0, 9_500.0]), min_size=8, max_size=8))
@@ -271,12 +273,12 @@ def worlds(draw: st.DrawFn) -> World:
         consumers_changed_at=NOW - 1_000,
         now=NOW,
     )
-    world = World(situation, densities)
+    world = SimulatedTopic(situation, densities)
     world._measure()
     return world
 
 
-def most_places(world: World) -> int:
+def most_places(world: SimulatedTopic) -> int:
     """Consumers that the caps allow."""
     policy = world.situation.policy
     each = min(policy.entry_bucket_max_per_segment, 64) if world.situation.capabilities.shared_buckets else 1
@@ -284,7 +286,7 @@ def most_places(world: World) -> int:
 
 
 @given(world=worlds())
-def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world: World) -> None:
+def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world: SimulatedTopic) -> None:
     consumers = max(world.situation.stream_consumers.values())
     world.run(3)
     note(f"{world.made}")
@@ -295,7 +297,7 @@ def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world:
 
 
 @given(world=worlds())
-def test_with_constant_load_and_consumers_nothing_more_is_done_after_settling(world: World) -> None:
+def test_with_constant_load_and_consumers_nothing_more_is_done_after_settling(world: SimulatedTopic) -> None:
     consumers = max(world.situation.stream_consumers.values())
     world.run(240)
     settled = len(world.made)

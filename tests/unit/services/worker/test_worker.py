@@ -14,7 +14,7 @@ from controller.services.worker import worker as module
 from controller.services.worker.worker import Worker, running
 
 
-class Told:
+class RecordingPart:
     """Stands for loop, leases and listener: nothing is done, and what would be waited for is noted."""
 
     is_stopping = False
@@ -32,7 +32,7 @@ class Told:
 
 
 def test_what_keeps_it_from_beginning_is_said_once_however_often_it_looks() -> None:
-    told = Told()
+    told = RecordingPart()
     refusals: Iterator[str | None] = iter(["behind", "behind", "behind", "ahead", "ahead", None])
 
     def demand_schema() -> None:
@@ -51,7 +51,7 @@ def test_what_keeps_it_from_beginning_is_said_once_however_often_it_looks() -> N
     )
 
 
-class Ending:
+class EndedPart:
     """Stands for a part of a worker: it has nothing to do, and notes how it was ended."""
 
     is_stopping = False
@@ -83,7 +83,7 @@ class Ending:
         self._ended.append(f"{self._name} closed")
 
 
-class Part(Ending):
+class Part(EndedPart):
     """What is beside the loop: it runs until it is stopped."""
 
     def __init__(self, name: str, ended: list[str], fault: Exception | None = None) -> None:
@@ -98,7 +98,7 @@ class Part(Ending):
         super().stop()
 
 
-class Working(Ending):
+class RunningPart(EndedPart):
     """A loop: it runs until it is stopped."""
 
     def __init__(self, name: str, ended: list[str]) -> None:
@@ -118,9 +118,9 @@ def test_a_part_that_ends_by_itself_ends_the_worker_so_that_it_is_started_again(
     fault: Exception | None,
 ) -> None:
     ended: list[str] = []
-    parts: Any = {name: Ending(name, ended) for name in ("leases", "listener")}
-    loop: Any = Working("loop", ended)
-    part: Any = Ending("part", ended)
+    parts: Any = {name: EndedPart(name, ended) for name in ("leases", "listener")}
+    loop: Any = RunningPart("loop", ended)
+    part: Any = EndedPart("part", ended)
 
     def run() -> None:
         if fault is not None:
@@ -136,7 +136,7 @@ def test_a_part_that_ends_by_itself_ends_the_worker_so_that_it_is_started_again(
 
 def test_a_part_that_ends_by_itself_ends_a_process_without_a_loop() -> None:
     ended: list[str] = []
-    parts: Any = (Ending("one", ended), Part("other", ended))
+    parts: Any = (EndedPart("one", ended), Part("other", ended))
     leave = threading.Event()
 
     with pytest.raises(InvariantViolated, match="Ending ended by itself"), running(parts, leave):
@@ -146,7 +146,7 @@ def test_a_part_that_ends_by_itself_ends_a_process_without_a_loop() -> None:
 
 
 def test_an_error_that_nobody_expected_keeps_a_worker_from_beginning_only_for_a_while() -> None:
-    told = Told()
+    told = RecordingPart()
     refusals: Iterator[Exception | None] = iter([ValueError("²"), None])
 
     def demand_schema() -> None:
@@ -163,7 +163,7 @@ def test_an_error_that_nobody_expected_keeps_a_worker_from_beginning_only_for_a_
 def test_what_fails_to_stop_keeps_nothing_else_from_its_end() -> None:
     """Leases that are not given back keep their topics from everybody until they expire."""
     ended: list[str] = []
-    parts: Any = {name: Ending(name, ended) for name in ("loop", "leases", "listener")}
+    parts: Any = {name: EndedPart(name, ended) for name in ("loop", "leases", "listener")}
     first: Any = Part("first", ended)
     failing: Any = Part("failing", ended, RuntimeError("stuck"))
     worker = Worker(parts["loop"], parts["leases"], parts["listener"], (first, failing))

@@ -115,11 +115,10 @@ def shed_byte_rate(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves of at least `needed` bytes per second off the broker, if it has as much, heaviest bundles first and without a
-    destination.
+    """Return moves of at least `needed` bytes per second off the broker, heaviest bundles first and without a destination, and None. If
+    the movable bundles have less, all of them are moved. If no bundle may be moved, return no moves and the refusal.
 
-    If there is none, return no moves and the refusal. One bundle stays; Pulsar takes the last one too if the broker reports more than the
-    sum of its bundles.
+    One bundle stays; Pulsar takes the last one too if the broker reports more than the sum of its bundles.
     """
     owned = cluster.bundles_of(broker)
     if len(owned) < 2:

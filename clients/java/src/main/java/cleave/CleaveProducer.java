@@ -377,6 +377,8 @@ public final class CleaveProducer implements AutoCloseable {
             bucket = segment.bucketOf(message.hash & 0xffff);
         }
         Lane lane = lanes.computeIfAbsent(new LaneId(segment, bucket), Lane::new);
+        // A lane of a segment that the next layout lacks takes no messages: they would stay behind when the layout is adopted.
+        lane.isLeaving |= next != null && !next.segments().contains(segment);
         lane.waiting.add(message);
         pump(lane);
     }

@@ -7,13 +7,29 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import cleave.CleaveProducer.Layout;
 import cleave.CleaveProducer.Segment;
+import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
+import java.io.OutputStream;
+import java.lang.reflect.Proxy;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
+import java.util.function.BiFunction;
+import java.util.function.BooleanSupplier;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerBuilder;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.TypedMessageBuilder;
 import org.junit.jupiter.api.Test;
 
 /** Compares the producer with the vectors that Cleave's own rules made. */
@@ -96,6 +112,101 @@ class ConformanceTest {
             });
             assertEquals(vector.get("events"), found);
         }
+    }
+
+    /** Two buckets of a segment: one has a message in doubt when the segment leaves the layout, the other gets its first message then. */
+    @Test
+    void newMessagesOfASegmentThatLeftWaitForThoseInDoubt() throws Exception {
+        CountDownLatch isSplit = new CountDownLatch(1);
+        HttpServer worker = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        worker.setExecutor(Executors.newCachedThreadPool());
+        worker.createContext("/", exchange -> {
+            boolean isWatch = exchange.getRequestURI().getPath().endsWith("/watch");
+            exchange.sendResponseHeaders(200, 0);
+            try (OutputStream body = exchange.getResponseBody()) {
+                if (isWatch) {
+                    isSplit.await();
+                }
+                String layout = isSplit.getCount() == 0 ? layout(2, "", "two") : layout(1, "32768", "one");
+                body.write((isWatch ? "event: layout\ndata: " + layout + "\n\n" : layout).getBytes(StandardCharsets.UTF_8));
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            }
+        });
+        worker.start();
+        List<String> sent = Collections.synchronizedList(new ArrayList<>());
+        PulsarClient client = client(sent);
+        String address = "http://127.0.0.1:" + worker.getAddress().getPort();
+        try (CleaveProducer producer =
+                new CleaveProducer(client, CleaveProducer.Options.of(List.of(address), () -> "token", "topic://acme/shop/orders"))) {
+            producer.sendAsync(keyOfBucket(0), new byte[] {'0'});
+            waitFor(() -> sent.contains("one 0"));
+            isSplit.countDown();
+            Thread.sleep(200); // the producer takes the layout, and waits for 500 ms for the message in doubt
+            producer.sendAsync(keyOfBucket(1), new byte[] {'1'});
+            waitFor(() -> sent.contains("two 0"));
+            producer.sendAsync(keyOfBucket(1), new byte[] {'2'});
+            waitFor(() -> sent.contains("two 2"));
+        } finally {
+            worker.stop(0);
+        }
+        assertEquals(List.of("one 0", "two 0", "two 1", "two 2"), sent);
+    }
+
+    private static String layout(int segment, String splits, String topic) {
+        return "{\"topic_id\": 1, \"data_plane\": \"pulsar\", \"epoch\": " + segment + ", \"segments\": [{\"segment_id\": " + segment
+                + ", \"range_start\": 0, \"range_end\": 65535, \"bucket_splits\": [" + splits + "], \"backing_topic\": \"" + topic
+                + "\"}]}";
+    }
+
+    private static String keyOfBucket(int bucket) {
+        for (int i = 0; ; i++) {
+            if ((CleaveProducer.hash(CleaveProducer.utf8("key-" + i)) & 0xffff) >>> 15 == bucket) {
+                return "key-" + i;
+            }
+        }
+    }
+
+    private static void waitFor(BooleanSupplier isReached) throws InterruptedException {
+        for (long until = System.nanoTime() + 20_000_000_000L; !isReached.getAsBoolean() && System.nanoTime() < until; ) {
+            Thread.sleep(10);
+        }
+    }
+
+    /** Returns a standard client that records each message with its topic. Topic "one" answers none. */
+    private static PulsarClient client(List<String> sent) {
+        return fake(PulsarClient.class, (name, given) -> {
+            String[] topic = new String[1];
+            return name.equals("newProducer") ? fake(ProducerBuilder.class, (setting, value) -> {
+                topic[0] = setting.equals("topic") ? (String) value[0] : topic[0];
+                return setting.equals("createAsync") ? CompletableFuture.completedFuture(producer(topic[0], sent)) : null;
+            }) : null;
+        });
+    }
+
+    private static Producer<?> producer(String topic, List<String> sent) {
+        return fake(Producer.class, (name, given) -> {
+            if (name.equals("closeAsync")) {
+                return CompletableFuture.completedFuture(null);
+            }
+            String[] payload = new String[1];
+            return fake(TypedMessageBuilder.class, (setting, value) -> {
+                payload[0] = setting.equals("value") ? new String((byte[]) value[0], StandardCharsets.UTF_8) : payload[0];
+                if (!setting.equals("sendAsync")) {
+                    return null;
+                }
+                sent.add(topic + " " + payload[0]);
+                return topic.equals("one") ? new CompletableFuture<>() : CompletableFuture.completedFuture(MessageId.earliest);
+            });
+        });
+    }
+
+    /** Returns an object whose methods call `answer` with their name and arguments; null stands for the object itself. */
+    private static <T> T fake(Class<T> type, BiFunction<String, Object[], Object> answer) {
+        return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, (self, method, given) -> {
+            Object found = answer.apply(method.getName(), given);
+            return found == null ? self : found;
+        }));
     }
 
     private List<Map<?, ?>> list(String name) {

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from controller.landing.area import QUARANTINE, RejectedFile
-from controller.landing.location import Location
-from controller.landing.names import (
+from controller.landing.file_names import (
     LandedFile,
     day_directories,
     day_directory,
@@ -26,6 +25,7 @@ from controller.landing.names import (
     parse_path,
     tick_path,
 )
+from controller.landing.location import Location
 
 _WHERE = [("cluster", pa.string()), ("broker", pa.string()), ("instant_ms", pa.int64())]
 _RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]

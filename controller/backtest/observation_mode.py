@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.backtest.average_observation import FollowedAverageObservation, SteadyAverageObservation
+from controller.backtest.load_reports import Grain
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Observation
 from controller.backtest.record_observation import (
@@ -11,7 +12,6 @@ from controller.backtest.record_observation import (
     RewriteObservation,
     SideObservation,
 )
-from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.policy import AutoScalePolicy

@@ -29,7 +29,9 @@ def demand_free(topic: str, busy: Mapping[int, int], segment_ids: Collection[int
 
 
 def demand_unchanged(topic: str, what: str, present: int | None, seen: int | None) -> None:
-    """Raise LostRace if the value `what` (epoch, input version) has changed since the decision. `seen` None accepts any value."""
+    """Raise LostRace if the value named `what` (epoch, input version) is `present` and not `seen`, which the decision has read. `seen`
+    None accepts any value.
+    """
     if seen not in (None, present):
         raise LostRace(
             f"{what} of topic {topic} is {present} by now, not {seen}; decide again", 0.0, what="intent"

@@ -18,7 +18,7 @@ Behaviour = Callable[["Conversation"], None]
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReceivedRequest:
     """One request as it arrived."""
 
     method: str
@@ -39,8 +39,8 @@ class Conversation(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        broker: CrookedBroker = self.server.broker  # type: ignore[attr-defined]
-        broker.heard.append(Heard(self.command, self.path, dict(self.headers.items()), body))
+        broker: ScriptedBroker = self.server.broker  # type: ignore[attr-defined]
+        broker.received.append(ReceivedRequest(self.command, self.path, dict(self.headers.items()), body))
         broker.next_behaviour()(self)
 
     def log_message(self, *_arguments: object) -> None:
@@ -61,13 +61,13 @@ class Conversation(BaseHTTPRequestHandler):
 
 
 @dataclass
-class CrookedBroker:
-    """The server's address, its script, and the requests it received (`heard`)."""
+class ScriptedBroker:
+    """The server's address, its script, and the requests it received (`received`)."""
 
     url: str
     script: list[Behaviour]
     released: threading.Event = field(default_factory=threading.Event)
-    heard: list[Heard] = field(default_factory=list)
+    received: list[ReceivedRequest] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_behaviour(self) -> Behaviour:
@@ -147,13 +147,13 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def crooked_broker(tls: ssl.SSLContext | None = None) -> Iterator[CrookedBroker]:
+def scripted_broker(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedBroker]:
     """Run a server on loopback that answers 500 until it gets a script."""
     server = _Server(("127.0.0.1", 0), Conversation)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     scheme = "http" if tls is None else "https"
-    broker = CrookedBroker(f"{scheme}://127.0.0.1:{server.server_port}", [])
+    broker = ScriptedBroker(f"{scheme}://127.0.0.1:{server.server_port}", [])
     broker.behaves(broker.refuses(500, "not told what to say"))
     server.broker = broker  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

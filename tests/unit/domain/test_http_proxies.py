@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.errors import InvalidInput
-from controller.domain.proxies import Proxy, through
+from controller.domain.http_proxies import Proxy, through
 from controller.settings import load_settings
 
 PASSWORD = "s3cret"

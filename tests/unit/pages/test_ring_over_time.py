@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.pages import mosaic
+from controller.pages import ring_over_time
 from controller.pages.figures import UNKNOWN, load_colour
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -28,7 +28,9 @@ def segment(segment_id: int, created_at: datetime, sealed_at: datetime | None = 
     }
 
 
-def load(grid: mosaic.Grid, at: datetime, ratio: float, segment_id: int = 0, **more: float) -> dict[str, Any]:
+def load(
+    grid: ring_over_time.Grid, at: datetime, ratio: float, segment_id: int = 0, **more: float
+) -> dict[str, Any]:
     """The row of the cell that a record falls into."""
     cell = grid.cells(at, at)[0]
     return {"segment_id": segment_id, "cell": cell, "highest": ratio, "last": ratio, **more}
@@ -49,14 +51,14 @@ def drawn(figure: dict[str, Any]) -> list[tuple[str, float, str]]:
 
 def test_a_minute_of_load_colours_its_cell_and_not_the_hours_before_it() -> None:
     rows = [segment(0, NOW - 8 * HOUR)]
-    grid = mosaic.grid(rows, NOW - 8 * HOUR, NOW, 96)
+    grid = ring_over_time.grid(rows, NOW - 8 * HOUR, NOW, 96)
     loads = [
         load(grid, NOW - 8 * HOUR, 0.1),
         load(grid, NOW - HOUR, 1.8, last=0.1),
     ]
 
     assert grid.seconds == 300
-    assert drawn(mosaic.ring_over_time(rows, loads, grid)) == [
+    assert drawn(ring_over_time.ring_over_time(rows, loads, grid)) == [
         ("04:00:00", 420, IDLE),
         ("11:00:00", 5, HOT),
         ("11:05:00", 55, IDLE),
@@ -65,17 +67,20 @@ def test_a_minute_of_load_colours_its_cell_and_not_the_hours_before_it() -> None
 
 def test_a_load_holds_until_the_next_record_and_counts_in_the_cell_in_which_it_ends() -> None:
     rows = [segment(0, NOW - 8 * HOUR)]
-    grid = mosaic.grid(rows, NOW - 8 * HOUR, NOW, 96)
+    grid = ring_over_time.grid(rows, NOW - 8 * HOUR, NOW, 96)
     loads = [load(grid, NOW - 9 * HOUR, 1.8), load(grid, NOW - HOUR, 0.1)]
 
-    assert drawn(mosaic.ring_over_time(rows, loads, grid)) == [("04:00:00", 425, HOT), ("11:05:00", 55, IDLE)]
+    assert drawn(ring_over_time.ring_over_time(rows, loads, grid)) == [
+        ("04:00:00", 425, HOT),
+        ("11:05:00", 55, IDLE),
+    ]
 
 
 def test_a_segment_is_grey_until_its_load_is_known() -> None:
     rows = [segment(0, NOW - 8 * HOUR)]
-    grid = mosaic.grid(rows, NOW - 8 * HOUR, NOW, 96)
+    grid = ring_over_time.grid(rows, NOW - 8 * HOUR, NOW, 96)
 
-    figure = mosaic.ring_over_time(rows, [load(grid, NOW - HOUR, 0.1)], grid)
+    figure = ring_over_time.ring_over_time(rows, [load(grid, NOW - HOUR, 0.1)], grid)
 
     assert drawn(figure) == [("04:00:00", 420, UNKNOWN), ("11:00:00", 60, IDLE)]
     assert "load unknown" in figure["data"][0]["hovertext"][0]
@@ -87,10 +92,10 @@ def test_cells_end_with_their_segment_and_its_border_is_its_whole_lifetime() -> 
         segment(0, NOW - 2 * HOUR, sealed_at=NOW - timedelta(minutes=61)),
         segment(1, NOW - timedelta(minutes=61)),
     ]
-    grid = mosaic.grid(rows, NOW - 8 * HOUR, NOW, 96)
+    grid = ring_over_time.grid(rows, NOW - 8 * HOUR, NOW, 96)
     loads = [load(grid, NOW - 2 * HOUR, 0.1), load(grid, NOW - HOUR, 1.8, segment_id=1)]
 
-    figure = mosaic.ring_over_time(rows, loads, grid)
+    figure = ring_over_time.ring_over_time(rows, loads, grid)
 
     cells, frames = figure["data"]
     assert [(begins, minutes) for begins, minutes, _ in drawn(figure)] == [
@@ -108,7 +113,7 @@ def test_cells_end_with_their_segment_and_its_border_is_its_whole_lifetime() -> 
 def test_neither_long_spans_nor_many_segments_exceed_the_limit(days: float, number: int) -> None:
     since = NOW - timedelta(days=days)
     rows = [segment(i, since) for i in range(number)]
-    grid = mosaic.grid(rows, since, NOW, 4_000)
+    grid = ring_over_time.grid(rows, since, NOW, 4_000)
     cells = {one["segment_id"]: grid.cells(since, NOW) for one in rows}
     loads = [
         {"segment_id": i, "cell": cell, "highest": cell % 7, "last": cell % 5}
@@ -116,7 +121,7 @@ def test_neither_long_spans_nor_many_segments_exceed_the_limit(days: float, numb
         for cell in cells[i]
     ]
 
-    figure = mosaic.ring_over_time(rows, loads, grid)
+    figure = ring_over_time.ring_over_time(rows, loads, grid)
 
     assert number <= len(figure["data"][0]["x"]) <= max(4_000, 2 * number)
     assert json.loads(json.dumps(figure)) == figure
@@ -125,7 +130,9 @@ def test_neither_long_spans_nor_many_segments_exceed_the_limit(days: float, numb
 
 def test_cells_stay_where_they_are_when_the_span_moves_on() -> None:
     rows = [segment(0, NOW - 8 * HOUR)]
-    first, later = (mosaic.grid(rows, now - HOUR, now, 4_000) for now in (NOW, NOW + timedelta(seconds=5)))
+    first, later = (
+        ring_over_time.grid(rows, now - HOUR, now, 4_000) for now in (NOW, NOW + timedelta(seconds=5))
+    )
 
     assert {first.begin(cell) for cell in first.cells(NOW - HOUR / 2, NOW)} == {
         later.begin(cell) for cell in later.cells(NOW - HOUR / 2, NOW)
@@ -133,4 +140,4 @@ def test_cells_stay_where_they_are_when_the_span_moves_on() -> None:
 
 
 def test_a_topic_without_segments_in_the_span_has_an_empty_picture() -> None:
-    assert drawn(mosaic.ring_over_time([], [], mosaic.grid([], NOW - HOUR, NOW, 96))) == []
+    assert drawn(ring_over_time.ring_over_time([], [], ring_over_time.grid([], NOW - HOUR, NOW, 96))) == []

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from controller.bootstrap import Application
 from controller.dataplane.base import LogState
-from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.layout import SegmentLayout
 from controller.services.reconciler import Finding, reconcile
 from controller.store.topics import layouts, topics
@@ -20,7 +20,7 @@ from tests.support.command_line import CommandLine
 
 
 @dataclass
-class PulsarHouse:
+class PulsarSetup:
     """What the tests look at and act with, beside the command line."""
 
     cleave: CommandLine

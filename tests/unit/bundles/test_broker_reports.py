@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
+from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 
 NOW_MS = 1_800_000_000_000
 

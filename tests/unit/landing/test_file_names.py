@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.errors import InvalidInput
-from controller.landing.names import (
+from controller.landing.file_names import (
     LandedFile,
     compacted_path,
     day_directories,

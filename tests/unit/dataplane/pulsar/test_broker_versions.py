@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.versions import demand_readable, keeps_whole_ranges, reads_policies_first
+from controller.dataplane.pulsar.broker_versions import demand_readable, holds_gates, keeps_whole_ranges
 from controller.domain.errors import Unsupported
 from controller.domain.hash_range import HashRange
 
@@ -30,7 +30,10 @@ def test_on_others_a_bucket_of_one_hash_is_refused_and_no_other(version: str) ->
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("4.0.0", True),
+        ("4.0.0", False),
+        ("4.0.6", False),
+        ("4.0.7", True),
+        ("4.1.0", True),
         ("4.2.4", True),
         ("5.0.0-M1", True),
         ("3.3.9", False),
@@ -38,5 +41,5 @@ def test_on_others_a_bucket_of_one_hash_is_refused_and_no_other(version: str) ->
         ("a fork", False),
     ],
 )
-def test_brokers_that_read_the_policies_of_a_topic_first(version: str, *, expected: bool) -> None:
-    assert reads_policies_first(version) is expected
+def test_brokers_on_which_gates_hold(version: str, *, expected: bool) -> None:
+    assert holds_gates(version) is expected

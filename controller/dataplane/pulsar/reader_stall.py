@@ -80,8 +80,8 @@ class SubscriptionStall:
         return True
 
     def _is_suspected(self, held_back: int) -> bool:
-        """Return True if the statistics show a stall. False if they are unknown, which is no reason to end
-        the reading.
+        """Return True if the statistics show stalled delivery to the reader, which holds `held_back` messages that it
+        has not delivered. False if the statistics are unknown, which is no reason to end the reading.
         """
         try:
             attached = self._cursors.attachments(

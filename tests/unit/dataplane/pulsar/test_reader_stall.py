@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.dataplane.pulsar.cursors import Attachments, Holder
-from controller.dataplane.pulsar.stall import StallWatch, looks_stalled
+from controller.dataplane.pulsar.reader_stall import StallWatch, looks_stalled
 from controller.domain.hash_range import FULL_RANGE, HashRange
 
 LOW, HIGH = FULL_RANGE.halves()

@@ -20,7 +20,7 @@ import pytest
 from controller.devstack.serving import serving_leader, token_for, token_of
 from controller.landing.history import RateHistory
 from controller.web.access import Role
-from controller.web.computing import AT_ONCE, MOST_WAITING
+from controller.web.computing_limits import AT_ONCE, MOST_WAITING
 from tests.support.asking import bearer
 from tests.support.bench import Bench
 from tests.support.recorded import keep_rates
@@ -104,7 +104,7 @@ def computing() -> set[int]:
                 command = Path(f"/proc/{child}/cmdline").read_bytes()
             except OSError:
                 continue
-            if b"controller.services.computing.child" in command:
+            if b"controller.services.computing.child_process" in command:
                 found.add(int(child))
     return found
 

@@ -1,6 +1,10 @@
 """Decides which consumers must be disconnected before a cursor, or one entry bucket of it, can be taken on a
 broker, and disconnects them.
 
+A consumer that is connected for the cursor, or for a part of it, is a *holder*. A holder is *live* if
+the claim names its owner in `live_owners`; otherwise the holder counts as gone. A holder with the claim's own owner
+name always counts as gone: it is a stale connection or an earlier process.
+
 If the subscription has one consumer, moving the cursor to its present position disconnects the consumer. If
 consumers share the subscription by key, no broker call disconnects a single one, and moving the cursor would
 disconnect all and redeliver what they have acknowledged. Then subscribing itself resolves the conflict:
@@ -31,7 +35,9 @@ delay is random so that several claims do not collide.
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request for a cursor, or for `bucket` of it."""
+    """A request of `owner` for a cursor, or for `bucket` (a range of bucket hashes) of it. A holder with a later
+    `ownership` is never disconnected; None: ownerships are not compared.
+    """
 
     backing_topic: str
     subscription: str
@@ -47,8 +53,8 @@ class Claim:
         )
 
     def demand_gone(self, holder: Holder) -> None:
-        """Raise an error if the holder may not be disconnected: LostRace if it is alive, or is not a reader
-        of Cleave; FencedOut if it is the later owner.
+        """Raise an error if the holder may not be disconnected: LostRace if the holder is live, or is not a
+        reader of Cleave; FencedOut if the holder has a later ownership. Disconnects nothing.
         """
         if holder.owner is None:
             raise LostRace(
@@ -102,12 +108,12 @@ def evict_holders(
     reader_here: Callable[[str | None], PulsarReader | None],
     deadline: Deadline,
 ) -> Holder | None:
-    """Disconnect the holders that are in the way of the claim and count as gone. Return a holder that only
-    the broker can disconnect; None if no holder is left.
+    """Disconnect the holders that overlap the claim. Return a holder that only the broker can disconnect; None if
+    no holder is left. Nothing is disconnected if one of them may not be.
 
     Readers of this process are evicted directly; `reader_here` returns the reader of this process with a
-    mark. Otherwise moving the cursor disconnects all consumers. Raises LostRace if a holder is alive or not a
-    reader of Cleave, FencedOut if it is the later owner, SegmentNotFound, SubscriptionNotFound.
+    mark. Otherwise moving the cursor disconnects all consumers. Raises the errors of `Claim.demand_gone`; LostRace
+    also if moving the cursor would lose single acknowledgements; SegmentNotFound, SubscriptionNotFound.
     """
     topic, subscription = claim.backing_topic, claim.subscription
     attached = cursors.attachments(topic, subscription, deadline)

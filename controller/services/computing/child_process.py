@@ -75,7 +75,9 @@ def _compute(request: bytes) -> tuple[bool, Any]:
 
 
 def _send(pipe: Connection, is_done: bool, value: Any) -> None:
-    """Send the outcome. If it cannot be pickled, send an error with its text instead."""
+    """Send the outcome to the parent process: the result if `is_done`, otherwise the error. An outcome that cannot be pickled is sent as a
+    RuntimeError with its text.
+    """
     try:
         pickled = pickle.dumps((is_done, value))
         pickle.loads(pickled)  # noqa: S301 - an error that cannot be unpickled would end the parent's call without a reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.store.postgres.prepared import Prepared
+from controller.store.postgres.prepared_statements import Prepared
 
 
 def test_each_parameter_has_a_type_and_each_type_a_parameter() -> None:

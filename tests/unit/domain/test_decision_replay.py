@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from controller.domain.decision import Lane
+from controller.domain.decision_replay import replay
 from controller.domain.evaluation_input import EvaluationInput
 from controller.domain.evaluator import ALL_LANES, decide
-from controller.domain.replay import replay
 from tests.unit.domain.situations import situations, topic
 
 HOT = 20_000.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from controller.domain.bearer import bearer_token
+from controller.domain.bearer_token import bearer_token
 from controller.domain.errors import InvalidInput
 
 _ADMIN_SCHEMES = ("http", "https")
@@ -109,7 +109,9 @@ class PulsarAccess(PulsarAuth):
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """Return the current token. Raises InvalidInput if its file cannot be read."""
+        """Return the current token: the content of `token_file` if it is set, otherwise `token`. None if neither is
+        set. Raises InvalidInput if the file cannot be read.
+        """
         if self.token_file is None:
             return self.token
         name = f"{self._name('token_file')}={self.token_file}"

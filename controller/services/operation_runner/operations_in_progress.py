@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection
 
 
-class ClaimsInHand:
+class OperationsInProgress:
     """Operations that threads of this runner are stepping. Thread-safe. All instants are monotonic seconds."""
 
     def __init__(self) -> None:

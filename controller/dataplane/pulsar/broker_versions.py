@@ -1,4 +1,4 @@
-"""Decides which broker versions report slots of consumers correctly, and which read a topic's policies before they serve the topic.
+"""Decides which broker versions report slots of consumers correctly, and on which gates for standard consumers hold.
 
 Up to 3.0.13, 3.3.8 and 4.0.6 a broker stores only the first and the last slot of each sticky range. A
 consumer with several ranges therefore also receives the slots between them (apache/pulsar#24730). Cleave's
@@ -21,6 +21,8 @@ VERSION = Ask("GET", "brokers/version", "read the broker's version", is_text=Tru
 
 _FIRST_RIGHT: Mapping[tuple[int, int], int] = {(3, 0): 14, (3, 3): 9, (4, 0): 7}
 _RIGHT_FROM = (4, 1)
+GATES_FROM = (4, 0, 7)
+"""First version on which gates hold."""
 _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
@@ -47,9 +49,14 @@ def demand_readable(bucket: HashRange, version: str) -> None:
         )
 
 
-def reads_policies_first(version: str) -> bool:
-    """Return True if a broker of this version reads the policies of a topic before the broker serves the
-    topic: from 4.0 on. False if the version cannot be read.
+def holds_gates(version: str) -> bool:
+    """Return True if gates hold on a broker of this version: from `GATES_FROM` on. False if the version cannot be
+    read.
+
+    Before 4.0 a broker serves a topic before the broker has read the topic's policies, so a gate would let messages
+    pass after a restart. 4.0.0 and 4.0.1 send a consumer that has just connected more entries than the dispatch rate
+    allows, messages of the application among them. Before 4.0.4 a terminated topic that was loaded again cannot be
+    read (apache/pulsar#24063). The tests of gates pass on 4.0.7 and 4.2.4.
     """
     match = _NUMBERS.match(version)
-    return match is not None and int(match[1]) >= 4
+    return match is not None and tuple(map(int, match.groups())) >= GATES_FROM

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pulsar
 import pytest
 
-from controller.dataplane.pulsar.intake import Intake
-from tests.support.scripted_leader import Aside
+from controller.dataplane.pulsar.message_intake import Intake
+from tests.support.scripted_leader import BackgroundCall
 from tests.support.scripted_library import ScriptedLibrary
 
 
@@ -67,7 +67,7 @@ def test_a_close_waits_for_the_call_that_the_library_still_has(
     library: ScriptedLibrary[int], intake: Intake
 ) -> None:
     """A client that is closed before that keeps its thread and its descriptors."""
-    closing = Aside(intake.close)
+    closing = BackgroundCall(intake.close)
     with pytest.raises(AssertionError, match="does not end"):
         closing.result(0.2)
 
