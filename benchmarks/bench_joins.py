@@ -38,8 +38,8 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogClient
 from controller.demo.planes import NAMESPACE
 from controller.devstack.serving import token_for
 from controller.domain.operation import Origin

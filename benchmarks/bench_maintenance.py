@@ -36,7 +36,7 @@ from benchmarks.machine import machine
 from benchmarks.operation_costs import Meter
 from controller import telemetry
 from controller.bootstrap import Application
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.demo.planes import NAMESPACE, make_namespace
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres

@@ -28,8 +28,8 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogClient
 from controller.devstack.ports import free_port
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.process import ChildProcess

@@ -18,8 +18,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.clock import STEADY_CLOCK, SystemClock
-from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.base import DataPlane
 from controller.dataplane.load_settings import LoadSettings
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.domain.bearer_token import bearer_token

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 from controller.client.servers import Servers, topic_path
-from controller.dataplane.base import LogClient
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess, PulsarAuth
 from controller.dataplane.registry import PlaneSettings, build_log_client
 from controller.domain.errors import Unsupported

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.client.queue_consumer import QueuedMessage
 from controller.client.stream_consumer import Batch
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.log_client import LogMessage, Position
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from pulsar_cleave._schemas import Schema, decoded

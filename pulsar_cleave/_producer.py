@@ -11,7 +11,7 @@ from controller.client.arguments import checked
 from controller.client.closing import StoresOnExit
 from controller.client.producer import Producer as InnerProducer
 from controller.clock import to_ms
-from controller.dataplane.base import Metadata
+from controller.dataplane.log_client import Metadata
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.utf8 import utf8

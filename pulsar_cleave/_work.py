@@ -16,7 +16,7 @@ from controller.client.lag import BucketLag
 from controller.client.stream_consumer import Batch, BucketStatus
 from controller.client.stream_consumer import StreamConsumer as InnerConsumer
 from controller.client.work_observer import WorkObserver
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from pulsar_cleave._messages import Message, MessageId
 from pulsar_cleave._schemas import Schema
 

@@ -29,7 +29,7 @@ from controller.client.reader_threads import ReaderThreads
 from controller.client.retry import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.clock import boot_seconds
-from controller.dataplane.base import LogClient, LogReader, Ownership, Position
+from controller.dataplane.log_client import LogClient, LogReader, Ownership, Position
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 from controller.client.arguments import checked, checks_arguments
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.domain.errors import InvalidInput
 from controller.domain.formatting import shown
 from controller.domain.utf8 import utf8

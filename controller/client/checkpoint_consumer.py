@@ -29,7 +29,7 @@ from controller.client.segment_lists import ListedSegment, SegmentList, SegmentW
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.clock import to_ms
-from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
+from controller.dataplane.log_client import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import (
     Conflict,
     DataGone,

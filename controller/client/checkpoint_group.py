@@ -35,7 +35,7 @@ from controller.client.position_reading import open_at, read_on
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
-from controller.dataplane.base import LogClient, Position, PositionReader
+from controller.dataplane.log_client import LogClient, Position, PositionReader
 from controller.domain.errors import (
     Conflict,
     DataGone,

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from controller.client.session import OwnedBucket
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.domain.deliveries import DeliveryEvent
 
 TROUBLED_OPENINGS = 3

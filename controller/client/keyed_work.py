@@ -49,7 +49,7 @@ from controller.client.retry import Backoff
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
-from controller.dataplane.base import LogClient, LogMessage, Position
+from controller.dataplane.log_client import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError, DataPlaneUnavailable
 from controller.domain.formatting import shown

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import TopicSnapshot
 from controller.client.send_lane import SendLane, WaitingMessage, lane_of
-from controller.dataplane.base import Metadata
+from controller.dataplane.log_client import Metadata
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.segment import Segment

@@ -27,7 +27,7 @@ from controller.client.retry import retry_for
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError, InvalidInput
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from controller import client_metrics
 from controller.client.segment_readers import SegmentReader, SegmentReaders
-from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
+from controller.dataplane.log_client import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import DataPlaneUnavailable, LogShortened
 
 

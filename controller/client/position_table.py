@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.client.arguments import checks_arguments
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.domain.errors import (
     AlreadyStored,
     CleaveError,

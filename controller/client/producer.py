@@ -32,7 +32,7 @@ from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects
 from controller.client.send_lane import SendLane
 from controller.client.successor_routing import LOOK_SECONDS, SuccessorRouting
-from controller.dataplane.base import EagerLogClient, LogClient, Metadata, OutgoingMessage
+from controller.dataplane.log_client import EagerLogClient, LogClient, Metadata, OutgoingMessage
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,

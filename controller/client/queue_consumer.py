@@ -30,7 +30,7 @@ from controller.client.retry import retry_for
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
-from controller.dataplane.base import LogClient, LogMessage, Position, QueueReader
+from controller.dataplane.log_client import LogClient, LogMessage, Position, QueueReader
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,

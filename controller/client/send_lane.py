@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from controller.client.layout_source import TopicSnapshot
 from controller.client.retry import Backoff
-from controller.dataplane.base import Metadata, OutgoingMessage
+from controller.dataplane.log_client import Metadata, OutgoingMessage
 from controller.domain.entry_buckets import bucket_ranges
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
 from controller.domain.hash_range import HashRange

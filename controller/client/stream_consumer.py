@@ -35,7 +35,7 @@ from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.session import BucketReason, Session
 from controller.clock import boot_seconds
-from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
+from controller.dataplane.log_client import LogClient, LogMessage, LogReader, Position
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import (
     CleaveError,

@@ -20,7 +20,7 @@ from controller.client.layout_source import LayoutSource
 from controller.client.layout_watch import LayoutWatch
 from controller.client.retry import retry_for
 from controller.client.send_lane import SendLane, WaitingMessage, lane_of
-from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
+from controller.dataplane.log_client import EagerLogClient, LogClient, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.key_hash import key_hash
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.client.stream_consumer import Batch
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 
 
 class WorkObserver:

@@ -1,1 +1,1 @@
-"""Contains the data planes: the protocols (`base`), the adapters, and the registry of adapters by name."""
+"""Contains the data planes: the protocols (`base`, `log_client`), the adapters, and the registry of adapters by name."""

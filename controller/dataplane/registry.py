@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.base import DataPlane
 from controller.dataplane.load_settings import LoadSettings
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.domain.errors import Unsupported
 

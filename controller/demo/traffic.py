@@ -26,7 +26,7 @@ from controller.client.producer import Producer
 from controller.client.retry import retry_for
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.dataplane.registry import build_log_client
 from controller.demo.day_clock import read_share
 from controller.demo.load_profile import from_trace, synthetic_day

@@ -11,23 +11,19 @@ interruption.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from controller.landing.file_names import day_directories, day_directory, day_of, format_tick, parse_tick
 from controller.landing.location import Location
 from controller.landing.schemas import RATE_SCHEMA
+from controller.landing.scratch import NOTE, FinishedRun, Scratch, read_table
 
 _SCRATCH = "_runs"
-_NOTE = "finished.json"
 
 
 class RateHistory:
@@ -61,7 +57,7 @@ class RateHistory:
         """Return the attempts that computed their rates and have neither published nor discarded them, each with
         its run. Some may still be running.
         """
-        paths = [file.path for file in self.location.files(_SCRATCH) if file.name == _NOTE]
+        paths = [file.path for file in self.location.files(_SCRATCH) if file.name == NOTE]
         attempts = [Scratch(self.location, path.rpartition("/")[0]) for path in paths]
         return [(attempt, note) for attempt in attempts if (note := attempt.finished()) is not None]
 
@@ -90,7 +86,7 @@ class RateHistory:
                 window_end_ms = parse_tick(file.path.split("/")[1].removeprefix("window_end="))
                 if from_ms <= window_end_ms <= to_ms:
                     rates = with_rates(
-                        _read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+                        read_table(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
                     )
                     if selected is not None:
                         rates = rates.filter(pc.is_in(rates.column("topic_id"), value_set=selected))
@@ -106,100 +102,9 @@ class RateHistory:
         return expired
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRun:
-    """The run whose complete rates a scratch directory holds."""
-
-    run_id: str
-    window_end_ms: int
-
-
-class Scratch:
-    """The files of one run in progress: rates to be published, and tables passed to or from an engine."""
-
-    def __init__(self, location: Location, directory: str) -> None:
-        self._location = location
-        self._directory = directory
-
-    @property
-    def attempt(self) -> str:
-        """Short identifier for the names of this attempt's files; a run's name may be too long for this."""
-        return hashlib.sha256(self._directory.encode()).hexdigest()[:8]
-
-    @property
-    def url(self) -> str:
-        """The URL below which an engine writes."""
-        return self._location.url(self._directory)
-
-    def rate_files(self) -> list[str]:
-        """Return the paths of the rates that the engine wrote, in the order of their names."""
-        return self._files("rates")
-
-    def rate_rows(self) -> int:
-        """Return the number of observed segments, with and without rates; only footers are read."""
-        return sum(_rows(self._location, path) for path in self.rate_files())
-
-    def without_rates(self) -> pa.Table:
-        """Return the observed segments that have no rates, in the schema RATE_SCHEMA. Of a file without such a
-        segment only the footer is read.
-        """
-        tables = [_without_rates(self._location, path) for path in self.rate_files()]
-        return pa.concat_tables([RATE_SCHEMA.empty_table(), *tables])
-
-    def write(self, name: str, table: pa.Table) -> None:
-        """Write a table below `name`: `rates`, or the name of an engine's input. An earlier table of this name is
-        replaced.
-        """
-        with self._location.writing(f"{self._directory}/{name}/part-0.parquet") as stream:
-            pq.write_table(table, stream)
-
-    def read(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Return all rows that an engine wrote below `name`, in this schema; empty if there are none."""
-        tables = [_read(self._location, path).select(schema.names).cast(schema) for path in self._files(name)]
-        return pa.concat_tables([schema.empty_table(), *tables])
-
-    def finish(self, run_id: str, window_end_ms: int) -> None:
-        """Record, before the run's merge, that the rates are complete and to which run they belong."""
-        with self._location.writing(f"{self._directory}/{_NOTE}") as stream:
-            stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
-
-    def finished(self) -> FinishedRun | None:
-        """Return the run that `finish` recorded; None without a readable record, or if the directory no longer
-        exists.
-        """
-        try:
-            with self._location.open(f"{self._directory}/{_NOTE}") as stream:
-                return FinishedRun(**json.loads(stream.read()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
-
-    def discard(self) -> None:
-        """Delete the directory with its contents."""
-        self._location.delete_directory(self._directory)
-
-    def _files(self, name: str) -> list[str]:
-        return [file.path for file in self._location.files(f"{self._directory}/{name}")]
-
-
 _WINDOW_END = pa.field("window_end_ms", pa.int64())
-
-
-def _read(location: Location, path: str) -> pa.Table:
-    with location.open(path) as stream:
-        return pq.ParquetFile(stream).read()
 
 
 def with_rates(observed: pa.Table) -> pa.Table:
     """Return the rows of RATE_SCHEMA that have rates."""
     return observed.filter(pc.greater(observed["covered_ms"], 0))
-
-
-def _without_rates(location: Location, path: str) -> pa.Table:
-    with location.open(path) as stream:
-        rows = pq.read_table(stream, filters=[("covered_ms", "=", 0)])
-        return rows.select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
-
-
-def _rows(location: Location, path: str) -> int:
-    with location.open(path) as stream:
-        return int(pq.read_metadata(stream).num_rows)

@@ -17,7 +17,7 @@ from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Row
 from controller.actions.rights import Right
 from controller.client.dead_letters import DeadLetter, DeadLetterReader, reading_dead_letters
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.questions.page_keys import write_keys
 from controller.questions.question import PageAnswer, PageRequest, TopicQuestion
 from controller.services.dead_letters import DeadLetterLogs

@@ -22,6 +22,7 @@ from controller.web import (
     layouts,
     load,
     questions,
+    segment_lists,
     sessions,
 )
 from controller.web.audit import Audited
@@ -45,6 +46,7 @@ ROUTERS_FOR_PEOPLE = (
 )
 ROUTERS = (
     layouts.router,
+    segment_lists.router,
     sessions.router,
     deliveries.router,
     dead_letters.router,

@@ -1,4 +1,4 @@
-"""Routes for a topic's layout and segments, and for the topics of a namespace. Every worker answers.
+"""Routes for a topic's layout and data plane, and for the topics of a namespace. Every worker answers.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -9,45 +9,31 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices, addresses_of
 from controller.questions.history import LIST_SEGMENTS
 from controller.questions.question import read_answers
 from controller.questions.spans import moment
-from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics import inspected
 from controller.store.topics.published_layout import PublishedLayout
-from controller.web.paths import (
-    NAMESPACE_PATH,
-    PRINTABLE,
-    TOPIC_PATH,
-    Name,
-    NamespaceName,
-    Tenant,
-)
+from controller.web.paths import NAMESPACE_PATH, TOPIC_PATH, NamespaceName, Tenant
 from controller.web.refusals import REFUSALS, json_answer
-from controller.web.route_rights import CONSUME, LOOK_UP, DemandingRoute, Holder
+from controller.web.route_rights import LOOK_UP, DemandingRoute, Holder
 from controller.web.shared_parameters import Topic, WithProperties, served_by
-from controller.web.streams import EventStream, event_of, response
+from controller.web.streams import EventStream, response, stream_of
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 router_for_people = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 """The routes that servers for people have as well."""
-
-
-def stream_of(event: str, document: object) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of an answer that is a stream of events, with one event as the example."""
-    example = event_of(event, document).decode()
-    return {200: {"content": {"text/event-stream": {"example": example}}, "description": "Events."}}
 
 
 class SegmentShown(BaseModel):
@@ -91,40 +77,6 @@ class TopicsShown(BaseModel):
 
     hash: str = Field(examples=["b6732174986d97d8"])
     topics: list[str] = Field(examples=[["topic://acme/shop/orders"]])
-
-
-class ListedSegment(BaseModel):
-    """A segment of the layout, ACTIVE or SEALED."""
-
-    segment_id: int
-    range_start: int
-    range_end: int = Field(examples=[32767])
-    state: str = Field(examples=["ACTIVE"])
-    parent_ids: list[int] = Field(examples=[[0]])
-    created_epoch: int
-    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-7fff-1"])
-
-
-class SegmentsShown(BaseModel):
-    """Segments to read. `as_of` is set for a queue only."""
-
-    topic_id: int
-    topic: str = Field(examples=["topic://acme/shop/orders"])
-    data_plane: str
-    epoch: int = Field(examples=[7])
-    segments: list[ListedSegment]
-    as_of: str | None = Field(None, examples=["0.1"])
-
-
-class DrainedQueue(BaseModel):
-    """Sealed segments that the consumers of a queue have settled; `as_of` is the value that came with the list of segments."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"as_of": "0.1", "segment_ids": [0]}]})
-
-    as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
-    segment_ids: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000), FailFast()
-    ]
 
 
 @router_for_people.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
@@ -276,30 +228,6 @@ async def watch_topics(
     return response(events())
 
 
-@router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP], response_model=SegmentsShown)
-async def segments(request: HttpRequest, topic: Topic) -> Response:
-    """All segments that are not pruned, ACTIVE and SEALED, for consumers that store positions themselves."""
-    return json_answer(segments_document(await run_in_threadpool(served_by(request).lists.whole, topic)))
-
-
-@router.get(
-    TOPIC_PATH + "/subscriptions/{subscription}/queue", dependencies=[CONSUME], response_model=SegmentsShown
-)
-async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
-    """The segments in which a queue has, or can get, unread messages."""
-    listed = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
-    return json_answer(segments_document(listed))
-
-
-@router.post(
-    TOPIC_PATH + "/subscriptions/{subscription}/queue/drained", status_code=204, dependencies=[CONSUME]
-)
-async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, body: DrainedQueue) -> None:
-    """Record sealed segments that the consumers of a queue have settled to their end."""
-    lists = served_by(request).lists
-    await run_in_threadpool(lists.drained, topic, subscription, body.as_of, body.segment_ids)
-
-
 class BeyondKnown:
     """The layouts that one watch sends: all of them, except a first layout that the client knows."""
 
@@ -342,27 +270,3 @@ def layout_document(fed: FedLayout) -> dict[str, object]:
             for segment in published.layout.active
         ],
     }
-
-
-def segments_document(listed: SegmentList) -> dict[str, object]:
-    """Return the segments as consumers without a session receive them."""
-    layout = listed.layout
-    document: dict[str, object] = {
-        "topic_id": listed.topic_id,
-        "topic": listed.topic,
-        "data_plane": listed.data_plane,
-        "epoch": layout.epoch,
-        "segments": [
-            {
-                "segment_id": segment.segment_id,
-                "range_start": segment.hash_range.start,
-                "range_end": segment.hash_range.end,
-                "state": segment.state,
-                "parent_ids": segment.parent_ids,
-                "created_epoch": segment.created_epoch,
-                "backing_topic": listed.backing_topics[segment.segment_id],
-            }
-            for _, segment in sorted(layout.segments.items())
-        ],
-    }
-    return document if listed.as_of is None else {**document, "as_of": listed.as_of}

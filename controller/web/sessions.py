@@ -41,12 +41,11 @@ from controller.services.consumer_sessions.requests import (
 )
 from controller.store.topics.bucket_owners import BucketReport, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.web.layouts import stream_of
 from controller.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
 from controller.web.refusals import LED, REFUSALS, OtherLeader, json_answer
 from controller.web.route_rights import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.web.shared_parameters import Topic, served_by
-from controller.web.streams import EventStream, response
+from controller.web.streams import EventStream, response, stream_of
 
 ANSWER_SECONDS = 10.0
 """Seconds after which a request to a leader that has not answered fails as retryable."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -81,3 +81,9 @@ def response(events: AsyncIterator[bytes]) -> StreamingResponse:
 def event_of(name: str, document: object) -> bytes:
     """Return the event in its wire format."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(document))
+
+
+def stream_of(event: str, document: object) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of an answer that is a stream of events, with one event as the example."""
+    example = event_of(event, document).decode()
+    return {200: {"content": {"text/event-stream": {"example": example}}, "description": "Events."}}

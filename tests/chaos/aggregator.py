@@ -17,9 +17,10 @@ from typing import Any
 from unittest import mock
 
 from controller.domain.load_window import LoadWindow
-from controller.landing.history import RateHistory, Scratch
+from controller.landing.history import RateHistory
 from controller.landing.location import Location
 from controller.landing.schemas import RATE_SCHEMA
+from controller.landing.scratch import Scratch
 from controller.services.load_aggregation import Landed, SqlEngine
 from controller.store.load import records as loads
 from controller.store.postgres.engine import Store

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 
 from controller.client.history import read_history
 from controller.client.history_check import Verdict, check
-from controller.dataplane.base import LogReader, Position
+from controller.dataplane.log_client import LogReader, Position
 from controller.devstack.serving import serving_leader
 from controller.domain.errors import DataPlaneUnavailable, LostRace, StoreUnavailable
 from controller.services.operation_runner import RunnerContext, run_operation

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.base import LogState
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar import batch_sender
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane

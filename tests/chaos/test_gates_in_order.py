@@ -17,7 +17,7 @@ import pulsar
 import pytest
 
 from controller.clock import SystemClock
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.key_hash import key_hash
 from controller.services import subscription_admin
 from controller.services.gate_keeper import GateKeeper

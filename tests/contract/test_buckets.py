@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from controller.dataplane.base import LogMessage, LogReader, OutgoingMessage, Ownership
+from controller.dataplane.log_client import LogMessage, LogReader, OutgoingMessage, Ownership
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.key_hash import key_hash

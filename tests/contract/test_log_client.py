@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 
 from controller.clock import SystemClock
-from controller.dataplane.base import LogState, Metadata, OutgoingMessage
+from controller.dataplane.base import LogState
+from controller.dataplane.log_client import Metadata, OutgoingMessage
 from controller.domain.errors import (
     DataPlaneTimeout,
     SegmentNotFound,

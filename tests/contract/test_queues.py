@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.dataplane.base import LogMessage, QueueReader
+from controller.dataplane.log_client import LogMessage, QueueReader
 from controller.domain.errors import LostRace, SegmentNotFound, SubscriptionNotFound
 from tests.support.planes import Planes, payloads
 from tests.support.waiting import wait_until

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import text
 
-from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
+from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.operation_steps import moves_of

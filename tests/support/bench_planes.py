@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import requests
 
-from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.base import DataPlane
 from controller.dataplane.embedded.log_client import EmbeddedLogClient
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane

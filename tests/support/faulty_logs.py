@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from controller.dataplane.base import (
+from controller.dataplane.log_client import (
     LogClient,
     LogMessage,
     LogReader,

@@ -35,8 +35,8 @@ from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.client.topic_watch import TopicWatch
-from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedDataPlane
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client
 from controller.domain.errors import Terminal

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.log_client import LogMessage, Position
 from tests.support.scripted_leader import PATIENCE_SECONDS
 
 

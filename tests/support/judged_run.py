@@ -26,7 +26,7 @@ from controller.client.history_check import Verdict, check
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.dataplane.base import LogClient
+from controller.dataplane.log_client import LogClient
 
 KEYS = [f"key-{i}" for i in range(40)]
 TURN_SECONDS = 0.02

@@ -20,8 +20,8 @@ from controller.client.history import ConsumerHistory, Event, Message
 from controller.client.keyed_work import KeyedWork
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogMessage
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogMessage
 from controller.devstack.process import ChildProcess
 from tests.support.work_history import WorkHistory
 

@@ -18,7 +18,7 @@ from controller.client.history import ConsumerHistory, Message, ProducerHistory,
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.devstack.serving import token_for
 from controller.postgres_source import PostgresSource
 

@@ -34,8 +34,9 @@ import psycopg2
 
 from controller import tasks
 from controller.client.history import Message
-from controller.dataplane.base import LogClient, LogState
+from controller.dataplane.base import LogState
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from controller.dataplane.base import (
-    DataPlane,
+from controller.dataplane.base import DataPlane
+from controller.dataplane.log_client import (
     LogClient,
     LogMessage,
     LogReader,

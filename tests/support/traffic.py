@@ -30,8 +30,8 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.devstack.process import ChildProcess
 from controller.domain.errors import FencedOut
 from controller.postgres_source import PostgresSource

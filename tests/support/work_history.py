@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from controller.client.history import Attachment, ConsumerHistory, Message
 from controller.client.stream_consumer import Batch
 from controller.client.work_observer import WorkObserver
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 
 
 class WorkHistory(WorkObserver):

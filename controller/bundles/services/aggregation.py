@@ -20,7 +20,7 @@ from controller.bundles.domain.splitting.policy import read_stored
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.clock import to_datetime, to_ms
-from controller.landing.history import Scratch
+from controller.landing.scratch import Scratch
 from controller.store import set_aside
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store

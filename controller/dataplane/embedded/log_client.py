@@ -20,13 +20,13 @@ from typing import Protocol
 from sqlalchemy import URL
 
 from controller.clock import boot_seconds
-from controller.dataplane.base import OutgoingMessage, Ownership, Position
 from controller.dataplane.embedded.metadata import written
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, beyond_end, trimmed
 from controller.dataplane.embedded.queue_reader import LIFE_SECONDS, EmbeddedQueueReader, QueueKeeper
 from controller.dataplane.embedded.reader import EmbeddedReader
 from controller.dataplane.embedded.timelines import Place, shortened, timeline_and_offset
+from controller.dataplane.log_client import OutgoingMessage, Ownership, Position
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, SegmentTerminated

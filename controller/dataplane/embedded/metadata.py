@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from controller.dataplane.base import Metadata
+from controller.dataplane.log_client import Metadata
 
 
 def written(metadata: Metadata | None) -> str | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from controller.dataplane.base import LogMessage
 from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
 from controller.dataplane.embedded.timelines import Place, Timelines
+from controller.dataplane.log_client import LogMessage
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput
 from controller.forks import OneProcess

@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from controller import telemetry
 from controller.clock import boot_seconds
-from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
+from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, LostRace
 from controller.forks import OneProcess

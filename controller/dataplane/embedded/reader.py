@@ -16,10 +16,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.metadata import read as metadata_of
 from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_present
+from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange

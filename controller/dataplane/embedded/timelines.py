@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller import client_metrics, telemetry
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import LogShortened
 from controller.domain.hash_range import FULL_RANGE, HashRange

@@ -20,7 +20,7 @@ from itertools import chain, count, repeat
 
 import pulsar
 
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
 from controller.dataplane.pulsar.buckets import marks

@@ -21,7 +21,7 @@ from typing import Any
 import pulsar
 
 from controller import client_metrics, telemetry
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_filter import BucketFilter
 from controller.dataplane.pulsar.message_runs import Entry, Run

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
 
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.messages import EntryMarks
 from controller.domain.errors import InvalidInput, InvalidRange, Unsupported
 from controller.domain.hash_range import MAX_HASH, HashRange, hexadecimal

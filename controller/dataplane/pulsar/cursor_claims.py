@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from controller.dataplane.base import Ownership
+from controller.dataplane.log_client import Ownership
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors, Holder
 from controller.dataplane.pulsar.reader import PulsarReader

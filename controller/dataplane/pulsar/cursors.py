@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.dataplane.base import Ownership, Position
+from controller.dataplane.log_client import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.broker_versions import VERSION
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path

@@ -24,7 +24,7 @@ from weakref import WeakSet, WeakValueDictionary
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import OutgoingMessage, Ownership, Position
+from controller.dataplane.log_client import OutgoingMessage, Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
 from controller.dataplane.pulsar.binary import Connections, mapped

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, overload
 
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.messages import incoming, place_of
 
 Entry = tuple[int, int]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import _pulsar
 import pulsar
 
-from controller.dataplane.base import LogMessage, Metadata, OutgoingMessage, Position
+from controller.dataplane.log_client import LogMessage, Metadata, OutgoingMessage, Position
 
 RESERVED = "cleave."
 """Prefix of the properties that are Cleave's own."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.log_client import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.barrier import is_barrier
 from controller.dataplane.pulsar.binary import Connections, mapped

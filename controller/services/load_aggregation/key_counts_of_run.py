@@ -20,7 +20,7 @@ from controller.domain.key_sketch import MOST_BINS
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.file_names import LandedFile
-from controller.landing.history import Scratch
+from controller.landing.scratch import Scratch
 from controller.store.load.records import SKETCH_SCHEMA, STAGED_SKETCH_SCHEMA, Baseline, RunSketches
 from controller.store.set_aside import SetAside
 

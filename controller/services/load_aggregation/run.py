@@ -22,8 +22,9 @@ from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea
 from controller.landing.file_names import LandedFile
-from controller.landing.history import RateHistory, Scratch, with_rates
+from controller.landing.history import RateHistory, with_rates
 from controller.landing.schemas import RATE_SCHEMA
+from controller.landing.scratch import Scratch
 from controller.services.load_aggregation.engine_input import Landed
 from controller.services.load_aggregation.key_counts_of_run import (
     CountedKeys,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from controller.domain.load_window import LoadWindow
-from controller.landing.history import Scratch
+from controller.landing.scratch import Scratch
 from controller.services.load_aggregation.engine_input import Landed
 
 if TYPE_CHECKING:

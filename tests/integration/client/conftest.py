@@ -8,7 +8,7 @@ import pytest
 
 from controller.client.producer import Producer
 from controller.client.servers import Servers
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from controller.devstack.serving import client_of, serving_leader
 from controller.postgres_source import PostgresSource
 from tests.support.bench import TOPIC, Bench

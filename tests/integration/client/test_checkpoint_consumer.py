@@ -15,8 +15,8 @@ from controller.client.history import Attachment, ConsumerHistory, Message, Prod
 from controller.client.history_check import check
 from controller.client.producer import Producer
 from controller.client.servers import Servers
-from controller.dataplane.base import LogClient, PositionReader
 from controller.dataplane.embedded import EmbeddedDataPlane
+from controller.dataplane.log_client import LogClient, PositionReader
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, TopicNotFound
 from controller.domain.key_hash import key_hash
 from controller.postgres_source import PostgresSource

@@ -18,7 +18,7 @@ from controller.client.history_check import check
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from controller.devstack.serving import serving_leader
 from controller.domain.errors import CleaveError, Conflict, InvalidInput
 from controller.domain.seek_target import EARLIEST, KEPT

@@ -15,8 +15,8 @@ from controller.client.keyed_work import KeyedWork
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogMessage, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogMessage, OutgoingMessage
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import client_of
 from controller.domain.errors import DataPlaneUnavailable

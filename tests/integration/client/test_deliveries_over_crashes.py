@@ -18,7 +18,7 @@ from controller.client.keyed_work import KeyedWork
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from controller.domain.errors import LostRace, StoreUnavailable
 from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting

@@ -14,7 +14,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash

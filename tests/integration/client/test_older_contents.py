@@ -17,7 +17,7 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 from controller.postgres_source import PostgresSource
 from controller.services import subscription_admin
 from controller.services.segment_admin import splitting

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controller.client.producer import Producer
-from controller.dataplane.base import LogClient
+from controller.dataplane.log_client import LogClient
 from controller.domain.errors import (
     DataPlaneUnavailable,
     InvalidInput,

@@ -18,8 +18,8 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.log_client import LogClient
 from controller.domain.errors import (
     Conflict,
     DataPlaneUnavailable,

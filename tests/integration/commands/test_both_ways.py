@@ -16,7 +16,7 @@ from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.commands import http_calls
 from controller.commands.remote_verbs import BOTH_WAYS
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.evaluator import ALL_LANES
 from controller.questions import question
 from controller.services import autoscaler

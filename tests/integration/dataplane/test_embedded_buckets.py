@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from controller.dataplane.base import LogReader, OutgoingMessage, Ownership
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, reader
+from controller.dataplane.log_client import LogReader, OutgoingMessage, Ownership
 from controller.domain.errors import FencedOut, LostRace
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.postgres.address import DatabaseAddress

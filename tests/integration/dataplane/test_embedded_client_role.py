@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import psycopg2
 import pytest
 
-from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.dataplane.log_client import OutgoingMessage
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import (
     FencedOut,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from controller.client.retry import retry_for
-from controller.dataplane.base import LogMessage, LogReader, QueueReader
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.dataplane.log_client import LogMessage, LogReader, QueueReader
 from controller.domain.errors import LogShortened
 from controller.store.postgres.migrations import migrate
 from tests.support.planes import Planes, payloads

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg2
 import pytest
 
-from controller.dataplane.base import Metadata, OutgoingMessage, Ownership
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.dataplane.log_client import Metadata, OutgoingMessage, Ownership
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import FencedOut, InvalidInput, Terminal
 from controller.domain.hash_range import FULL_RANGE, HashRange

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller import client_metrics
-from controller.dataplane.base import LogReader, OutgoingMessage
+from controller.dataplane.log_client import LogReader, OutgoingMessage
 from controller.domain.errors import DataGone, DataPlaneUnavailable, LogShortened, LostRace
 from controller.domain.hash_range import HashRange
 from tests.integration.dataplane.test_embedded import query

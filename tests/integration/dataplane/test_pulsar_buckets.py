@@ -19,7 +19,7 @@ import pulsar
 import pytest
 import requests
 
-from controller.dataplane.base import LogMessage, LogReader, OutgoingMessage
+from controller.dataplane.log_client import LogMessage, LogReader, OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.buckets import HASHES, ordering_key

@@ -12,7 +12,7 @@ from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.log_client import LogClient, OutgoingMessage
 from controller.domain.errors import DataGone
 from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until

@@ -13,7 +13,8 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import EagerLogClient, LogClient, LogState, OutgoingMessage
+from controller.dataplane.base import LogState
+from controller.dataplane.log_client import EagerLogClient, LogClient, OutgoingMessage
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors

@@ -19,7 +19,7 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogMessage, OutgoingMessage
+from controller.dataplane.log_client import LogMessage, OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.encryption import decrypting
 from controller.dataplane.pulsar.log_client import PulsarLogClient

@@ -10,7 +10,8 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.base import LogState
+from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services.operation_runner import run_operation
 from controller.services.reconciler import FindingKind

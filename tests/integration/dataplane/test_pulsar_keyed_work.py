@@ -13,7 +13,7 @@ from controller.client.keyed_work import KeyedWork
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient, LogMessage
+from controller.dataplane.log_client import LogClient, LogMessage
 from tests.integration.dataplane.pulsar_setup import PulsarSetup
 from tests.support.waiting import wait_until
 

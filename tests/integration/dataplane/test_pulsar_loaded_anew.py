@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 import requests
 
-from controller.dataplane.base import LogMessage, OutgoingMessage
+from controller.dataplane.log_client import LogMessage, OutgoingMessage
 from controller.dataplane.pulsar import stored_entries
 from controller.dataplane.pulsar.admin import Ask
 from controller.dataplane.pulsar.log_client import PulsarLogClient

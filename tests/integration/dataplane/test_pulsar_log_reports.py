@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import requests
 
-from controller.dataplane.base import LogReport, LogState, OutgoingMessage, Successor
+from controller.dataplane.base import LogReport, LogState, Successor
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane

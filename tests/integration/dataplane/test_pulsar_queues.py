@@ -12,7 +12,7 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
-from controller.dataplane.base import LogClient
+from controller.dataplane.log_client import LogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import DataPlaneUnavailable

@@ -13,7 +13,8 @@ import pytest
 import requests
 
 from controller.bootstrap import application
-from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.base import LogState
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from controller import client_metrics
-from controller.dataplane.base import LogMessage, OutgoingMessage
+from controller.dataplane.log_client import LogMessage, OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane

@@ -16,8 +16,8 @@ from controller.clock import to_ms
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.domain.policy import PolicyOverride
-from controller.landing.history import Scratch
 from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.landing.scratch import Scratch
 from controller.services.load_aggregation import AggregationResult, Landed, SqlEngine, upcoming
 from controller.store.topics import policies
 from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run, loading

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.dataplane.base import LogReader, Ownership
+from controller.dataplane.log_client import LogReader, Ownership
 from controller.domain.errors import FencedOut, TopicHeld
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin

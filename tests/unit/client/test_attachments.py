@@ -11,7 +11,7 @@ import pytest
 
 from controller.client.attachments import Attachment, Attachments
 from controller.client.session import Assignment, OwnedBucket
-from controller.dataplane.base import LogMessage, Ownership, Position
+from controller.dataplane.log_client import LogMessage, Ownership, Position
 from controller.domain.errors import LostRace
 from tests.support.waiting import wait_until
 

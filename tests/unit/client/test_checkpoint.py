@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import restored
 from controller.client.segment_lists import ListedSegment, SegmentList
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.domain.errors import Conflict, DataGone, InvalidInput
 from controller.domain.hash_range import FULL_RANGE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.client.dead_letters import DeadLetter, Origin
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 
 ORIGIN = Origin(
     topic="topic://acme/shop/orders",

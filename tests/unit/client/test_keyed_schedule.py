@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 
 
 def schedule(*keys: str | None, limit: int = 100, busy: set[bytes] | None = None) -> KeyedSchedule:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.log_client import LogMessage, Position
 from tests.support.drawn import cases
 
 LIMIT = 6

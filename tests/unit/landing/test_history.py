@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from controller.landing.history import FinishedRun, RateHistory
+from controller.landing.history import RateHistory
 from controller.landing.schemas import RATE_SCHEMA
+from controller.landing.scratch import FinishedRun
 from tests.unit.landing.conftest import HOUR, NOON
 
 

@@ -6,7 +6,7 @@ import pytest
 from pulsar.schema import Integer, JsonSchema, Record
 
 import pulsar_cleave as cleave
-from controller.dataplane.base import LogMessage
+from controller.dataplane.log_client import LogMessage
 
 
 class Order(Record):

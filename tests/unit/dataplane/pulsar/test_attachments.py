@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.dataplane.base import Ownership
+from controller.dataplane.log_client import Ownership
 from controller.dataplane.pulsar.cursors import Attachments, Holder, _holder, ownership_text
 from controller.domain.hash_range import FULL_RANGE, HashRange
 

@@ -13,7 +13,7 @@ import _pulsar
 import pulsar
 import pytest
 
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.buckets import HASHES

@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar import buckets
-from controller.dataplane.pulsar.buckets import (
-    HASHES,
-    belongs,
-    demand_on_ring,
-    marks,
-    ordering_key,
-)
+from controller.dataplane.pulsar.buckets import HASHES, belongs, demand_on_ring, marks, ordering_key
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 from controller.domain.key_hash import KeyHash, key_hash

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar.message_runs import Messages, Run, RunQueue, runs
 
 Place = tuple[int, int, int]

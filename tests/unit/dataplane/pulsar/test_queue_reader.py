@@ -8,7 +8,7 @@ from typing import Any, cast
 import pulsar
 import pytest
 
-from controller.dataplane.base import Position
+from controller.dataplane.log_client import Position
 from controller.dataplane.pulsar import queue_reader
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader

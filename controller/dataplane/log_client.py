@@ -1,0 +1,286 @@
+"""Defines the protocol of an application's client on a data plane: append messages to logs, and read them.
+
+`controller.client` produces and consumes through `LogClient` with its `LogReader`, and with a
+`PositionReader` or a `QueueReader` if it does not read in order for a subscription. `base` defines the
+guarantees that hold for every call and error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from controller.domain.hash_range import HashRange
+
+
+class Metadata(NamedTuple):
+    """Data that an application sends in addition to key and payload. A message without such data has None
+    instead.
+    """
+
+    properties: tuple[tuple[str, str], ...] = ()
+    event_time_ms: int | None = None
+    is_binary_key: bool = False
+    """True if the application gave the key as bytes. A key given as text is stored in UTF-8."""
+
+    @property
+    def size(self) -> int:
+        """Number of characters of the properties, approximately their number of bytes."""
+        return sum(len(name) + len(value) for name, value in self.properties)
+
+
+class OutgoingMessage(NamedTuple):
+    """A message to store. A message without a key may go to any segment.
+
+    `bucket_hash` determines the entry bucket. None stands for the low half of the key's hash, which is 0
+    without a key. A producer that distributes messages without a key over the buckets sets it.
+    """
+
+    payload: bytes
+    key: bytes | None = None
+    bucket_hash: int | None = None
+    metadata: Metadata | None = None
+
+
+Position = tuple[int, ...]
+"""Position of a message in its log: opaque but ordered. (timeline, offset) on embedded logs, (ledger, entry,
+index) on Pulsar.
+"""
+
+
+class LogMessage(NamedTuple):
+    """A message as read from a log.
+
+    `published_at_ms` is the data plane's time and never decreases within a log. If producers stamp messages
+    (`pulsar`), it is the time of the producers' clocks, and may decrease.
+    `deliveries` is the number of times that a queue has delivered the message, or `KeyedWork` has begun it,
+    including this time. On a broker only returned messages count: a reader counts its messages of a batch
+    during its lifetime, and the broker counts the others since its last start.
+    """
+
+    position: Position
+    published_at_ms: int
+    key: bytes | None
+    payload: bytes
+    deliveries: int = 1
+    metadata: Metadata | None = None
+
+
+class Ownership(NamedTuple):
+    """The assignment under which a consumer owns a bucket. The greater of two is the later.
+
+    Each change of the owner has its own generation within one origin, and each origin of a subscription is
+    greater than earlier ones.
+    """
+
+    origin: int
+    generation: int
+
+
+class MayWait(Protocol):
+    """The common protocol of all readers."""
+
+    def may_wait(self) -> bool:
+        """Return True if the next `read` may query the data plane, and so block for as long as a call may
+        take. A caller that reads several logs then runs the read in a background thread.
+        """
+
+
+class LogReader(MayWait, Protocol):
+    """The only reader of a log for a subscription, from the first unacknowledged message on.
+
+    Every call raises LostRace if this reader no longer has the cursor, because another reader took it or a
+    seek moved it: open another reader. LogShortened means that the log lacks messages that this reader
+    received, after a failover or a restore. FencedOut means that a later reader of the same owner exists, so
+    this process is stale. A broker signals both by closing the connection. A call at that moment may still
+    succeed, but its acknowledgement has no effect.
+    """
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Return the next messages in order, at most `limit`. Empty if there are none at present. Does not
+        wait.
+        """
+
+    def acknowledge(self, position: Position) -> None:
+        """Acknowledge all messages up to and including `position`. An acknowledged position changes nothing.
+
+        The acknowledgement may take some 100 ms after the call; `is_drained` and `close` wait for it.
+        """
+
+    def is_drained(self) -> bool:
+        """Return True if the log is terminated and acknowledged to its end, so that no message can follow. If
+        several readers share the subscription, all of them must have acknowledged.
+        """
+
+    def close(self) -> None:
+        """Release the cursor for the next owner. Unacknowledged messages are read again. Raises nothing."""
+
+
+class PositionReader(MayWait, Protocol):
+    """Reads a log from a position, for an application that stores positions itself. Any number of readers may
+    read a log at once.
+    """
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Return the next messages in order, at most `limit`. Empty if there are none at present. Does not
+        wait.
+
+        Raises DataGone if the next messages, or the log, were deleted; DataPlaneUnavailable if the connection
+        broke: open another reader after the last message that was read.
+        """
+
+    def is_at_end(self) -> bool:
+        """Return True if the log is terminated and read to its end, so that no message can follow. Errors as
+        for `read`.
+        """
+
+    def close(self) -> None:
+        """Close the reader. Raises nothing."""
+
+
+class QueueReader(MayWait, Protocol):
+    """One of any number of readers that share the messages of a log for a subscription, in no order.
+
+    A message belongs to one reader until the reader acknowledges it, returns it, closes or is disconnected.
+    In all cases except the first the message is delivered again. Every call except `close` raises LostRace if
+    this reader has lost its messages, because it was disconnected for too long or the cursor was moved: open
+    another reader.
+    """
+
+    @property
+    def is_current(self) -> bool:
+        """True if the messages still belong to this reader, as far as known without a call. Check it before a
+        message is delivered.
+        """
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Take at most `limit` messages. Empty if there are none at present. Does not wait."""
+
+    def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Acknowledge the messages. Return the positions that are not settled: those messages are delivered
+        again.
+        """
+
+    def give_back(
+        self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
+    ) -> None:
+        """Return the messages to the queue, to be delivered again after the delay, here or to another reader.
+
+        If `unseen` is True, the application never received the messages, so this does not count as a delivery
+        if the data plane can tell.
+        """
+
+    def is_drained(self) -> bool:
+        """Return True if the log is terminated and all its messages are acknowledged, by any reader."""
+
+    def close(self) -> None:
+        """Leave the queue. Unacknowledged messages are delivered to other readers. Raises nothing."""
+
+
+class LogClient(Protocol):
+    """Produces to and consumes from single logs. Safe to share between threads; a reader is not."""
+
+    def append(
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
+    ) -> int:
+        """Store a batch in order, and return the number of messages, from its front, that are stored.
+
+        `bucket` is the entry bucket of all messages of the batch, by bucket hash; None if the segment has
+        only one. A data plane that delivers whole entries needs it to deliver them to the bucket's reader
+        (PIP-486). Raises InvalidInput for a message outside the bucket.
+
+        A number lower than that of the batch means that the log was terminated meanwhile; a data plane that
+        stores a batch atomically never returns it. If no message is stored, SegmentTerminated is raised.
+        `sequence` rises with every batch that a producer sends to one log. A batch that is repeated under its
+        number, for instance after DataPlaneTimeout, is stored once. Raises SegmentNotFound if there is no
+        log.
+        """
+
+    def open_reader(
+        self,
+        backing_topic: str,
+        subscription: str,
+        *,
+        owner: str,
+        live_owners: Collection[str],
+        on_arrival: Callable[[], None],
+        bucket: HashRange | None = None,
+        ownership: Ownership | None = None,
+    ) -> LogReader:
+        """Take the cursor and read from it. Raises LostRace while another of `live_owners` has it.
+
+        With `bucket` (a range of bucket hashes) only that part of the cursor is taken, and only its messages
+        are read and acknowledged; other parts may have other readers. Each part keeps its own position for
+        its next reader, whichever range that reader takes. Raises LostRace if a live owner has a part of the
+        range.
+
+        With `ownership`, nothing is taken from an owner that has, or had, a part of the range under a later
+        ownership: FencedOut is raised, because this process was stopped meanwhile. (A broker knows only
+        connected owners.)
+
+        An owner that is not among `live_owners` counts as gone and is disconnected. `on_arrival` is called
+        from another thread whenever there may be news: messages, the end of the log, a released cursor, a
+        lost connection. It may be called without a cause and must not block. Raises SegmentNotFound,
+        SubscriptionNotFound.
+        """
+
+    def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
+        """Return the position before the first stored message that was published at or after the instant.
+        None as `instant_ms`: the position behind the last message. Raises SegmentNotFound.
+        """
+
+    def open_reader_at(
+        self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
+    ) -> PositionReader:
+        """Read the messages that follow a position; if it is None, from the first message that the log ever
+        had.
+
+        `on_arrival` as for `open_reader`. Raises DataGone if some of the messages were deleted and the data
+        plane can tell; LogShortened if the log lacks the message at the position, with the position at which
+        to open a reader instead; SegmentNotFound.
+        """
+
+    def open_queue_reader(
+        self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
+    ) -> QueueReader:
+        """Share the subscription's messages with its other queue readers.
+
+        `on_arrival` as for `open_reader`; it is also called for messages that other readers returned. Raises
+        LostRace while a reader reads the subscription in order; SegmentNotFound, SubscriptionNotFound.
+        """
+
+    def close(self) -> None:
+        """Close the readers and the connections."""
+
+
+@runtime_checkable
+class EagerLogClient(LogClient, Protocol):
+    """A log client that can send a batch without waiting for the response."""
+
+    def begin_append(
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
+    ) -> Callable[[], int] | None:
+        """Send the batch, and return a function that waits for the response, with the result and the errors
+        of `append`.
+
+        The function must be called, in any thread, and until then the producer must send nothing else to this
+        bucket. Return None if the batch cannot be sent at once, because nothing is open yet or a response is
+        missing: call `append`. Raises InvalidInput.
+        """
+
+    def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
+        """Begin to open the connection that the first append needs. Does not wait; that append raises the
+        errors.
+        """

@@ -1,0 +1,110 @@
+"""The files of a run of the aggregation in progress: rates to be published, and tables passed to or from an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from controller.landing.location import Location
+from controller.landing.schemas import RATE_SCHEMA
+
+NOTE = "finished.json"
+"""Name of the file that `Scratch.finish` writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """The run whose complete rates a scratch directory holds."""
+
+    run_id: str
+    window_end_ms: int
+
+
+class Scratch:
+    """The files of one run in progress: rates to be published, and tables passed to or from an engine."""
+
+    def __init__(self, location: Location, directory: str) -> None:
+        self._location = location
+        self._directory = directory
+
+    @property
+    def attempt(self) -> str:
+        """Short identifier for the names of this attempt's files; a run's name may be too long for this."""
+        return hashlib.sha256(self._directory.encode()).hexdigest()[:8]
+
+    @property
+    def url(self) -> str:
+        """The URL below which an engine writes."""
+        return self._location.url(self._directory)
+
+    def rate_files(self) -> list[str]:
+        """Return the paths of the rates that the engine wrote, in the order of their names."""
+        return self._files("rates")
+
+    def rate_rows(self) -> int:
+        """Return the number of observed segments, with and without rates; only footers are read."""
+        return sum(_rows(self._location, path) for path in self.rate_files())
+
+    def without_rates(self) -> pa.Table:
+        """Return the observed segments that have no rates, in the schema RATE_SCHEMA. Of a file without such a
+        segment only the footer is read.
+        """
+        tables = [_without_rates(self._location, path) for path in self.rate_files()]
+        return pa.concat_tables([RATE_SCHEMA.empty_table(), *tables])
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Write a table below `name`: `rates`, or the name of an engine's input. An earlier table of this name is
+        replaced.
+        """
+        with self._location.writing(f"{self._directory}/{name}/part-0.parquet") as stream:
+            pq.write_table(table, stream)
+
+    def read(self, name: str, schema: pa.Schema) -> pa.Table:
+        """Return all rows that an engine wrote below `name`, in this schema; empty if there are none."""
+        tables = [
+            read_table(self._location, path).select(schema.names).cast(schema) for path in self._files(name)
+        ]
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def finish(self, run_id: str, window_end_ms: int) -> None:
+        """Record, before the run's merge, that the rates are complete and to which run they belong."""
+        with self._location.writing(f"{self._directory}/{NOTE}") as stream:
+            stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
+
+    def finished(self) -> FinishedRun | None:
+        """Return the run that `finish` recorded; None without a readable record, or if the directory no longer
+        exists.
+        """
+        try:
+            with self._location.open(f"{self._directory}/{NOTE}") as stream:
+                return FinishedRun(**json.loads(stream.read()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def discard(self) -> None:
+        """Delete the directory with its contents."""
+        self._location.delete_directory(self._directory)
+
+    def _files(self, name: str) -> list[str]:
+        return [file.path for file in self._location.files(f"{self._directory}/{name}")]
+
+
+def read_table(location: Location, path: str) -> pa.Table:
+    """Return all rows and columns of a Parquet file."""
+    with location.open(path) as stream:
+        return pq.ParquetFile(stream).read()
+
+
+def _without_rates(location: Location, path: str) -> pa.Table:
+    with location.open(path) as stream:
+        rows = pq.read_table(stream, filters=[("covered_ms", "=", 0)])
+        return rows.select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+
+
+def _rows(location: Location, path: str) -> int:
+    with location.open(path) as stream:
+        return int(pq.read_metadata(stream).num_rows)
