@@ -56,7 +56,8 @@ class Attachment(ReaderSlot[LogReader]):
         after: threading.Event | None = None,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the attachment without opening its log.
+        """Create the attachment without opening its log. `origin` is the number of the subscription's position
+        numbering in which the bucket is owned.
 
         `on_opened` is called in the opening thread when an opening has succeeded or failed. `on_free` is
         called in the thread of a query when the query has ended and the bucket is to be released. The other

@@ -250,8 +250,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         to them again.
 
         If `leave` is True, other members take over at once. If False, a process that restarts under this name
-        within the grace period keeps its segments, and no other member is affected. The time is divided as in
-        `StreamConsumer.close`.
+        within the grace period keeps its segments, and no other member is affected. The call takes at most
+        `timeout_seconds` (default: 30). A fifth of the time, and at least a second, is reserved for
+        deregistration, which also happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits

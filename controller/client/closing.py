@@ -70,8 +70,8 @@ class ClosesOnExit(ABC):
             raise closed_error(self._kind())
 
     def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
-        """Refuse further calls, and return the time limit of the close. Raises InvalidInput for an invalid
-        time, and then refuses no call.
+        """Refuse further calls, and return the division of `timeout_seconds` (None: 30) among the steps of the close.
+        Raises InvalidInput for an invalid time, and then refuses no call.
         """
         timing = CloseTime(timeout_seconds)
         self._is_closed = True

@@ -460,10 +460,11 @@ class _Judge:
         state.present = owner
 
     def _follow_flow(self, flow: int, message: int, owner: int, at: int) -> None:
-        """Follow an attachment, which continues upwards or starts again further down.
+        """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the time `at`.
+        An attachment receives rising numbers, or starts again at a lower number.
 
-        Record a gap if it skips messages that no consumer had received, and a fault if it receives a message
-        again behind a later one.
+        Record a gap if the attachment skips messages that no consumer had received, and a fault if it receives a
+        message again behind a later one.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):

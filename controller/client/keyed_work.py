@@ -173,7 +173,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
         With `dead_letters`, the client of the logs, a message that failed or killed its process
         `max_deliveries` times is stored in the subscription's dead-letter log, and its key continues. Without
         it, a failing message is retried forever, and a message during which `max_deliveries` processes died
-        is not begun again.
+        is not begun again. `observer` is notified of the work on each message.
         """
         self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit

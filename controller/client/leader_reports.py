@@ -45,7 +45,9 @@ class LeaderReports:
         self._is_sending = False
 
     def add(self, kind: ReportKind, entries: Mapping[Hashable, Entry]) -> None:
-        """Report the entries, which are told apart by their keys: an entry that waits is not added twice."""
+        """Queue the entries for a report, and begin to send if no report is being sent. An entry replaces a queued
+        entry of the same kind and key.
+        """
         with self._lock:
             self._waiting.setdefault(kind, {}).update(entries)
             if self._is_sending:
@@ -53,7 +55,9 @@ class LeaderReports:
             self._is_sending = self._calls.submit(self._send_all)
 
     def _send_all(self) -> None:
-        """Send reports until nothing waits. An unexpected error is raised, and the next `add` begins anew."""
+        """Send reports until no entry is queued. Runs in a background thread. An unexpected error is raised, and the
+        next `add` begins to send again.
+        """
         try:
             while report := self._next():
                 kind, entries = report

@@ -250,8 +250,8 @@ class Producer(OneProcess, StoresOnExit):
             raise self._closed(failure) from failure
 
     def _ends_if_stored(self) -> bool:
-        """Begin to close if no message is pending. The lock is held, so a `send` of another thread comes
-        before and is stored, or after and is refused.
+        """Begin to close and return True if no message is pending; otherwise return False. The lock is held, so a
+        `send` of another thread comes before and is stored, or after and is refused.
         """
         self._is_closing = self._pending == 0
         return self._is_closing

@@ -39,7 +39,7 @@ class ReaderSlot(Generic[Reader]):
     ) -> None:
         """Create the slot without opening the log.
 
-        `delay_seconds` is the delay before the first opening, for a log that was lost a moment ago. The log
+        `delay_seconds` is the delay before the first opening, for a log that was lost before. The log
         is not opened before `after` is set: the preceding reader is closed then. `on_missing` is called, in
         any thread, each time the log is found missing.
         """

@@ -95,8 +95,8 @@ class ReaderThreads:
             slot.mark_unused()
 
     def stop(self, place: Hashable, slot: ReaderSlot[Reader]) -> None:
-        """Stop reading the slot at once, and close its reader in a background thread; `leaving` says when
-        that is complete. After `close`, the reader is closed in this thread.
+        """Stop reading the slot of `place`, a segment or a bucket, at once, and close its reader in a background
+        thread; `leaving` says when that is complete. After `close`, the reader is closed in this thread.
         """
         closed = threading.Event()
         with self._lock:

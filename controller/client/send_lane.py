@@ -79,8 +79,8 @@ class SendLane:
         self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
     def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
-        """Remove and return the next batch: all waiting messages, or messages up to `max_messages` and until
-        `max_bytes` are reached. The last message may exceed `max_bytes`.
+        """Remove and return the next batch, the oldest messages first: at most `max_messages`, and no further message
+        once the batch has `max_bytes`. So the last message may exceed `max_bytes`. Empty if no message waits.
         """
         batch, size = self.waiting, self.waiting_bytes
         if len(batch) <= max_messages and size <= max_bytes:

@@ -127,7 +127,9 @@ class Servers(Renewed):
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """Send a request, and return the JSON of the response, None if it has no body.
+        """Send a request, and return the JSON of the response, None if it has no body. `document` is sent as JSON.
+        `timeout_seconds` (None: `call_timeout_seconds`) limits each step of an attempt, such as connecting and
+        waiting for data.
 
         Tries each worker in turn while workers do not respond, or respond with a status from 500 on. Raises
         StoreUnavailable while no worker can respond, otherwise the worker's error; Terminal after `close`. If
@@ -337,8 +339,8 @@ def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
 
 
 def _foreign_reason(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
-    """Return the reason for a response that does not come from a worker, but from a busy gateway, a proxy or
-    another program.
+    """Return the message about a response that does not come from a worker, but from a busy gateway, a proxy or
+    another program. `reason` is the text of the response, if it has any.
     """
     statement = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
     is_other = answer.status_code < 500 and proxy is None

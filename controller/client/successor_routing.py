@@ -52,7 +52,7 @@ class SuccessorRouting:
     ) -> None:
         """Read the topic, and start to follow its layout. `timeout_seconds` bounds how long a failed read of the
         layout is retried. `send_again` sends batches in doubt again. `on_change` runs in the source's thread after
-        each notification, and must not block.
+        each notification, and must not block. `key_counts` counts the messages by hash; None: they are not counted.
         """
         self._producer_id, self._fenced = producer_id, fenced
         self._eager = logs if isinstance(logs, EagerLogClient) else None

@@ -55,7 +55,7 @@ class GatedDataPlane(DataPlane, Protocol):
         """
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """Check whether clients can learn that a terminated log has ended. Make the servers reload a log that is fenced.
+        """Return whether clients can learn that a terminated log has ended. Make the servers reload a log that is fenced.
 
         A broker can leave a log fenced if the log is terminated during an append (seen with Pulsar 4.2.4). No consumer
         can then subscribe to the log, and the log's producers do not learn of its end. Probe after each termination. Repeat

@@ -52,7 +52,9 @@ def inherited_on_split(bucket_count: int, children: int = 2) -> int:
 
 
 def rounded_up(count: int) -> int:
-    """Return the smallest power of two that is not less than `count`, so that the next few consumers find a bucket."""
+    """Return the smallest power of two that is not less than `count`; the buckets beyond `count` are for consumers that
+    join later.
+    """
     return 1 << max(0, count - 1).bit_length()
 
 

@@ -11,7 +11,7 @@ decides: `adaptive`, or `pip483`, which gives Pulsar 5's answers (PIP-483, PIP-4
 - "Cold since" is a stored fact, not the time of the last write.
 - Merge depth is stored, so pruning cannot erode its limit.
 - A merge that would be split again is refused.
-- A reading older than the policy's limit is neither hot nor cold.
+- A load record older than the policy's limit is neither hot nor cold.
 - Entry buckets that no consumer needs are given up after a while.
 - If consumers cannot share a segment, the rule of PIP-486 that no merge may leave a consumer without a place counts
   segments instead of buckets.

@@ -42,7 +42,7 @@ class AutoScalePolicy:
 
     The constructor checks nothing; call `violations` or `validate`. Rates are per segment and second. `max_dag_depth`
     limits the merges in a segment's ancestry. `bucket_idle_seconds`: time without a change of consumers after which
-    buckets that no consumer needs are given up. `load_stale_after_seconds`: age at which a reading is neither hot nor
+    buckets that no consumer needs are given up. `load_stale_after_seconds`: age at which a load record is neither hot nor
     cold. `load_change_threshold`: relative change of a rate that rewrites its record. `approval_merges`,
     `approval_min_segments`: actions that leave fewer segments, and actions that seal or create at least this many
     segments (0: none), need an approval (see `approvals`). They wait for `approval_wait_seconds`; then

@@ -83,7 +83,7 @@ def _relation(reason: str, metric: str | None) -> str:
 
 def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int | None) -> str:
     """Return the sentence of a refusal that waits from `began` to `ends`, milliseconds since the Unix epoch. The
-    remaining time is left out without `now`; a stale reading has its age instead.
+    remaining time is left out without `now`; a stale load record has its age instead.
     """
     if not _is_figure(began):
         return f"{metric} is unknown"

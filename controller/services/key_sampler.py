@@ -131,8 +131,8 @@ class KeySampler:
         return self._sample(self._logs_due(self._shards()))
 
     def _logs_due(self, shards: Shards) -> list[LogToSample]:
-        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that were sampled a moment
-        ago are left out.
+        """Return up to `LOGS_A_ROUND` logs to sample, in the held shards. Segments that this process sampled, and
+        whose next sample is not due, are left out.
         """
         now = self._clock.monotonic_seconds()
         self._not_before = {key: due_at for key, due_at in self._not_before.items() if now < due_at}

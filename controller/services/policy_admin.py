@@ -98,7 +98,9 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
 
 
 def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level, as `change` does, in the open transaction `tx`. Logs nothing."""
+    """Replace the document of the level, as `change` does, in the open transaction `tx`. Return the documents before and
+    after. Logs nothing.
+    """
     document_before = stored(tx, level)
     _write(tx, level, dict(merge(dict(document_before))), actor)
     return Changed(document_before, stored(tx, level))

@@ -448,8 +448,8 @@ def _trace_document(trace: Trace) -> dict[str, Any]:
 def _read_table(
     table: pa.Table,
 ) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
-    """Return the results, the first picture of each load and policy, and the error of each load
-    that could not be simulated.
+    """Return the results, the data of the first chart (`picture`) of each load and policy, and the error of each
+    load that could not be simulated, by load.
     """
     results: list[BacktestResult] = []
     errors: dict[str, str] = {}

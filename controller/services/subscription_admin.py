@@ -50,9 +50,9 @@ def create_subscription(
     from_latest: bool = False,
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
-    """Intend to create a subscription at the earliest message of every segment that still exists, sealed ones
-    included. With `from_latest`, it begins after the messages published so far. For standard consumers call
-    `subscription_consumers.demand_stock` first.
+    """Write and return the intent to create a subscription at the earliest message of every segment that still
+    exists, sealed ones included. With `from_latest`, the subscription begins after the messages published so far. For
+    standard consumers call `subscription_consumers.demand_stock` first.
 
     Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken or gates cannot keep
     its order.
@@ -66,8 +66,8 @@ def create_subscription(
 
 
 def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:
-    """Intend to delete the subscription with its consumers and its positions on all segments, sealed ones
-    included.
+    """Write and return the intent to delete the subscription with its consumers and its positions on all segments,
+    sealed ones included.
 
     Raises TopicNotFound, TopicNotLive, SubscriptionNotFound.
     """
@@ -89,7 +89,7 @@ def seek_subscription(
 
     The consumers first release their buckets, within `release_seconds` (0 or more); messages read before do
     not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict
-    unless a checkpoint subscription is moved to what is kept and any other subscription is not, Unsupported
+    unless a checkpoint subscription, and no other, seeks to `kept`, Unsupported
     if a broker keeps the layout.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:

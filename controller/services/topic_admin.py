@@ -110,7 +110,8 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
-    """Intend to delete the topic and all its logs, unread data included.
+    """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key
+    returns its first intent.
 
     No further intent is accepted; reshapes in progress end first. Raises TopicNotFound, TopicNotLive.
     """

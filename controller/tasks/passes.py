@@ -1,4 +1,4 @@
-"""Fleet passes: evaluate the topics that are dirty or due in some lanes, and run the operations if no worker is
+"""Fleet passes: evaluate the topics that are due in some lanes, and run the operations if no worker is
 running.
 
 The table `evaluation` is the only source of work, so a task reads it regardless of what started the task.

@@ -30,7 +30,7 @@ def router() -> APIRouter:
     """
     routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
     for action in all_actions():
-        for path, right, level in _places(action):
+        for path, right, level in _paths(action):
             routes.add_api_route(
                 route_path(path),
                 _report_endpoint(action, level) if action.reads else _endpoint(action, level),
@@ -42,7 +42,7 @@ def router() -> APIRouter:
     return routes
 
 
-def _places(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
+def _paths(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
     """Yield each path of the action, the right that the path demands, and the type of the level in the path."""
     if "level" not in action.path_fields:
         yield action.path, action.right, None

@@ -25,12 +25,7 @@ from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics import inspected
 from controller.store.topics.published_layout import PublishedLayout
-from controller.web.paths import (
-    NAMESPACE_PATH,
-    TOPIC_PATH,
-    NamespaceName,
-    Tenant,
-)
+from controller.web.paths import NAMESPACE_PATH, TOPIC_PATH, NamespaceName, Tenant
 from controller.web.refusals import REFUSALS, json_answer
 from controller.web.route_rights import LOOK_UP, DemandingRoute, Holder
 from controller.web.shared_parameters import Topic, WithProperties, served_by

@@ -18,6 +18,7 @@ from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches
 from tests.support.brokers import SharedBroker, demand_jars
+from tests.support.gated_logs import GatedBench
 
 _rows: list[dict[str, Any]] = []
 _figures: list[str] = []
@@ -40,6 +41,14 @@ def record_figure() -> Callable[[str], None]:
 def new_bench(postgres_server: PostgresServer, migrated_template: str) -> Iterator[Callable[[], Bench]]:
     """Any number of benches, each with a database of its own."""
     yield from benches(postgres_server, migrated_template, Bench)
+
+
+@pytest.fixture
+def new_gated_bench(
+    postgres_server: PostgresServer, migrated_template: str
+) -> Iterator[Callable[[], GatedBench]]:
+    """Factory of benches on embedded logs with fake gates, each with a separate database."""
+    yield from benches(postgres_server, migrated_template, GatedBench)
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
 
 import pytest
 
-from controller.devstack.postgres import PostgresServer
 from controller.domain.operation_steps import Step
 from tests.chaos import gated_scene
 from tests.chaos.cells import Cell, Path, Side
@@ -24,8 +22,6 @@ from tests.chaos.strikes import (
     where_of,
 )
 from tests.support.bench import Bench
-from tests.support.benches import benches
-from tests.support.gated_logs import GatedBench
 
 KEEPER_POINTS = tuple(f"{act}:{side}" for act in ("drain", "ready", "open") for side in Side)
 FAST = tuple(
@@ -45,14 +41,6 @@ terminated, cursors moved.
 EMBEDDED = pytest.param("new_gated_bench", id="embedded", marks=pytest.mark.integration)
 BROKER = pytest.param("new_pulsar_bench", id="pulsar", marks=(pytest.mark.pulsar, pytest.mark.chaos))
 ON_EACH = pytest.mark.parametrize("fixture", [EMBEDDED, BROKER])
-
-
-@pytest.fixture
-def new_gated_bench(
-    postgres_server: PostgresServer, migrated_template: str
-) -> Iterator[Callable[[], GatedBench]]:
-    """Factory of benches on embedded logs with fake gates, each with a separate database."""
-    yield from benches(postgres_server, migrated_template, GatedBench)
 
 
 @pytest.fixture

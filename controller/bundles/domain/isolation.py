@@ -36,7 +36,9 @@ class Isolation:
         self._active = tuple(sorted(active))
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """Return the active brokers that the namespace's policy allows; None if no policy names the namespace."""
+        """Return the active brokers that the first matching policy allows: the primary ones, and, while fewer than `min_primaries` of these
+        are active, also the secondary ones. None if no policy names the namespace.
+        """
         matching = (
             candidate
             for candidate in self._policies

@@ -297,8 +297,8 @@ class EmbeddedDataPlane:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the logs that exist and are not locked for long, and return their last offsets. Later
-        appends are refused.
+        """Terminate the logs, and return the last offset of each, by name. Later appends are refused. A log that is
+        missing, or that another session keeps locked for 100 ms, is absent from the result.
 
         If a log is absent from the result, also ends the long transactions of applications, which may have
         locked the log.

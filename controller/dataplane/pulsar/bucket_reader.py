@@ -74,7 +74,9 @@ class BucketReader(PulsarReader):
         return True
 
     def _hold_back(self, run: Run) -> None:
-        """Count the messages as misplaced. The first time, log a warning."""
+        """Count the messages of the run, which belong to another bucket, in `misplaced`; they stay unacknowledged. The
+        first time, log a warning.
+        """
         self._in_parts.add(run.entry)
         is_first = self.misplaced == 0
         self.misplaced += len(run)

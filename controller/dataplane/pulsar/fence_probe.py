@@ -33,7 +33,8 @@ class FenceProbe:
         self._connections, self._cursors = connections, cursors
 
     def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return what the clients of the topic experience. If the broker does not answer a producer in time, reload the topic.
+        """Return whether clients can learn that the topic has ended: TERMINATED if they can, OPEN for a topic that is not terminated.
+        FENCED: the broker did not answer a producer within `PROBE_SECONDS`, and the topic was reloaded.
 
         Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneUnavailable if the broker does not
         answer admin requests either.

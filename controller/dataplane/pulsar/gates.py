@@ -146,7 +146,7 @@ class Gates:
             self._skip(backing_topic, subscription, barrier.last, deadline)
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Check whether clients can learn that a terminated topic has ended. Make the broker reload a topic that is fenced."""
+        """Return whether clients can learn that a terminated topic has ended. Make the broker reload a topic that is fenced."""
         return self._open()[1].probe(backing_topic, deadline)
 
     def close(self) -> None:

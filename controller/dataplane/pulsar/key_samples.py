@@ -135,7 +135,8 @@ def _open(
 
 
 def _read(reader: pulsar.Reader, read_range: _Range, deadline: Deadline) -> KeySample:
-    """Return the keys of the last `read_range.most` messages up to the end of the range.
+    """Return the segment hashes of the keys of the last `read_range.most` messages up to the end of the range, and the number of these
+    messages without a hash.
 
     Stops at the deadline, after `READ_AT_MOST` times that number of messages, or after `IDLE_SECONDS` without
     a message. Entries of barriers do not count.

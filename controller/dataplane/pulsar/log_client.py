@@ -211,7 +211,8 @@ class PulsarLogClient(OneProcess):
     ) -> PulsarPositionReader:
         """Read the messages that follow the position, as `LogClient.open_reader_at` defines.
 
-        At the end of a terminated topic the reader does not connect, for the reason that `open_reader` gives.
+        At the end of a terminated topic the reader does not connect, because the library would close the connection
+        and retry forever (`binary`).
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarPositionReader(
@@ -249,7 +250,8 @@ class PulsarLogClient(OneProcess):
         """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines.
         Raises LostRace while a consumer reads the subscription in order.
 
-        At the end of a drained topic the reader does not connect, for the reason that `open_reader` gives.
+        At the end of a drained topic the reader does not connect, because the library would close the connection
+        and retry forever (`binary`).
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarQueueReader(

@@ -309,7 +309,9 @@ class PulsarDataPlane(OneProcess):
         return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
 
     def probe_fence(self, backing_topic: str) -> FenceState:
-        """Probe a terminated log. Needs the right to produce, and an administrator's rights for a fenced topic."""
+        """Return whether clients can learn that a terminated log has ended. Make the broker reload a topic that is fenced. Needs the right
+        to produce, and an administrator's rights for a fenced topic.
+        """
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 
     def close(self) -> None:

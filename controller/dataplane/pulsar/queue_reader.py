@@ -240,7 +240,7 @@ class PulsarQueueReader(OneProcess):
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge the messages; the broker receives it within 100 ms.
 
-        Return the positions of messages that this reader does not have. Raises LostRace.
+        Return the positions of messages that this reader neither has nor has acknowledged before. Raises LostRace.
         """
         self._demand_connected()
         opened, refused = self._opened, []

@@ -36,7 +36,7 @@ class EvaluationContext:
     `held_places`: segments that held splits would add for consumers; no other split is made instead of them.
 
     `busy`: the id of the operation that seals a segment, by segment id; 0 for a held action. `in_flight`: the
-    running reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a reading is
+    running reshapes that are not yet part of the layout. `stale_ms`: age in milliseconds above which a load record is
     stale. `valid_until`: the earliest time at which the result may change without a change of the input, in
     milliseconds since the Unix epoch; None if there is none.
 
@@ -112,7 +112,9 @@ class EvaluationContext:
         }
 
     def _count_in_flight(self) -> None:
-        """Count the running reshapes. A reshape that the layout shows as committed does not count."""
+        """Add the running reshapes to `in_flight`, their parents to `busy`, and the segments that they will add or
+        remove to the three counts of segments. A reshape that the layout shows as committed does not count.
+        """
         active_ids = {segment.segment_id for segment in self.active}
         for reshape in self.situation.in_flight:
             if active_ids.isdisjoint(reshape.parent_ids):

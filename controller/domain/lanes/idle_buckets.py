@@ -1,5 +1,5 @@
-"""Gives up entry buckets that no consumer has needed for a long time. Pulsar never does this. It happens rarely, since
-each time all readers of the segment have to reconnect.
+"""Gives up entry buckets that no consumer has needed for `bucket_idle_seconds`. Pulsar never does this. All readers of
+the segment have to reconnect each time, so a segment gives up at least half of its buckets or none.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the rebuckets; the caller evaluates this lane only if there is no other action. Returns nothing under
+    """Return the rebuckets; the caller evaluates this lane only if there is no other action. Empty under
     `strict_pulsar`, if consumers cannot share a segment, or if it is unknown since when consumers have not changed.
-    If a segment could give up buckets, the topic is refused during a cooldown, and for `bucket_idle_seconds` after
-    the last change of consumers or rebucket. After that, a busy segment is refused.
+    If a segment could give up buckets, the topic is refused during a cooldown for splits, merges or rebuckets, and
+    for `bucket_idle_seconds` after the last change of consumers or rebucket. After that, a busy segment is refused.
 
-    A segment keeps its share of the topic's budget, rounded up, and the topic keeps places for its consumers and
-    the next few.
+    A segment keeps its share of the topic's `entry_bucket_budget`, rounded up. The topic keeps as many places as the
+    number of its consumers, rounded up to a power of two.
     """
     changed_at = context.situation.consumers_changed_at
     if context.strict or not context.shared_buckets or changed_at is None:

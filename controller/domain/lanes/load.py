@@ -100,7 +100,7 @@ def _hot(context: EvaluationContext) -> list[_Hot]:
 
 def _is_refused(context: EvaluationContext, index: int) -> bool:
     """Refuse the segment if it cannot be split, and return True: it is busy, the topic has its maximum number of
-    segments, the range has one hash, the reading is stale, or the split cooldown lasts. Reasons that do not end by
+    segments, the range has one hash, the load record is stale, or the split cooldown lasts. Reasons that do not end by
     waiting are checked first, so that the reported reason does not change by itself.
     """
     segment = context.active[index]

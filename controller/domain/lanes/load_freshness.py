@@ -1,7 +1,7 @@
-"""Freshness of load: a reading that is older than the policy's `load_stale_after_seconds` is stale, and nothing is decided on it.
+"""Freshness of load: a load record that is older than the policy's `load_stale_after_seconds` is stale, and nothing is decided on it.
 
-Pulsar has no such rule, so no reading is stale under `strict_pulsar`. An evaluation that relies on a fresh reading is valid until
-the reading becomes stale.
+Pulsar has no such rule, so no load record is stale under `strict_pulsar`. An evaluation that relies on a fresh load record is valid until
+the load record becomes stale.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from controller.domain.load_record import LoadRecord
 
 
 def is_stale(context: EvaluationContext, record: LoadRecord) -> bool:
-    """Return True if the reading is too old to decide on; never under `strict_pulsar`."""
+    """Return True if the load record is too old to decide on; never under `strict_pulsar`."""
     return not context.strict and context.now - record.observed_at > context.stale_ms
 
 
 def wake_when_stale(context: EvaluationContext, record: LoadRecord | None) -> None:
-    """Limit the validity of the evaluation to the time until which this reading is fresh. Does nothing without a
-    record, under `strict_pulsar`, or for a reading that is stale already.
+    """Limit the validity of the evaluation to the time until which this load record is fresh. Does nothing without a
+    record, under `strict_pulsar`, or for a load record that is stale already.
     """
     if record is not None and not context.strict:
         context.wake_at(record.observed_at + context.stale_ms + 1)
 
 
 def refuse_stale(context: EvaluationContext, lane: Lane, index: int, other_id: int | None = None) -> bool:
-    """Refuse the segment at `index` and return True if its reading is stale. Otherwise limit the validity of the
-    evaluation to the time at which the reading becomes stale, and return False; without a record only return False.
+    """Refuse the segment at `index` and return True if its load record is stale. Otherwise limit the validity of the
+    evaluation to the time at which the load record becomes stale, and return False; without a record only return False.
     """
     record = context.records[index]
     if record is None:

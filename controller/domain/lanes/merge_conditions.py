@@ -2,7 +2,7 @@
 
 Reasons that do not end by waiting are checked first, so that the reported reason does not change by itself. A pair
 that a person keeps apart is always refused. Two other conditions are not Pulsar's and do not apply under
-`strict_pulsar`: a stale reading is not cold, and a merge is refused if the next evaluation would split its result
+`strict_pulsar`: a stale load record is not cold, and a merge is refused if the next evaluation would split its result
 (Pulsar merges and splits such a pair in turn).
 """
 
@@ -51,7 +51,7 @@ class MergeConditions:
 
     def passing(self, pairs: list[int]) -> list[int]:
         """Return the pairs that no gate refuses. Every other pair gets one refusal, of the first gate that refuses
-        it. A pair whose readings are stale, or that is within its merge window or cooldown, is refused last.
+        it. A pair whose load records are stale, or that is within its merge window or cooldown, is refused last.
         """
         for gate in self._gates:
             pairs = [i for i in pairs if not gate(i)]
@@ -96,8 +96,8 @@ class MergeConditions:
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", segments, minimum)
 
     def _is_too_deep(self, i: int) -> bool:
-        """Refuse the pair if either side has reached the limit of merges. The child of two sides below the limit
-        may exceed it, as in Pulsar.
+        """Refuse the pair and return True if either side has the maximum merge depth (`max_dag_depth`). The child of
+        two sides below the maximum may exceed it, as in Pulsar.
         """
         limit = self._context.policy.max_dag_depth
         right = self._depths[i] < limit
@@ -116,10 +116,11 @@ class MergeConditions:
         )
 
     def _busiest_that_splits(self) -> float:
-        """Return the highest message rate for which the consumer lane splits instead of adding buckets; 0 if no
-        segment is fast enough. Segments of one hash and stale readings do not count.
+        """Return the highest incoming rate of a segment that the consumer lane would split instead of adding buckets:
+        at least `split_vs_rebucket_min_msg_rate_in`; 0 if no segment has such a rate. Segments of one hash and stale
+        load records do not count.
 
-        The evaluation is valid only while the readings of the fast segments are fresh.
+        The evaluation is valid only while the load records with such rates are fresh.
         """
         context = self._context
         split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
@@ -133,9 +134,9 @@ class MergeConditions:
         return busiest
 
     def _would_split_for_consumers(self, i: int) -> bool:
-        """Refuse the pair if, after the merge, the consumer lane would split a segment, because consumers cannot
-        share segments, need more places than the remaining segments can have, or would find the busiest segment
-        fast. Called only if `_consumers_may_want_split`.
+        """Refuse the pair and return True if the consumer lane would split a segment after the merge: consumers
+        cannot share segments, need more places than the remaining segments can have, or the incoming rate of the
+        busiest segment is at least `split_vs_rebucket_min_msg_rate_in`. Called only if `_consumers_may_want_split`.
         """
         context = self._context
         reason = RefusalReason.WOULD_SPLIT_AGAIN
@@ -167,8 +168,8 @@ class MergeConditions:
         return any(2 * merge > split for merge, split in pairs)
 
     def _would_split_for_load(self, i: int) -> bool:
-        """Refuse the pair if the sum of the rates of its sides exceeds a split threshold; the first such metric is
-        reported. A pair of which a side has no load record passes.
+        """Refuse the pair and return True if the sum of the rates of its sides exceeds a split threshold; the refusal
+        names the first such metric. A pair of which a side has no load record is not refused.
         """
         left, right = self._context.records[i : i + 2]
         if left is None or right is None:
@@ -202,9 +203,9 @@ class MergeConditions:
         return self._context.shared_buckets or self._context.strict
 
     def _would_idle_consumer(self, i: int) -> bool:
-        """Refuse the pair if the merge would leave fewer places than consumers that have a place; consumers that
-        are already idle do not count. The merged segment has the buckets of both sides, up to the policy's limit;
-        if buckets cannot be shared, it has one place.
+        """Refuse the pair and return True if the merge would leave fewer places than consumers that have a place;
+        consumers that are already idle do not count. The merged segment has the buckets of both sides, up to the
+        policy's limit; if buckets cannot be shared, it has one place.
         """
         context = self._context
         if self._counts_buckets:
@@ -218,7 +219,7 @@ class MergeConditions:
         return after < served and self._refuse(i, RefusalReason.WOULD_IDLE_CONSUMER, "places", after, served)
 
     def _is_kept_apart(self, i: int) -> bool:
-        """Refuse the pair while a person excludes one of its sides from merges."""
+        """Refuse the pair and return True while a person excludes one of its sides from merges."""
         pair_ids = self._ids[i], self._ids[i + 1]
         kept_id = self._context.kept_longest(pair_ids)
         if kept_id is None:
@@ -227,8 +228,8 @@ class MergeConditions:
         return self._context.refuse_during(self._context.kept[kept_id], _LANE, kept_id, other_id)
 
     def _fresh(self, pairs: list[int]) -> list[int]:
-        """Return the pairs whose two readings are fresh, and refuse the others. Limit the validity of the
-        evaluation to the time at which a reading becomes stale. Under `strict_pulsar` every pair is returned.
+        """Return the pairs whose two load records are fresh, and refuse the others. Limit the validity of the
+        evaluation to the time at which a load record becomes stale. Under `strict_pulsar` every pair is returned.
         """
         context = self._context
         if context.strict or not pairs:
@@ -245,8 +246,9 @@ class MergeConditions:
         return refuse_stale(self._context, _LANE, i, right) or refuse_stale(self._context, _LANE, i + 1, left)
 
     def _is_too_soon(self, i: int, since: list[int | None]) -> bool:
-        """Refuse the pair during the merge window of either side and during the merge cooldown; a pair of which a
-        side has not been cold since a known time is refused, too. The reason is the period that ends last.
+        """Refuse the pair and return True during the merge window of either side, during the merge cooldown, and if
+        a side has not been cold since a known time. The reason is the period that ends last. `since`: the time, in
+        milliseconds since the Unix epoch, since which each segment is cold, by index; None if it is unknown.
         """
         context, ids = self._context, self._ids
         left, right = since[i], since[i + 1]

@@ -116,7 +116,7 @@ class _Planner:
     def __init__(
         self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
     ) -> None:
-        """Compute the inputs of the plan; refuse segments without a fresh reading, and hot segments that no action
+        """Compute the inputs of the plan; refuse segments without a fresh load record, and hot segments that no action
         can relieve. `served`: the actions that this evaluation takes for consumers.
         """
         self._context = context
@@ -169,8 +169,8 @@ class _Planner:
 
     def _member(self, i: int, excluded: frozenset[int]) -> Member:
         """Return the segment at index `i` as an input of the plan. The segment is excluded from all runs if it is
-        in `excluded`, busy, unsplittable, or has no fresh reading. A missing or stale reading and an unsplittable
-        load are refused; a busy segment is refused if it is hot. The evaluation is valid at most until the reading
+        in `excluded`, busy, unsplittable, or has no fresh load record. A missing or stale load record and an unsplittable
+        load are refused; a busy segment is refused if it is hot. The evaluation is valid at most until the load record
         becomes stale.
         """
         context = self._context
@@ -261,9 +261,10 @@ class _Planner:
         return True
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
-        """Return True if the load exceeds the tolerance, if the segment is an overloaded new child, or if the
-        overload has already cost as much as a reshape. For a new child, the evaluation is valid at most until the
-        child is no longer new.
+        """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
+        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape. For such a
+        child, the evaluation is valid at most until the `SETTLE_TICKS` ticks are over. The caller has checked that
+        the load exceeds the capacity.
         """
         context = self._context
         created_at = context.active[i].created_at_ms
@@ -279,7 +280,10 @@ class _Planner:
         return self._overload_cost(ticks) >= self._prices.reshape_cost(width, 1) + self._prices.segment
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
-        """Return the cost of the current overload since it began, in segment-seconds."""
+        """Return the cost of the current overload since it began, in segment-seconds; 0 without an overload. The
+        overload is the load above the segment's capacity in the newest ticks, up to the first tick without. `ticks`
+        are shares of the capacity, newest first.
+        """
         excess = 0.0
         for load in ticks:
             if load <= 1:

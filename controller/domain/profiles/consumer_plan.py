@@ -205,7 +205,7 @@ def _candidates(context: EvaluationContext) -> list[_Candidate]:
 
 
 def _rate(context: EvaluationContext, record: LoadRecord | None) -> float:
-    """Return the incoming messages per second; 0 without a fresh reading."""
+    """Return the incoming messages per second; 0 without a fresh load record."""
     if record is None or is_stale(context, record) or math.isnan(record.stats.msg_rate_in):
         return 0.0
     return record.stats.msg_rate_in

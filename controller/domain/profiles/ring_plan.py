@@ -107,8 +107,9 @@ def _priced_runs(
     best_scale_ins: dict[int, Candidate],
 ) -> list[list[Run]]:
     """Return the runs that may be made, by the index after their last member. A run contains no excluded member and
-    no gap. A run with a hot member is a scale-out, unless it would change nothing; neighbours of too different
-    density are not cut together without histograms. `best_scale_ins` gets the best scale-in of each member.
+    no gap. A run with a hot member is a scale-out, unless it would change nothing. Neighbours without histograms whose
+    densities differ by more than the factor `UNEVEN_DENSITY` are not cut together. `best_scale_ins` gets the best
+    scale-in of each member.
     """
     by_end: list[list[Run]] = [[] for _ in range(len(members) + 1)]
     are_adjacent = [is_adjacent_to_next(i) for i in range(len(members) - 1)]

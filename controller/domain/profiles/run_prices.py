@@ -1,4 +1,5 @@
-"""Costs and savings of a run of neighbouring segments: the price of sealing it, and what fewer segments would have saved.
+"""Computes the cost and the saving of a run of neighbouring segments: the price of sealing the run, and the saving that
+fewer segments would have brought.
 
 A scale-out of a run is priced by the segments that it adds. A scale-in is made only if the saving that was forgone during the
 remembered ticks exceeds its cost (`_forgone_saving`); overload counts `OVERLOAD_WEIGHT` times.

@@ -1,5 +1,5 @@
-"""The autoscaler: reads the topics whose evaluation may have changed (dirty topics), decides, and writes
-intents and the decision log.
+"""The autoscaler: reads the topics that are due for an evaluation, because an input has changed or by time,
+decides, and writes intents and the decision log.
 
 Airflow's split and merge passes and the worker's loop call `run_pass`, each with its lanes. The autoscaler
 never calls a data plane: its decisions become rows of the journal, which an operation runner carries out.
@@ -7,7 +7,7 @@ never calls a data plane: its decisions become rows of the journal, which an ope
 A batch of topics is one transaction. The transaction locks the evaluation rows of the batch, so that no input
 changes during a decision. Before the batch acts on a topic, it locks the topic's row, and decides again if
 another transaction changed the topic in between. A topic whose row another transaction has locked stays
-dirty. So a decision, its row in the decision log and its operations are committed or rolled back together.
+due. So a decision, its row in the decision log and its operations are committed or rolled back together.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class PassResult:
     outcomes: tuple[TopicOutcome, ...]
     """The topics that act, propose, or have a new refusal."""
     still_dirty: tuple[int, ...]
-    """Ids of the topics that stay dirty, because another process was working on them or because they are paused.
-    """
+    """Ids of the topics that stay due, because another process was working on them or because they are paused."""
 
     @property
     def operation_ids(self) -> tuple[int, ...]:
@@ -65,13 +64,13 @@ def run_pass(
     batch_topics: int = BATCH_TOPICS,
     dry_run: bool = False,
 ) -> PassResult:
-    """Evaluate up to `limit` topics that are dirty or due for the lanes, in batches of up to `batch_topics`,
+    """Evaluate up to `limit` topics that are due for one of the lanes, in batches of up to `batch_topics`,
     each in a transaction of its own. Write the intents of their decisions and the decision log. After each
     commit, log the actions; at the end, count decisions and refusals as metrics.
 
     `shards` and `topic_ids` restrict the topics; None: all. `demand_right_to_act` is called first in each
     transaction, and raises if this process must not act. A dry run writes nothing, and evaluates the topics
-    of `topic_ids` even if they are not dirty. Raises Retryable if PostgreSQL is unavailable or a deadlock
+    of `topic_ids` even if they are not due. Raises Retryable if PostgreSQL is unavailable or a deadlock
     ended a batch; earlier batches stay committed.
     """
     evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()

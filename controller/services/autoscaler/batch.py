@@ -132,7 +132,7 @@ class Batch:
 
     def _lock_acting(self) -> None:
         """Lock the rows of the topics to act on, up to `ACTING_TOPICS`; the others are postponed. A topic
-        whose row another transaction has locked stays dirty. Evaluate again the topics whose layout has
+        whose row another transaction has locked stays due. Evaluate again the topics whose layout has
         changed.
         """
         acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
@@ -185,11 +185,11 @@ class Batch:
             new_topics, decision_log.reserve_ids(self._tx, len(new_topics)), strict=True
         ):
             topic.decision_id = decision_id
-        rows = self._ledger_rows(new_topics)
+        rows = self._decision_log_rows(new_topics)
         self._intend([topic for topic in new_topics if topic.actions])
         decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
-    def _ledger_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
+    def _decision_log_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
         """Return the decision log's rows of these topics, built before any intent. A topic whose inputs
         cannot be stored is logged and paused, so its decision is not carried out.
         """

@@ -43,11 +43,11 @@ class Treatment(Enum):
     FINISHED = auto()
     """The evaluation of the topic is recorded as made."""
     POSTPONED = auto()
-    """The next batch of the pass takes the topic, which stays dirty."""
+    """The next batch of the pass takes the topic, which stays due."""
     IN_USE = auto()
-    """Another process is working on the topic, which stays dirty."""
+    """Another process is working on the topic, which stays due."""
     PAUSED = auto()
-    """The topic cannot be decided or acted on here. It stays dirty, and is not evaluated for a while."""
+    """The topic cannot be decided or acted on here. The topic stays due, and is not evaluated for `PAUSE_SECONDS`."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class BatchTopic:
         self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
 
     def drop(self, treatment: Treatment) -> None:
-        """Discard the evaluation, so that the batch does nothing more with the topic. It stays dirty."""
+        """Discard the evaluation, so that the batch does nothing more with the topic. The topic stays due."""
         self.treatment, self.evaluation = treatment, None
 
     def pause(self, reason: str, error: Exception) -> None:
@@ -190,7 +190,7 @@ class BatchTopic:
 
     def finished(self) -> FinishedEvaluation:
         """Return the evaluation as made, empty if the topic has none. A topic that is not live has no
-        evaluation; the commit of its creation makes the topic dirty.
+        evaluation; the commit of its creation makes the topic due.
         """
         evaluation = self.evaluation or Evaluation()
         return FinishedEvaluation(

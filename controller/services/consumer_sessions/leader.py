@@ -337,7 +337,9 @@ class SessionLeader:
             sessions.disconnect_silent(now)
 
     def _settle_all(self) -> None:
-        """Settle each subscription that has changed or is due, unless an earlier attempt failed a moment ago."""
+        """Settle each subscription that has changed or is due, unless an earlier attempt failed less than
+        `RETRY_SECONDS` ago.
+        """
         now = self._clock.monotonic_seconds()
         for key, sessions in list(self._subscriptions.items()):
             is_due = not sessions.is_settled or min(sessions.settle_at, sessions.note_at) <= now

@@ -103,8 +103,8 @@ class Settlement:
         return sum(segment_id in segments and not segments[segment_id].is_active for segment_id in owned)
 
     def away_seconds(self, owner: BucketOwner) -> float | None:
-        """Return the seconds for which the bucket's owner has been disconnected. None if the owner is
-        connected, or was connected a moment ago.
+        """Return the seconds for which the bucket's owner has been disconnected, as its row records them. None if the
+        owner is connected, or its disconnection is not recorded yet.
         """
         row = self.rows.get(owner.consumer)
         return None if row is None else row.away_seconds

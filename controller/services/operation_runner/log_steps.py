@@ -369,8 +369,8 @@ class LogSteps:
         }
 
     def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
-        """Move the cursors of standard consumers. Before a seek to an instant, the gates of every segment
-        that has ancestors to read are closed.
+        """Move the cursors of standard consumers, and return the details of `GateSteps.move_cursors`. Before a seek
+        to an instant, the gates of every segment that has ancestors to read are closed.
         """
         key, target = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
         instant_ms = target if isinstance(target, int) else None
@@ -447,7 +447,7 @@ class LogSteps:
 
 
 def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
-    """Yield portions of successors with at most `MOST_CURSORS` cursors each."""
+    """Yield portions of successors with at most `MOST_CURSORS` cursors each. A successor with more cursors is a portion by itself."""
     portion: list[Successor] = []
     cursors = 0
     for successor in successors:

@@ -81,7 +81,7 @@ class InputSensor(Sensor):
         self._lanes = lanes
 
     def notified(self, topic_id: int | None) -> Work:
-        """Return the worker's lanes for the topic, or for all dirty topics."""
+        """Return the worker's lanes for the topic, or (None) for all topics that are due."""
         return Work(self._lanes, None if topic_id is None else frozenset({topic_id}))
 
 
@@ -163,7 +163,7 @@ def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: 
 
 def everything(sensors: Iterable[Sensor]) -> Work:
     """Return the work of the first round, of a sweep, and after a lost connection: evaluate all topics that
-    are dirty or due, and run all operations that can be claimed.
+    are due, and run all operations that can be claimed.
     """
     work = Work(operations=True, topic_ids=None)
     for sensor in sensors:

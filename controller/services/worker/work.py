@@ -9,7 +9,7 @@ from controller.domain.decision import Lane
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next work: lanes to evaluate, for some topics or (None) for all dirty topics. `operations`: run the
+    """The next work: lanes to evaluate, for some topics or (None) for all topics that are due. `operations`: run the
     operations that are due in the journal.
     """
 

@@ -42,8 +42,8 @@ still due, and the leases are corrected during the pause.
 
 
 Evaluate = Callable[[Collection[Lane], Collection[int] | None, Shards], int]
-"""Evaluates dirty and due topics of the lanes and shards; of all topics if no ids are given. Returns the number of intended
-actions.
+"""Evaluates the topics of the shards that are due for the lanes; with ids, only these topics. Returns the number of
+intended actions.
 """
 RunOperations = Callable[[Shards], int]
 """Claims and runs due operations of the shards. Returns the number of operations; 0 if none can be claimed."""

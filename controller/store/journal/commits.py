@@ -232,8 +232,8 @@ def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> Cleav
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
-    """Record the steps and commit one operation of any other kind, or a reshape that a broker performed. Waits for the lock of the
-    topic row.
+    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch, the time and the
+    subscriptions of the commit. Waits for the lock of the topic row.
 
     Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again, and InvariantViolated if a rule of the
     layout would be broken. After an error the caller rolls back, so nothing is written.

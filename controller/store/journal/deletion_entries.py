@@ -103,7 +103,8 @@ def add(
     discards_unread: bool = False,
     was_pruned: bool = False,
 ) -> int:
-    """Queue logs, by segment id, for deletion. Return the number of logs that were not queued already.
+    """Queue logs, by segment id, for deletion. Return the number of logs that were not queued already. `reason` and the operation that
+    requests the deletion, if there is one, are stored with each entry.
 
     `discards_unread` is True if a person requested the deletion, so that unread messages do not keep the logs. `was_pruned` is True if
     the segments were recorded as drained; then the entries store which subscriptions had drained them.
@@ -165,7 +166,7 @@ def keep(tx: Connection, deletion_entry_id: int, reason: str) -> None:
 
 
 def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[DeletionEntry]:
-    """Return up to `limit` open deletion entries, oldest first."""
+    """Return up to `limit` open deletion entries of the topic (None: of all topics), oldest first."""
     return [_deletion_entry(row) for row in tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})]
 
 

@@ -31,8 +31,8 @@ def note_check(tx: Connection, topic_id: int, epoch: int, missing: Collection[in
     """Write the intent to split each segment in `missing`, which lacks a log, or record that the layout of `epoch` is complete. Return
     the number of intents.
 
-    Locks the topic row. Does nothing for a topic on which Cleave does not act. Skips segments that a live operation already reshapes,
-    that are not ACTIVE, or that are too narrow to split.
+    Locks the topic row. Does nothing and returns 0 for a topic that is not mirrored, is paused or is not live. Skips segments that a live
+    operation already reshapes, that are not ACTIVE, or that are too narrow to split.
     """
     topic, mirror = topics.get_topic(tx, topic_id, lock=True), get_mirror(tx, topic_id)
     if mirror is None or mirror.paused_reason is not None or topic.state is not TopicState.LIVE:

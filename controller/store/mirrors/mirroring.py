@@ -58,8 +58,8 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
-    """Write the first layout of the topic: all segments, the cooldowns that the broker's reshapes began, and one row of history by the
-    operation that attaches the topic. The topic becomes live.
+    """Write the first layout of the topic: all segments, the cooldowns that the broker's reshapes began, and one row of history by
+    `operation`, which attaches the topic. The topic becomes live.
     """
     topics.update_topic(
         tx,
@@ -187,7 +187,8 @@ def _stamps(
     steps: Sequence[LayoutStep] = (),
     operations: OperationByEpoch = MappingProxyType({}),
 ) -> dict[str, datetime]:
-    """Return the values of the cooldown columns that the steps change; a time never falls.
+    """Return the values of the cooldown columns that the steps change; a time never falls. `since` is the recorded layout; None: the
+    topic has none. `operations` has the operation that requested a step, by the step's epoch.
 
     A cooldown begins at the intent of the operation, or, without one, at the creation of the children.
     """

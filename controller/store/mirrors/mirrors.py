@@ -61,7 +61,8 @@ def get_mirror(tx: Connection, topic_id: int) -> Mirror | None:
 
 
 def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | None) -> Mirror:
-    """Store the policy that the broker's auto-scaler had before the first change. A stored policy is not replaced.
+    """Store the policy that the broker's auto-scaler had before the first change (None: the topic had none), and return the row. A stored
+    policy is not replaced.
 
     Raises LostRace if the topic is no longer being attached, because then the policy would never be restored.
     """

@@ -105,7 +105,9 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """Return the stored policy of a level (`cluster`, `namespace`, `topic`); for the cluster all parameters, if the policy is readable."""
+    """Return the stored policy of a level (`cluster`, `namespace`, `topic`), by parameter; for the cluster all parameters, those with
+    their defaults included. A policy of the cluster that is not valid is returned as stored.
+    """
     stored = set_parameters(tx, level, name)
     if level == "cluster":
         try:

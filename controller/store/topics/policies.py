@@ -162,7 +162,8 @@ def stored_document(
 
 
 def read_policy(cluster: str, namespace: str | None = None, topic: str | None = None) -> AutoScalePolicy:
-    """Return the policy in force of stored documents, which are JSON texts. Does not validate the policy. Never raises.
+    """Return the policy in force that results from the stored documents of the three levels, which are JSON texts (None: the level sets
+    nothing). Does not validate the policy. Never raises.
 
     If a document is not readable (a newer version or a manual update wrote it), the result is an `UnreadablePolicy` with the level and
     the error. So no action follows a policy that is only partly understood, and other topics are not affected.

@@ -86,7 +86,9 @@ class RecoveredLayout:
 
 
 def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float) -> str | None:
-    """Return a message about an operation for which a runner may still act. None if there is none."""
+    """Return a message about a live operation of the topic for which a runner may still act: its claim has not expired, or expired less
+    than `call_timeout_seconds` ago. None if there is none.
+    """
     parameters = {"topic_id": topic.topic_id, "call_timeout_seconds": call_timeout_seconds}
     claimed = tx.execute(text(_CLAIMED), parameters).one_or_none()
     if claimed is None:

@@ -166,7 +166,9 @@ def migrate_topic(
         bool, Query(description="Migrate even if producers or consumers are connected.")
     ] = False,
 ) -> None:
-    """Turn the plain or partitioned `persistent://` topic of that name into a scalable topic. Consumers read its messages first."""
+    """Turn the plain or partitioned `persistent://` topic of that name into a scalable topic, and wait for the end of the operation.
+    Consumers read the messages of the old topic first.
+    """
     app = acting.app
     old = f"persistent://{topic.removeprefix('topic://')}"
     planned = topic_adoption.plan(app.planes, old, topic=topic)
@@ -232,7 +234,9 @@ def create_subscription(
     subscription: Name,
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
 ) -> None:
-    """Create a subscription at earliest on every segment. An existing live subscription of that name and type stays as it is."""
+    """Create a subscription at the earliest message of every segment, and wait for the end of the operation. An existing live
+    subscription of that name and type stays as it is.
+    """
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
         listed = {

@@ -44,7 +44,8 @@ class _Pair:
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return the moves from the higher to the lower broker of each pair that differs long enough, and a refusal for each other pair.
+    """Return the moves from the higher to the lower broker of each pair that has differed for the number of cycles in the settings, and a
+    refusal for each other pair.
 
     If no pair differs enough, all counts are cleared. The state holds the counts, and the destinations as plans.
     """

@@ -108,7 +108,7 @@ class EvenLevels:
         return self._capacity[source] / self._capacity[destination]
 
     def emptiest(self, names: Iterable[str]) -> list[str]:
-        """Return the few least loaded of these brokers, by load, then by name."""
+        """Return the `_TRIED_DESTINATIONS` least loaded of these brokers, by load, then by name."""
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
     def bundles_of(self, broker: str) -> list[SharedBundle]:
