@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.decision import Decision, Lane, Merge, Rebucket, Refusal, RefusalReason, Split
-from controller.services.autoscaler.evaluation_digests import digest, lane_of
+from controller.domain.decision import Decision, Lane, Merge, Rebucket, Refusal, RefusalReason, Split, lane_of
+from controller.services.autoscaler.evaluation_digests import digest
 
 ALL = frozenset(Lane)
 
