@@ -21,7 +21,7 @@ from controller.command_output import cell, emit, rows_table, say
 from controller.commands import completion
 from controller.commands.options import AsJson, From, To
 from controller.commands.questions import add_questions
-from controller.commands.remote_verbs import demand_database
+from controller.commands.remote_commands import demand_database
 from controller.commands.server_choice import ask as ask_question
 from controller.commands.server_choice import perform, server_url
 from controller.domain.errors import InvalidInput

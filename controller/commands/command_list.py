@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from controller.commands.remote_verbs import gated
+from controller.commands.remote_commands import gated
 
 GENERATED = "actions:group"
 """Location of a subject whose commands are all generated from its actions."""
@@ -62,7 +62,7 @@ class Listed(TyperCommand):
 
 
 def _gate(command: Any, verb: str) -> None:
-    """Make the command and its verbs refuse a server if they need the database; see `remote_verbs`. Changes the command."""
+    """Make the command and its verbs refuse a server if they need the database; see `remote_commands`. Changes the command."""
     for name, subcommand in getattr(command, "commands", {}).items():
         _gate(subcommand, f"{verb} {name}")
     if command.callback is not None:

@@ -18,7 +18,7 @@ from controller.commands import completion, evaluation_tables
 from controller.commands.options import AsJson, From, To
 from controller.commands.questions import add_questions
 from controller.commands.read_only_store import reading
-from controller.commands.remote_verbs import demand_database
+from controller.commands.remote_commands import demand_database
 from controller.commands.server_choice import ask
 from controller.domain.decision import Lane
 from controller.domain.decision_replay import Replay

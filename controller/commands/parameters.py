@@ -29,7 +29,7 @@ def generated(
 ) -> Callable[..., None]:
     """Return the function of a generated command, which works on the database and over HTTP."""
     command: Callable[..., None] = describe(run, name.rsplit(maxsplit=1)[-1], documentation, parameters)
-    command.is_generated = True  # type: ignore[attr-defined]  # `remote_verbs` reads it
+    command.is_generated = True  # type: ignore[attr-defined]  # `remote_commands` reads it
     return command
 
 

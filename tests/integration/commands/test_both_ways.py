@@ -15,7 +15,7 @@ from controller.actions.dead_letters import PART_LIMIT
 from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.commands import http_calls
-from controller.commands.remote_verbs import BOTH_WAYS
+from controller.commands.remote_commands import BOTH_WAYS
 from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.evaluator import ALL_LANES
 from controller.questions import question

@@ -11,7 +11,7 @@ import typer
 from controller.actions.action import all_actions
 from controller.commands.cli import app, run
 from controller.commands.command_list import Listed
-from controller.commands.remote_verbs import BOTH_WAYS, NEITHER_WAY
+from controller.commands.remote_commands import BOTH_WAYS, NEITHER_WAY
 from tests.support.log_settings import logging_kept
 
 DATABASE_ONLY = {
