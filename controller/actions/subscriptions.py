@@ -281,7 +281,9 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
             parents_block=request.parents_block,
             drain_consumers=request.drain_consumers,
         )
-    return SharingResponse(**request.model_dump(), dry_run=context.dry_run)
+    # A form is a request with more fields than SetSharing.
+    fields = request.model_dump(include=set(SetSharing.model_fields))
+    return SharingResponse(**fields, dry_run=context.dry_run)
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:

@@ -31,12 +31,12 @@ BY_HAND = {
     "cleave_manual_merge",
     "cleave_manual_rebucket",
     "cleave_manual_split",
-    "cleave_set_subscription",
 }
 BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
 OTHERS_BY_HAND = BUNDLES_BY_HAND | {
     "cleave_approve",
     "cleave_policy",
+    "cleave_set_subscription",
     "policy_backtest",
     "policy_promote",
     "policy_propose",

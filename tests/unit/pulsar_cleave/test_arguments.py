@@ -55,7 +55,7 @@ def test_a_wrong_type_is_invalid_input(cls: type, method: str, argument: str) ->
     nobody: Any = object.__new__(cls)  # nothing of it is touched
 
     with pytest.raises(
-        cleave.InvalidInput, match=rf"{method}: {argument} must be .*, not a value of type Wrong"
+        cleave.InvalidInput, match=rf"{method}: {argument} must be .*, not a value of type WrongType"
     ):
         getattr(nobody, method)(**{**given, argument: WrongType()})
 

@@ -127,7 +127,7 @@ def test_a_part_that_ends_by_itself_ends_the_worker_so_that_it_is_started_again(
             raise fault
 
     part.run = run
-    with capture_logs() as lines, pytest.raises(InvariantViolated, match="Ending ended by itself"):
+    with capture_logs() as lines, pytest.raises(InvariantViolated, match="EndedPart ended by itself"):
         Worker(loop, parts["leases"], parts["listener"], (part,)).run()
 
     assert "leases resigned" in ended
@@ -139,7 +139,7 @@ def test_a_part_that_ends_by_itself_ends_a_process_without_a_loop() -> None:
     parts: Any = (EndedPart("one", ended), Part("other", ended))
     leave = threading.Event()
 
-    with pytest.raises(InvariantViolated, match="Ending ended by itself"), running(parts, leave):
+    with pytest.raises(InvariantViolated, match="EndedPart ended by itself"), running(parts, leave):
         assert leave.wait(30.0)
 
     assert ended == ["one stopped", "other stopped"]
