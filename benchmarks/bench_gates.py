@@ -281,6 +281,8 @@ def _delays(topic: Topic, run: Sequence[str | Path], directory: Path, reshapes: 
     with java_consumers(topic, run, directory, 2) as histories:
         sender = spawn.Process(target=send, args=(topic.place, topic.name, stop), daemon=True)
         sender.start()
+        while not any(history.stat().st_size for history in histories.glob(f"*{SUFFIX}")):
+            time.sleep(0.1)
         for number in range(reshapes):
             time.sleep(SETTLED_SECONDS)
             (topic.split if number % 2 == 0 else topic.merge)()
