@@ -286,7 +286,7 @@ class PulsarDataPlane(OneProcess):
         return set_wise.describe(self._admin, backing_topics)
 
     def demand_gates(self, topic: str) -> None:
-        """Raise Unsupported if a demand of `namespaces.GATE_DEMANDS` is not met, or no binary address is set."""
+        """Raise Unsupported if a demand of `requirements.GATE_DEMANDS` is not met, or no binary address is set."""
         demand_gates(self._access, self._admin, namespace_of(segment_topic(topic, "")))
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:

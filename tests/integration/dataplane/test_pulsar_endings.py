@@ -15,7 +15,7 @@ from tests.support.pulsar_namespaces import make_namespace
 
 PROCESS = """
 import sys, threading
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.log_client import OutgoingMessage
 from controller.dataplane.pulsar.cluster_access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 admin_url, service_url, log, how = sys.argv[1:]
