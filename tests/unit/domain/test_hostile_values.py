@@ -396,5 +396,5 @@ def refused_or(kind: type[CleaveError], act: Any) -> Any:
         return act()
     except kind as error:
         line = str(error)
-    assert 0 < len(line) < 900
+    assert 0 < len(line) < 1_000
     return None
