@@ -94,8 +94,12 @@ def last_reshape_times(
 
 
 def _kind_of_origin(layout: SegmentGraph, segment: Segment, since: SegmentGraph | None) -> ReshapeKind | None:
-    """Return the kind of reshape that created the segment; None for a segment of the first layout, and if the kind
-    cannot be derived. If the parents were pruned, the active segments of `since` in the same range stand for them.
+    """Return the kind of reshape that created the segment, from this segment and its parents alone, or None if the
+    kind cannot be derived, as for a segment of the first layout. Never RECUT or REPAIR.
+
+    Several parents: MERGE. One parent: REBUCKET for an equal range, SPLIT if the parent contains the segment or is
+    missing in the layout, otherwise MERGE. If the segment names no parent, the active segments of `since` that
+    overlap the segment replace the parents.
     """
     if len(segment.parent_ids) > 1:
         return ReshapeKind.MERGE

@@ -59,8 +59,12 @@ def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
 
 
 def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
-    """Return the value needed, the relation to it, and the distance of the current value from it and its ratio to
-    it. The distance is left out if one of the two is not a number.
+    """Return as text the relation and the value needed, then in parentheses by how much the current value is too
+    high or too low, and the ratio of the current value to the value needed if that is above 0, as in
+    `below 5 (2 too high, 1.40 times that)`.
+
+    If both are equal, the parentheses say "is at it" after "below" and "above". There are no parentheses after
+    another relation to an equal value, or if one of the two is not a number.
     """
     relation = _relation(reason, metric)
     bound = f"{relation} {_number(needed)}".strip()

@@ -127,8 +127,8 @@ def set_consumers(
 def _closed_gates(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
 ) -> frozenset[str]:
-    """Return the logs behind unread segments whose gates are closed at the data plane; none if the data plane
-    has no gates.
+    """Return the logs of segments with a sealed ancestor that the subscription reads, drained or not, if the log's
+    gate is CLOSED or SPENT at the data plane. Empty if the data plane has no gates. Raises SubscriptionNotFound.
     """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, GatedDataPlane):
@@ -142,8 +142,8 @@ def _closed_gates(
 
 
 def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed_logs: Collection[str]) -> bool:
-    """Return True if there are segments behind an unread segment and each of them has a closed gate, which is
-    then recorded. `closed_logs` are the logs with closed gates.
+    """Return True if there are segments with a sealed ancestor that the subscription reads, and the log of each has
+    a closed gate, which is then recorded. `closed_logs` are the logs with closed gates.
     """
     key = SubscriptionKey(row.topic_id, row.name)
     logs_behind = gates.behind_read_by(tx, key)

@@ -231,8 +231,11 @@ def _collecting(context: EvaluationContext) -> Pause | None:
 
 
 def _refuse_limits(context: EvaluationContext, served: int) -> None:
-    """Refuse the topic for the limit that leaves consumers without a place; `served` is the number of consumers
-    with one. Does nothing if the only reason is a busy segment, which is refused already.
+    """Refuse the topic because consumers are left without a place: with AT_MAX_BUCKETS if consumers can share
+    segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
+
+    If consumers cannot share segments, does nothing for a topic below `max_segments` that has another refusal: a
+    busy segment is then the reason.
     """
     policy = context.policy
     at_segments = (RefusalReason.AT_MAX_SEGMENTS, "segments", context.segments_high, policy.max_segments)

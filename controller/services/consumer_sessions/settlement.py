@@ -68,8 +68,10 @@ class Settlement:
     """A seek in progress. While a seek is in progress, no bucket is assigned."""
 
     def settle_again_seconds(self, timing: ConsumerTiming) -> float:
-        """Return the seconds until the subscription must be settled again if nothing else happens: until an
-        owner's time to release a bucket is over, or a gap becomes an alarm. Infinite if nothing is due.
+        """Return the seconds until the subscription must be settled again if nothing else happens: until the
+        first owner's time to release a bucket is over, or a gap (a bucket not released, or its owner disconnected)
+        becomes an alarm. Limits that have passed do not count; infinite if no limit is left. During a seek, while
+        buckets have owners: `SEEK_CHECK_SECONDS`.
         """
         if self.seek is not None and self.owners:
             return SEEK_CHECK_SECONDS

@@ -120,8 +120,10 @@ class _SearchResult:
 
 def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopic]:
     """Search, confirm and propose, each in backtests that are stored. Return one result per topic, ordered by
-    name; a topic that is not searched has a reason. The best variant of a topic is proposed into shadow if it
-    is confirmed. Raises NotFound for a topic that is not live.
+    name; the result of each topic without a candidate says why.
+
+    The best variant of a topic is proposed into shadow if it is confirmed, unless it was turned down within
+    `TURNED_DOWN` or cannot be proposed. Raises NotFound, before any search, if a requested topic is not live.
     """
     with store.transaction() as tx:
         until = database_now(tx)

@@ -20,7 +20,7 @@ def pick_for(
 
     First comes the heaviest bundle within `needed` and the destination's room. While the broker to be relieved or filled (`reason` says
     which) is still outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean, then
-    the lightest that makes the fuller of the two emptier by a band. The last bundle of a broker stays.
+    the lightest that relieves the fuller of the two by the distance from the mean to the upper end of the band. The last bundle of a broker stays.
     """
     if levels.remaining[source] < 2:
         return MoveRefusal(
@@ -67,7 +67,8 @@ def _in_order(
 def _relieving(
     levels: EvenLevels, source: str, destination: str, bundles: Iterable[SharedBundle]
 ) -> Iterator[SharedBundle]:
-    """Return the bundles after whose move both brokers are below the source's present usage by at least a whole band.
+    """Return, lazily and in their order, the bundles after whose move both brokers are below the source's present usage by at least the
+    distance from the mean to the upper end of the band.
 
     Also, the difference between the two must not grow. Between brokers of different size the first condition does not imply the second: a
     small broker could be emptied into a large one whose usage hardly changes.
