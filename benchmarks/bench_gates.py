@@ -43,13 +43,13 @@ from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.standard_client import CONSUMER, compile_programs
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import segment_admin, subscription_admin, topic_admin
 from controller.services.segment_admin import Planner
 from controller.settings import PROJECT_ROOT
 from controller.store.journal.operations import Request
 from controller.store.topics import topics
 from controller.store.topics.published_layout import PublishedLayout, published_segments
-from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.stock_clients import breaks
 
 SUBSCRIPTION = "standard"

@@ -23,10 +23,11 @@ from controller.actions.rights import Right
 from controller.domain.errors import InvalidInput, InvalidPolicy
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.seek_target import parse_seek_target
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import subscription_admin, subscription_consumers
 from controller.services.subscription_admin import MOST_RELEASE_SECONDS
 from controller.store.topics import policies, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionStart
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionStart
 from controller.store.topics.topics import TopicRow
 
 Consumers = Annotated[
@@ -281,9 +282,7 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
             parents_block=request.parents_block,
             drain_consumers=request.drain_consumers,
         )
-    # A form is a request with more fields than SetSharing.
-    fields = request.model_dump(include=set(SetSharing.model_fields))
-    return SharingResponse(**fields, dry_run=context.dry_run)
+    return SharingResponse(**request.model_dump(), dry_run=context.dry_run)
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:

@@ -1,6 +1,6 @@
 """`make demo`: start everything, run a day, show the results; the demo fails if the topic did not grow and shrink.
 
-With PLANE=pulsar standard Java consumers read the topic beside those of Cleave's Python client.
+With PLANE=pulsar standard Java consumers read the topic in addition to those of Cleave's Python client.
 
 Options are environment variables, because `make` passes them in this form. KEEP=1 leaves everything running at the
 end, TRACE=file.csv replays a real load, DAY_SECONDS sets the length of the day (which waits until the expected

@@ -22,6 +22,7 @@ from controller.domain.hash_range import RING_SIZE
 from controller.domain.load_record import METRICS, LoadStats, LoadThresholds
 from controller.domain.load_record_rule import DEFAULT_CHANGE_THRESHOLD
 from controller.domain.policy_parameters import ParameterValue, misfit, read_parameters, write_parameter
+from controller.domain.subscription_consumers import SubscriptionConsumers
 
 PROFILES = ("adaptive", "pip483")
 """Names of the rule sets that an evaluator has, as in `profiles.registry`."""
@@ -29,8 +30,7 @@ PROFILES = ("adaptive", "pip483")
 APPROVAL_DEFAULTS = ("approve", "reject")
 """Answers that may apply if no person answers."""
 
-SUBSCRIPTION_CONSUMERS = ("cleave", "stock")
-"""Consumers of a subscription: registered with Cleave, or standard Pulsar consumers behind gates."""
+SUBSCRIPTION_CONSUMERS = tuple(consumers.value for consumers in SubscriptionConsumers)
 
 MAX_SECONDS = 100 * 365 * 86_400
 """Upper bound of every duration, a century, so that an instant plus a duration is always a date."""

@@ -14,13 +14,14 @@ from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.names import demand_name
 from controller.domain.operation import Operation
 from controller.domain.seek_target import SeekTarget
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal import seeks, subscription_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.topics import bucket_owners, drains, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionKind
 
 MOST_RELEASE_SECONDS = 86_400.0
 """Maximum of the seconds in which consumers release their buckets before a seek."""

@@ -16,6 +16,7 @@ from controller.dataplane.optional_abilities import ObservesConsumers
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict, Unsupported
 from controller.domain.gates import GateState
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal import seeks
 from controller.store.postgres.engine import Store
 from controller.store.topics import (
@@ -28,7 +29,7 @@ from controller.store.topics import (
     topics,
 )
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionRow
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionRow
 from controller.store.topics.topics import TopicRow
 
 TYPES_IN_ORDER = frozenset({"Failover", "Exclusive"})

@@ -97,8 +97,18 @@ def perform_form(app: Application, action: AnyAction, form: Form, *, request_key
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
     with open_context(app, caller, options) as context:
-        answer: Answer = perform_parts(partial(perform_in, context, action), form)
+        answer: Answer = perform_parts(partial(perform_in, context, action), _request_of(action, form))
         return answer
+
+
+def _request_of(action: AnyAction, form: Form) -> BaseModel:
+    """Return the request of the action with the values of the form, which are validated, and without the fields that
+    only the form has.
+    """
+    fields = action.request.model_fields
+    values = {name: getattr(form, name) for name in fields}
+    request: BaseModel = action.request.model_construct(form.model_fields_set & fields.keys(), **values)
+    return request
 
 
 def _demand_confirmed(form: Form) -> None:

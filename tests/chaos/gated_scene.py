@@ -15,10 +15,10 @@ from controller.domain.gates import GateState
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import subscription_admin
 from controller.services.gate_keeper import GateKeeper
 from controller.services.segment_admin import merging, rebucketing, recutting, splitting
-from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.chaos.cells import Cell, Path, Side, begins_at, paths_of, steps_of
 from tests.chaos.laws import unwritable_ms_of
 from tests.chaos.scenarios import Scenario, operation_of, reshaping

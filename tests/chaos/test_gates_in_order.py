@@ -19,9 +19,9 @@ import pytest
 from controller.clock import SystemClock
 from controller.dataplane.log_client import OutgoingMessage
 from controller.domain.key_hash import key_hash
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import subscription_admin
 from controller.services.gate_keeper import GateKeeper
-from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.chaos.test_pulsar_many_operations import FEWEST, next_planner
 from tests.support.bench import Bench
 from tests.support.gated_logs import ALL

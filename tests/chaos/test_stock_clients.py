@@ -14,7 +14,7 @@ from controller.client.history_check import Kind
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from controller.store.topics.subscriptions import SubscriptionConsumers
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from tests.chaos.stock_scene import KEEP_ALIVE_SECONDS, StockOrderedScene, StockVerdict
 from tests.chaos.test_ordered_consumption import SEED
 from tests.support.bench import Bench

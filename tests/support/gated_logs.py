@@ -18,11 +18,11 @@ from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataGone, SegmentNotFound, SubscriptionNotFound, Unsupported
 from controller.domain.gates import FenceState, GateState
 from controller.domain.observed_consumers import ObservedConsumer
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services.gate_keeper import GateKeeper
 from controller.services.subscription_admin import create_subscription
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
-from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
 
 ALL = Shards.of(1, [0])

@@ -21,11 +21,12 @@ from controller.domain.operation import ADOPTED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, once
 from controller.store.postgres.tables import SEGMENT
 from controller.store.topics import layouts, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
 FOUND_EPOCH, FIRST_EPOCH = 0, 1

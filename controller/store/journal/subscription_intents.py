@@ -10,10 +10,11 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import Conflict
 from controller.domain.names import demand_name
 from controller.domain.operation import FROM_LATEST, SUBSCRIPTION, UNDOES, Operation, OperationKind
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.journal.operations import NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.topics import gates, subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicRow, TopicState
 
 _DELETING_SUBSCRIPTION = """

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from controller.domain.errors import SubscriptionNotFound
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.topics import topics
 
 
@@ -23,13 +24,6 @@ class SubscriptionKind(StrEnum):
     STREAM = "STREAM"
     QUEUE = "QUEUE"
     CHECKPOINT = "CHECKPOINT"
-
-
-class SubscriptionConsumers(StrEnum):
-    """Consumers that read a subscription: those that register with Cleave, or standard Pulsar consumers behind gates."""
-
-    CLEAVE = "cleave"
-    STOCK = "stock"
 
 
 class SubscriptionStart(StrEnum):

@@ -13,13 +13,14 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, TopicNotLiv
 from controller.domain.gates import FenceState, GateState
 from controller.domain.operation import Operation, OperationState
 from controller.domain.seek_target import EARLIEST, SeekTarget
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import autoscaler, subscription_admin, subscription_consumers, topic_admin
 from controller.services.collection.consumer_watch import ConsumerWatch
 from controller.services.operation_runner import Outcome
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, replacing, splitting
 from controller.store.journal.adoptions import Adoption, intend_adopt
 from controller.store.topics import consumers, topics
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.gated_logs import GatedBench

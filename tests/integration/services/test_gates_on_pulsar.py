@@ -12,12 +12,12 @@ from controller.devstack.postgres import PostgresServer
 from controller.domain.gates import GateState
 from controller.domain.operation import OperationState
 from controller.domain.seek_target import EARLIEST
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.services import garbage_collector, subscription_admin
 from controller.services.gate_keeper import GateKeeper
 from controller.services.segment_admin import merging, splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.shards import Shards
-from controller.store.topics.subscriptions import SubscriptionConsumers
 from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
 from tests.support.benches import benches

@@ -12,8 +12,9 @@ from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.operation_steps import MIRROR_MOVES, MOVES
 from controller.domain.policy import APPROVAL_DEFAULTS, SUBSCRIPTION_CONSUMERS, PolicyLevel
 from controller.domain.segment import SegmentState
+from controller.domain.subscription_consumers import SubscriptionConsumers
 from controller.store.decisions.candidates import CandidateState
-from controller.store.topics.subscriptions import SubscriptionConsumers, SubscriptionKind, SubscriptionState
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicState
 from tests.support.store_driver import StoreDriver
 
