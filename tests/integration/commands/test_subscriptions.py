@@ -98,6 +98,20 @@ def test_the_policy_names_the_consumers_of_a_stream_whose_request_names_none(
     assert [row["read_by"] for row in cleave.json("subscriptions", "list", orders)] == ["cleave", "cleave"]
 
 
+def test_an_unreadable_policy_is_named_unless_the_request_names_the_consumers(
+    cleave: CommandLine, orders: str
+) -> None:
+    cleave.execute(
+        """UPDATE cleave.topic SET policy = '{"max_segments": "x"}', row_version = row_version + 1"""
+    )
+
+    refusal = cleave.refused("subscriptions", "create", orders, "billing")
+
+    assert "max_segments" in refusal
+    assert "correct the policy, or name the consumers in the request" in refusal
+    cleave.ok("subscriptions", "create", orders, "billing", "--consumers", "cleave")
+
+
 def test_why_refuses_what_no_leader_hands_out_and_a_name_that_is_not_there(
     cleave: CommandLine, orders: str
 ) -> None:

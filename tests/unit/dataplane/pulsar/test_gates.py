@@ -208,6 +208,27 @@ def test_a_topic_without_the_subscription_is_not_reloaded(broker: Broker, gates:
     assert broker.changes == ["dispatchRate"]
 
 
+def test_a_topic_that_is_deleted_while_its_gate_is_opened_is_not_an_error(
+    broker: Broker, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.rate, broker.subscriptions = gates_module._RATE, {"billing": {"consumers": [{}]}}
+    present = broker.ask
+
+    def ask(ask: Ask, deadline: Deadline) -> Answer:
+        if "dispatchRate" not in broker.changes:
+            return present(ask, deadline)
+        broker.changes += [ask.method] if ask.method != "GET" else []
+        if 404 not in ask.accept:
+            raise SegmentNotFound(f"no topic {LOG}")
+        return answer(None, status=404)
+
+    monkeypatch.setattr(broker, "ask", ask)
+
+    gates.open_gate(LOG, "billing", Deadline(1.0))
+
+    assert broker.changes == ["dispatchRate", "PUT"]
+
+
 @pytest.mark.parametrize(
     ("read_position", "consumers", "state"),
     [
