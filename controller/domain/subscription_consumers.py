@@ -1,4 +1,4 @@
-"""Who reads a subscription."""
+"""The kinds of consumers that read a subscription."""
 
 from __future__ import annotations
 

@@ -630,36 +630,8 @@ def test_a_bucket_that_nobody_claims_for_a_while_costs_no_other_a_message(segmen
     segment.settles_at(0)
 
 
-def test_a_reader_disconnected_at_the_end_asks_the_broker_once_whether_it_has_finished(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logs = segment.client()
-    segment.send(logs, LOW, b"1")
-    segment.send(logs, HIGH, b"2")
-    low, high = segment.reader(logs, LOW), segment.reader(logs, HIGH)
-    for reader in (low, high):
-        reader.acknowledge(read(reader, 1)[-1].position)
-    segment.plane.terminate_segment(segment.log)
-    segment.settles_at(0)
-    requests_to_broker: list[str] = []
-    ask = Cursors._ask
-
-    def counted(cursors: Cursors, log: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
-        requests_to_broker.append(what)
-        return ask(cursors, log, what, deadline)
-
-    wait_until(low.is_drained, message="the log is drained")  # which disconnects the other reader
-    wait_until(high.may_wait, message="the other reader knows that it is disconnected")
-    assert high.read(1) == ()
-
-    monkeypatch.setattr(Cursors, "_ask", counted)
-    for _ in range(5):
-        assert high.read(1) == ()
-    assert requests_to_broker == []
-    assert high.is_drained()
-
-
-def test_a_finished_reader_ends_when_its_cursor_is_moved_back(segment: Segment) -> None:
+def disconnected_at_the_end(segment: Segment) -> LogReader:
+    """Read a log of two buckets to its end. Return the reader that the other reader disconnected when it found the log drained."""
     logs = segment.client()
     segment.send(logs, LOW, b"1")
     segment.send(logs, HIGH, b"2")
@@ -671,10 +643,33 @@ def test_a_finished_reader_ends_when_its_cursor_is_moved_back(segment: Segment) 
     wait_until(low.is_drained, message="the log is drained")
     wait_until(high.may_wait, message="the other reader knows that it is disconnected")
     assert high.read(1) == ()
+    return high
+
+
+def test_a_reader_disconnected_at_the_end_asks_the_broker_once_whether_it_has_finished(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = disconnected_at_the_end(segment)
+    requests_to_broker: list[str] = []
+    ask = Cursors._ask
+
+    def counted(cursors: Cursors, log: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
+        requests_to_broker.append(what)
+        return ask(cursors, log, what, deadline)
+
+    monkeypatch.setattr(Cursors, "_ask", counted)
+    for _ in range(5):
+        assert reader.read(1) == ()
+    assert requests_to_broker == []
+    assert reader.is_drained()
+
+
+def test_a_finished_reader_ends_when_its_cursor_is_moved_back(segment: Segment) -> None:
+    reader = disconnected_at_the_end(segment)
 
     segment.plane.seek(segment.log, "s", 0)
 
-    assert "moved" in ends(high.is_drained, LostRace)
+    assert "moved" in ends(reader.is_drained, LostRace)
 
 
 def test_the_cursor_of_an_empty_log_is_not_moved_at_its_end(

@@ -63,7 +63,7 @@ def test_the_whole_check_says_that_it_is_one(inherited: str | None, expected: st
         environment["CI"] = inherited
 
     done = subprocess.run(
-        [ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, timeout=110, check=False
     )
 
     assert f"CI is {expected}" in done.stdout.splitlines()
