@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 THOROUGH = bool(os.environ.get("CLEAVE_THOROUGH"))
 
@@ -19,8 +19,13 @@ def cases(usually: int, thoroughly: int) -> int:
 
 
 def load_hypothesis_profile() -> None:
-    """Set the number of examples of Hypothesis tests that do not set it. No deadline applies, because one example may be slow on a busy
-    machine.
+    """Set the number of examples of Hypothesis tests that do not set it. No limit of time applies to an example or to its generation,
+    because both may be slow on a busy machine.
     """
-    settings.register_profile("cleave", deadline=None, max_examples=cases(25, 200))
+    settings.register_profile(
+        "cleave",
+        deadline=None,
+        max_examples=cases(25, 200),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     settings.load_profile("cleave")
