@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.domain.assignment import Assignment, SegmentBucket
 from controller.domain.hash_range import HashRange
@@ -54,6 +54,22 @@ class OwnershipChanges:
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.release_requests or self.withdrawn_requests or self.ended)
+
+    @property
+    def moved_segments(self) -> frozenset[int]:
+        """Segments of which an owner is requested to release a bucket for another consumer."""
+        return frozenset(
+            bucket.segment_id for bucket, successor in self.release_requests.items() if successor is not None
+        )
+
+    def without_moves(self, segment_ids: Collection[int]) -> OwnershipChanges:
+        """Return the changes without the requests to release buckets of these segments for another consumer."""
+        release_requests = {
+            bucket: successor
+            for bucket, successor in self.release_requests.items()
+            if successor is None or bucket.segment_id not in segment_ids
+        }
+        return replace(self, release_requests=release_requests)
 
 
 def owner_changes(

@@ -58,6 +58,8 @@ RETRY_SECONDS = 0.5
 """Seconds until a subscription whose settlement failed is settled again."""
 SWEEP_SECONDS = 30.0
 """Seconds between two sweeps; the longest delay that a lost notification causes."""
+LONGEST_DEFERRAL_SECONDS = 1.0
+"""Seconds for which moves of buckets may wait for a decision and its reshape, however many reshapes follow each other."""
 LATE_SECONDS = 3600.0
 """Seconds after which no request of a departed consumer can still arrive, so its row may be deleted."""
 
@@ -384,12 +386,16 @@ class SessionLeader:
                 sessions.end_after_grace(
                     request.consumer, request.incarnation, self._clock.monotonic_seconds()
                 )
-        connection_state = sessions.connection_state(self._clock.monotonic_seconds())
+        now = self._clock.monotonic_seconds()
+        connection_state = sessions.connection_state(now)
+        may_defer_moves = now < sessions.moves_deferred_since + LONGEST_DEFERRAL_SECONDS
         try:
             with self._store.transaction() as tx:
                 self._own_process = server_process(tx)
                 self._leases.demand_held(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
-                settlement = settle(tx, key, requests, self.timing, connection_state)
+                settlement = settle(
+                    tx, key, requests, self.timing, connection_state, may_defer_moves=may_defer_moves
+                )
         except NotFound as error:
             self._subscriptions.pop(key).end_all("gone")
             for request in requests:
@@ -398,6 +404,9 @@ class SessionLeader:
             self._defer(key, sessions, requests, error)
         else:
             sessions.is_settled, sessions.retry_at = True, -math.inf
+            sessions.moves_deferred_since = (
+                min(sessions.moves_deferred_since, now) if settlement.defers_moves else math.inf
+            )
             sessions.settle_at = self._clock.monotonic_seconds() + settlement.settle_again_seconds(
                 self.timing
             )

@@ -55,6 +55,8 @@ class SubscriptionSessions:
     retry_at: float = -math.inf
     settle_at: float = math.inf
     """Monotonic time at which the subscription is settled again, even if nothing has changed."""
+    moves_deferred_since: float = math.inf
+    """Monotonic time since which settlements have deferred moves of buckets; infinite if the last one deferred none."""
     alarmed: frozenset[tuple[SegmentBucket, int]] = frozenset()
     """Buckets, with the generations of their owners, for which an alarm was raised."""
 

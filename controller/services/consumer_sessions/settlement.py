@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from controller.domain.assignment import Assignment, SegmentBucket, assign
-from controller.domain.bucket_ownership import BucketOwner, owner_changes
+from controller.domain.bucket_ownership import BucketOwner, OwnershipChanges, owner_changes
 from controller.domain.errors import CleaveError, Conflict, LostRace
 from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import (
@@ -31,6 +31,7 @@ from controller.services.consumer_sessions.requests import (
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
+from controller.store.journal.pending_reshapes import segments_before_reshape
 from controller.store.journal.seeks import SeekUnderWay
 from controller.store.topics import (
     bucket_owners,
@@ -48,6 +49,8 @@ from controller.store.topics.subscriptions import SubscriptionKind
 
 SEEK_CHECK_SECONDS = 0.5
 """Seconds between two checks of the readers during a seek: their time to release buckets may be over."""
+DEFERRED_MOVES_CHECK_SECONDS = 0.1
+"""Seconds after which a subscription with deferred moves is settled again. The commit of a reshape settles it earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,20 @@ class Settlement:
     """Number of buckets that got an owner, or another owner."""
     seek: SeekUnderWay | None = None
     """A seek in progress. While a seek is in progress, no bucket is assigned."""
+    defers_moves: bool = False
+    """True if buckets stay with their owners for now, because a reshape may replace their segments."""
 
     def settle_again_seconds(self, timing: ConsumerTiming) -> float:
         """Return the seconds until the subscription must be settled again if nothing else happens: until the
         first owner's time to release a bucket is over, or a gap (a bucket not released, or its owner disconnected)
         becomes an alarm. Limits that have passed do not count; infinite if no limit is left. During a seek, while
-        buckets have owners: `SEEK_CHECK_SECONDS`.
+        buckets have owners: `SEEK_CHECK_SECONDS`. While moves are deferred: at most
+        `DEFERRED_MOVES_CHECK_SECONDS`.
         """
         if self.seek is not None and self.owners:
             return SEEK_CHECK_SECONDS
+        if self.defers_moves:
+            return DEFERRED_MOVES_CHECK_SECONDS
         away_times = [self.away_seconds(owner) for owner in self.owners]
         waits = [
             limit - owner.asked_seconds
@@ -151,10 +159,15 @@ def settle(
     requests: Sequence[Request],
     timing: ConsumerTiming,
     connection_state: ConnectionState,
+    *,
+    may_defer_moves: bool = False,
 ) -> Settlement:
     """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments,
     sessions that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that
     has not released a bucket within `release_seconds` loses it. Return the subscription after these changes.
+
+    With `may_defer_moves`, connected owners keep the buckets of segments that a reshape may replace soon: their buckets
+    would move twice, and the moves would slow the reshape down. Buckets without an owner are granted in any case.
 
     A request that cannot be applied is refused alone. While a seek is in progress, no bucket is assigned. The
     subscription stays locked until the transaction ends, and the topic too if a segment is drained. Raises
@@ -194,6 +207,8 @@ def settle(
         released=released,
         finished=_finished(owners, to_read),
     )
+    deferred = _deferred_segments(tx, key, changes) if may_defer_moves and seek is None else frozenset()
+    changes = changes.without_moves(deferred)
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
@@ -209,7 +224,14 @@ def settle(
         batch.refused,
         len(changes.granted),
         seek,
+        bool(deferred),
     )
+
+
+def _deferred_segments(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges) -> frozenset[int]:
+    """Return the segments of which the changes move buckets, and which a reshape may replace soon."""
+    moved_segments = changes.moved_segments
+    return moved_segments and moved_segments & segments_before_reshape(tx, key.topic_id)
 
 
 def _target(

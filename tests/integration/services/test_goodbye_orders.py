@@ -67,8 +67,8 @@ class Leader:
     """One worker's leader with its leases of the one shard there is."""
 
     def __init__(self, bench: Bench, name: str) -> None:
-        clock = ManualClock()
-        self.leases = ShardLeases(bench.store, name, shard_count=1, ttl_seconds=600.0, clock=clock)
+        self.clock = ManualClock()
+        self.leases = ShardLeases(bench.store, name, shard_count=1, ttl_seconds=600.0, clock=self.clock)
         self._listener = SteppedListener(bench.url)
         self._leader = SessionLeader(
             Store(bench.url, pool_size=1),
@@ -76,7 +76,7 @@ class Leader:
             self.leases,
             shard_count=1,
             timing=ConsumerTiming(10.0),
-            clock=clock,
+            clock=self.clock,
         )
         self._thread = threading.Thread(target=self._leader.run, name=f"leader-{name}")
         self._thread.start()
