@@ -19,7 +19,7 @@ from tests.chaos.stock_scene import KEEP_ALIVE_SECONDS, StockOrderedScene, Stock
 from tests.chaos.test_ordered_consumption import SEED
 from tests.support.bench import Bench
 from tests.support.bench_planes import PulsarTopic
-from tests.support.brokers import demand_jars
+from tests.support.brokers import VERSION_4, demand_jars
 from tests.support.stock_clients import Programs
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.chaos, pytest.mark.timeout(7200)]
@@ -50,13 +50,15 @@ def failover_delay_ms() -> int:
 def killable_broker(
     tmp_path_factory: pytest.TempPathFactory, failover_delay_ms: int
 ) -> Iterator[PulsarStandalone]:
-    """A Pulsar 4.2.4 that waits for the disk before it answers, and drops a client that was stopped for some seconds."""
+    """A Pulsar broker (`CLEAVE_TEST_PULSAR_VERSION`, otherwise 4.2.4) that waits for the disk before it answers, and drops a client that was stopped for some seconds."""
     properties = {
         "journalSyncData": "true",
         "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),
         "activeConsumerFailoverDelayTimeMillis": str(failover_delay_ms),
     }
-    server = PulsarStandalone(tmp_path_factory.mktemp("killable"), jvm=QUICK, properties=properties)
+    server = PulsarStandalone(
+        tmp_path_factory.mktemp("killable"), VERSION_4, jvm=QUICK, properties=properties
+    )
     demand_jars(server.version)
     server.start()
     yield server
@@ -99,7 +101,7 @@ def run(
             found = scene.judge_order()
             told = ", ".join(f"{count} {name}" for name, count in sorted(scene.acts.items()))
         record_figure(
-            f"standard clients, {options}, {dict(subscription)}: {found.breaks} breaks, {len(found.breaks_at_gates)} of them at "
+            f"standard clients on Pulsar {VERSION_4}, {options}, {dict(subscription)}: {found.breaks} breaks, {len(found.breaks_at_gates)} of them at "
             f"gates, {found.verdict.summary}, "
             f"{len(found.unexplained)} of them unexplained; {told}; behind shut gates: {dict(found.behind_gates)}"
         )
