@@ -164,12 +164,16 @@ class WeighedCandidate(CandidateResponse):
 
     @property
     def exit_code(self) -> int:
+        """0 if the candidate is better than the policy in force, or was promoted before; otherwise
+        `EXIT_NOT_BETTER`.
+        """
         return 0 if self.is_better else EXIT_NOT_BETTER
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Put the candidate into shadow, or return the same candidate if it is there already. Raises InvalidInput for a
-    parameter that is null, and the errors of `policy_candidates.propose`.
+    """Put the candidate into shadow and return it. A candidate with the same parameters that is already in shadow
+    is returned unchanged. Raises InvalidInput for a parameter that is null, and the errors of
+    `policy_candidates.propose`.
     """
     for parameter, value in request.parameters.items():
         if value is None:
@@ -239,6 +243,7 @@ def _weighed(context: Context, promotion: policy_candidates.Promotion) -> Weighe
 
 
 def _fields(context: Context, topic: str, candidate: CandidateRow) -> dict[str, Any]:
+    """Return the fields of `CandidateResponse`."""
     return {"topic": topic, **asdict(candidate), "dry_run": context.dry_run}
 
 

@@ -112,6 +112,7 @@ class PolicyResponse(Response):
 
 
 def _value(value: object) -> str:
+    """Return the value of a parameter as text; `unset` for None."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "unset" if value is None else shown(value)
@@ -157,6 +158,7 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
 
 
 def _consequences(preview: policy_admin.Consequences) -> Consequences:
+    """Return the consequences of a preview as a document."""
     changed_topics = [
         ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
         for other in preview.changed_topics

@@ -82,6 +82,9 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:
+    """Return the parameters that do not come from the request: `as_json`, and those of a dry run, a wait and a confirmation where the
+    action has them.
+    """
     common: dict[str, tuple[Any, Any]] = {"as_json": (AsJson, False)}
     if not action.reads:
         common["dry_run"] = (DryRun, False)

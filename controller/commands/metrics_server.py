@@ -78,6 +78,10 @@ class _DatabaseCheck:
 
 
 def _application(metrics: Any, check: Callable[[], None]) -> Answer:
+    """Return the WSGI application: `/live` answers 200, `/health` answers 503 if `check` raises CleaveError, and other paths are answered
+    by `metrics`.
+    """
+
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path not in ("/live", "/health"):

@@ -105,10 +105,12 @@ class _Sender:
         return sent
 
     def _page(self, since: datetime, after: int) -> list[TracedOperation]:
+        """Return the next operations, in the order in which they ended: those after the end `since` and, at the same end, the id `after`."""
         with snapshot(self._store) as tx:
             return ended_operations(tx, since, after, limit=PAGE)
 
     def _send(self, operations: Sequence[TracedOperation]) -> None:
+        """Send the spans of the operations. Raises Retryable if the collector does not accept them."""
         spans = {
             span.context.span_id: span
             for operation in operations
