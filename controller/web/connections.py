@@ -86,7 +86,9 @@ class Lobby:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. The state of a request refers to it as `connection`."""
+    """One connection, with limits on the size and duration of requests, on waiting requests, and on unread answers. The state of a request
+    refers to the connection as `connection`.
+    """
 
     def __init__(self, *, lobby: Lobby, **options: Any) -> None:
         super().__init__(**options)
@@ -126,6 +128,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse the data in pieces. Answer 431 if the head of a request exceeds `LARGEST_HEAD_BYTES`; discard data after a refusal."""
         for start in range(0, len(data), _PIECE_BYTES):
             if self._refusal is not None or self.transport.is_closing():
                 return
@@ -198,12 +201,16 @@ class GuardedProtocol(HttpToolsProtocol):
         raise _Refused(reason)
 
     def _await(self, part: Awaited | None) -> None:
+        """Wait for the part of a request, at most its time in `SECONDS`, instead of the part before. None: wait for nothing."""
         if self._timer is not None:
             self._timer.cancel()
         self._awaited = part
         self._timer = None if part is None else self.loop.call_later(SECONDS[part], self._give_up)
 
     def _give_up(self) -> None:
+        """End the wait for a part whose time is over: disconnect a connection without a request, answer 408 to a late head or body. If the
+        app itself has paused reading, wait again.
+        """
         part = self._awaited
         if part is Awaited.REQUEST or part is None:
             self.drop()

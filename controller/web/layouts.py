@@ -185,6 +185,7 @@ def _visible(
     grant: Holder,
     wanted: WithProperties = (),
 ) -> Visible:
+    """Return the topics of the namespace that the request names, restricted to `wanted` properties and to the grant."""
     return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
 
 
@@ -248,7 +249,7 @@ class BeyondKnown:
 
 
 def layout_document(fed: FedLayout) -> dict[str, object]:
-    """Return the layout as clients receive it."""
+    """Return the layout as clients receive it. Sealed segments are left out."""
     published = fed.published
     return {
         "topic_id": published.topic_id,

@@ -51,5 +51,6 @@ def path_parameters(
 
 
 def _declared(field: FieldInfo) -> Any:
+    """Return the type of a path parameter with the constraints, the description and the examples of the field."""
     described = Path(description=field.description, examples=field.examples)
     return Annotated[(field.annotation, described, *field.metadata)]

@@ -39,7 +39,7 @@ _ADMITTED_BELOW: Mapping[Use, float] = MappingProxyType(
 
 
 def use_of(path: str) -> Use:
-    """Return the use of a slot by a route with this path."""
+    """Return the kind of request that a route with this path serves."""
     if path.startswith(CONSUMER_PATH):
         return Use.SESSION if path.endswith("/assignment") else Use.HEARTBEAT
     return Use.WATCH if path.endswith("/watch") else Use.CALL
@@ -103,4 +103,5 @@ class GivesBack:
 
 
 def _below(limit: int, use: Use) -> int:
+    """Return the number of slots in use, of `limit`, from which on requests of this kind are refused; at least 1."""
     return max(1, int(limit * _ADMITTED_BELOW[use]))
