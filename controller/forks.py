@@ -86,6 +86,7 @@ class OneProcess(_Forked):
         return type(self).__name__
 
     def _begin_in_child(self) -> None:
+        """Keep the object for ever in the child, so that the child never frees it."""
         pythonapi.Py_IncRef(py_object(self))
 
     def _demand_maker(self) -> None:
@@ -94,6 +95,7 @@ class OneProcess(_Forked):
             raise self._refusal()
 
     def _refusal(self) -> Terminal:
+        """Return the error for a use in another process."""
         return Terminal(
             f"this {self._described()} was made in process {self._maker.pid} and is used in process {_current.pid}: make one after the "
             f"fork, in each process; see {PAGE}"

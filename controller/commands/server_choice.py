@@ -88,6 +88,7 @@ def ask(
     question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
 ) -> Iterator[Row]:
     """Yield the rows that answer the question, `limit` at most (None: all), from the server or, in a read-only snapshot, from the database.
+
     With `most_seconds`, an answer of a server may take this time, and the request is not repeated; without, `CALL_SECONDS`. Raises the
     errors of `read_page`.
     """

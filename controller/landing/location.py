@@ -136,6 +136,9 @@ class Location:
                 self._files.delete_dir(absolute)
 
     def _walk(self, directory: str) -> list[FoundFile]:
+        """Return all files below `directory`, at any depth, hidden files included, ordered by path; empty if the
+        directory does not exist.
+        """
         selector = fs.FileSelector(self._absolute(directory), recursive=True, allow_not_found=True)
         files = [
             FoundFile(
@@ -155,6 +158,7 @@ class Location:
 
 
 def _is_hidden(path: str) -> bool:
+    """Return True if a part of the path begins with a dot or an underscore."""
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
