@@ -81,7 +81,9 @@ class Application:
         return build_planes(plane_settings(self.settings))
 
     def log_client(self, data_plane: str) -> LogClient:
-        """Return a log client of a data plane; the caller closes it. Raises Unsupported, InvalidInput."""
+        """Return a log client of a data plane; the caller closes the client. Raises Unsupported if the plane is unknown or not configured,
+        InvalidInput if the settings contradict each other.
+        """
         return build_log_client(data_plane, plane_settings(self.settings))
 
     def runner(
@@ -157,7 +159,10 @@ def pulsar_access(settings: Settings) -> PulsarAccess | None:
 
 
 def addresses_of(settings: Settings, data_plane: str) -> dict[str, str | None]:
-    """Return the addresses of a data plane's logs for applications, without credentials. Raises InvalidInput."""
+    """Return the addresses at which applications reach the logs of a data plane, without credentials: `database_url` for the plane
+    `embedded`; `admin_url` and `service_url`, None if they are not set, for every other plane. Raises InvalidInput for an invalid database
+    URL.
+    """
     if data_plane == "embedded":
         return {"database_url": DatabaseAddress.of(settings.embedded_dsn).without_login.uri}
     return {"admin_url": settings.pulsar_admin_url, "service_url": settings.pulsar_service_url}

@@ -111,6 +111,9 @@ class Rows:
         self._count = len(rows)
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table with the widths of its columns, or one block for each row, with empty lines in between, if the table is wider
+        than the terminal.
+        """
         room = options.max_width - GAP * (len(self._columns) - 1)
         widths = _shared(room, [(column.least, column.most) for column in self._columns])
         if widths is None:

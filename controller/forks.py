@@ -72,6 +72,7 @@ class OneProcess(_Forked):
         return made
 
     def __init_subclass__(cls, **named: Any) -> None:
+        """Wrap the public methods and properties of the subclass so that they check the process, except methods in `_guards_itself`."""
         super().__init_subclass__(**named)
         for name, member in list(vars(cls).items()):
             if name.startswith("_") or name in cls._guards_itself:

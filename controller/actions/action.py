@@ -101,7 +101,7 @@ class Action(Generic[RequestT, ResponseT]):
 
     @property
     def is_waited_for(self) -> bool:
-        """True if the caller may wait for operations."""
+        """True if the action waits for operations, so that its caller chooses how long."""
         return self.waits or issubclass(self.response, OperationResponse)
 
     @property

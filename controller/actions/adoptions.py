@@ -141,6 +141,7 @@ class AttachmentResponse(OperationResponse):
     )
 
     def rows(self) -> Sequence[Row]:
+        """Return the active segments on the broker for a dry run, otherwise the operation as one row."""
         if self.on_broker is None:
             return super().rows()
         return [segment.model_dump() for segment in self.on_broker]

@@ -159,6 +159,7 @@ class WeighedCandidate(CandidateResponse):
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
+        """Return one summary row for each of the two policies, least regret first; none if nothing was compared."""
         rows = backtest_rows.cells(backtest_rows.summary(self.results))
         return [{column: row[column] for column in backtest_rows.SUMMARY} for row in rows]
 

@@ -104,6 +104,9 @@ class PolicyResponse(Response):
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
+        """Return one row for each parameter of the level that changes, with its former and its new value; None for
+        a value that the level does not set.
+        """
         return [
             {"parameter": parameter, "was": self.before.get(parameter), "value": self.after.get(parameter)}
             for parameter in {**self.before, **self.after}

@@ -191,6 +191,7 @@ class SeekResponse(OperationResponse):
         return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
 
     def rows(self) -> Sequence[Row]:
+        """Return the cursors that would move for a dry run, otherwise the operation as one row."""
         if self.cursors is None:
             return super().rows()
         return [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]

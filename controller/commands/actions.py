@@ -34,7 +34,7 @@ def add_actions(app: typer.Typer, subject: str) -> None:
 
 
 def group(subject: str) -> typer.Typer:
-    """Return the group of a subject that has no command but its questions and actions."""
+    """Return a group whose commands are the questions and the actions of the subject."""
     app = typer.Typer(no_args_is_help=True)
     add_questions(app, subject)
     add_actions(app, subject)

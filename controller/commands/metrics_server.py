@@ -54,6 +54,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
+    """A handler of requests that logs nothing."""
+
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name of the base class
         """Log nothing: probes and scrapes would fill the log."""
 

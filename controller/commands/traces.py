@@ -62,9 +62,12 @@ def traces(
 
 
 class _Sender:
-    """Sends each operation that ended after `since`; None means the present."""
+    """A sender of the operations that end after `since`, a time or an age; None: after the construction."""
 
     def __init__(self, store: Store, endpoint: str, since: str | None) -> None:
+        """Read the database's time and the identity of the installation. Raises Unsupported without OpenTelemetry, InvalidInput for a text
+        that is neither a time nor an age.
+        """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource

@@ -150,6 +150,7 @@ class Location:
         return sorted(files, key=lambda file: file.path)
 
     def _delete_absolute(self, absolute: str) -> None:
+        """Delete the file at the path in the file system; do nothing if there is no file."""
         if self._files.get_file_info(absolute).type == fs.FileType.File:
             self._files.delete_file(absolute)
 

@@ -171,7 +171,7 @@ async def watch(
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """The requested topics, with the check which of them the token may look up."""
+    """A request for the topics of a namespace, and the function that returns True for a topic that the token may look up."""
 
     served: ConsumerServices
     wanted: TopicFilter

@@ -44,7 +44,9 @@ def route_path(path: str) -> str:
 def path_parameters(
     names: Sequence[str], request: type[BaseModel], level: Any = None
 ) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of an endpoint for the fields that its path names; `level` is the type of a level."""
+    """Yield the parameters of an endpoint for the fields that its path names. `level` is the type of the field
+    `level`; None for a path without this field.
+    """
     for name in names:
         kind = level if name == "level" else _TYPES.get(name)
         yield keyword(name, kind or _declared(request.model_fields[name]))

@@ -91,6 +91,7 @@ class GivesBack:
         self._app, self._slots = app, slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app. Afterwards return the request's slot, if it took one, and return its connection to the lobby."""
         state = scope.setdefault("state", {})
         try:
             await self._app(scope, receive, send)
