@@ -219,7 +219,7 @@ def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
 
 
 def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
-    """Return the rows of the stored evaluation; if the replay differs, the rows of both evaluations side by side."""
+    """Return the rows of the stored evaluation; if there is a replayed evaluation that differs, the rows of both side by side."""
     now = to_ms(row["decided_at"])
     if again.is_same or again.replayed is None:
         return evaluation_tables.rows(again.stored, now)

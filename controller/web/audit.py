@@ -61,8 +61,8 @@ class Audited:
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
-        """Record the request if it is a change, or a denial that was not recorded within `REPEATS_AFTER_SECONDS`. An error of the store is
-        logged, not raised.
+        """Record the request if it is a change or was denied. A denial is left out if an equal denial was recorded within
+        `REPEATS_AFTER_SECONDS`. An error of the store is logged, not raised.
         """
         if status not in _DENIED and not _is_change(scope, state):
             return

@@ -185,7 +185,7 @@ def _visible(
     grant: Holder,
     wanted: WithProperties = (),
 ) -> Visible:
-    """Return the topics of the namespace that the request names, restricted to `wanted` properties and to the grant."""
+    """Return the request for the topics of the namespace that have the properties `wanted` (`key=value`), with the check of the grant."""
     return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
 
 
