@@ -81,7 +81,9 @@ class Application:
         return build_planes(plane_settings(self.settings))
 
     def log_client(self, data_plane: str) -> LogClient:
-        """Return a log client of a data plane; the caller closes it. Raises Unsupported, InvalidInput."""
+        """Return a log client of a data plane; the caller closes the client. Raises Unsupported if the plane is unknown or not configured,
+        InvalidInput if the settings contradict each other.
+        """
         return build_log_client(data_plane, plane_settings(self.settings))
 
     def runner(
@@ -90,7 +92,10 @@ class Application:
         should_stop: Callable[[], bool] = lambda: False,
         incarnation: str | None = None,
     ) -> RunnerContext:
-        """Return the context of an operation runner of this process. A worker passes its own incarnation."""
+        """Return the context of an operation runner of this process. `runner_id` None: a unique name of this process. The runner stops
+        before its next claim or step once `should_stop` returns True. A worker passes its own incarnation; None: a new incarnation. Raises
+        InvalidInput if a claim would not outlive a data-plane call.
+        """
         from controller.services.operation_runner import RunnerContext
         from controller.services.operation_runner.context import new_incarnation
 
@@ -154,7 +159,10 @@ def pulsar_access(settings: Settings) -> PulsarAccess | None:
 
 
 def addresses_of(settings: Settings, data_plane: str) -> dict[str, str | None]:
-    """Return the addresses of a data plane's logs for applications, without credentials. Raises InvalidInput."""
+    """Return the addresses at which applications reach the logs of a data plane, without credentials: `database_url` for the plane
+    `embedded`; `admin_url` and `service_url`, None if they are not set, for every other plane. Raises InvalidInput for an invalid database
+    URL.
+    """
     if data_plane == "embedded":
         return {"database_url": DatabaseAddress.of(settings.embedded_dsn).without_login.uri}
     return {"admin_url": settings.pulsar_admin_url, "service_url": settings.pulsar_service_url}
@@ -278,7 +286,7 @@ def build_worker(
 
 
 def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundService, ...]:
-    """Build a server that leads no topic and redirects consumers' sessions to workers."""
+    """Build a server that leads no topic and redirects consumers' sessions to workers. Return the background services to run in threads."""
     from controller.services.worker.shard_leases import ShardLeases
 
     settings = app.settings
@@ -531,7 +539,7 @@ def build_collection(
 def build_collector(
     app: Application, prefix: str = "", takes_turn: Callable[[], bool] = lambda: True
 ) -> LoadCollector:
-    """Build a collector of the topics whose names begin with `prefix`."""
+    """Build a collector of the topics whose names begin with `prefix`. The collector skips a tick at which `takes_turn` returns False."""
     from controller.landing.area import LandingArea
     from controller.services.collection.load_collector import LoadCollector
 
@@ -559,7 +567,9 @@ def build_load_intake(app: Application) -> LoadIntake:
 def build_consumer_watch(
     app: Application, prefix: str = "", has_turn: Callable[[], bool] = lambda: True
 ) -> ConsumerWatch:
-    """Build a watch over the consumers of the topics whose names begin with `prefix`."""
+    """Build a watch over the consumers of the topics whose names begin with `prefix`. The watch skips a round at which `has_turn` returns
+    False.
+    """
     from controller.services.collection.consumer_watch import ConsumerWatch
     from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 
@@ -611,6 +621,7 @@ def build_backtest(app: Application, computation: Computation | None = None) -> 
 
 
 def _costs_by(computation: Computation) -> Compute:
+    """Return a function that computes the costs of a backtest in the process of the computation. The function reports no progress."""
     from controller.services import backtest_computation
 
     def compute(*work: Any) -> Any:

@@ -16,7 +16,9 @@ def to_datetime(instant_ms: int) -> datetime:
 
 
 def to_ms(instant: datetime) -> int:
-    """Return the milliseconds since the Unix epoch of an aware datetime, rounded down."""
+    """Return the milliseconds since the Unix epoch of an aware datetime, rounded down. Raises ValueError for a datetime without a time
+    zone.
+    """
     if instant.tzinfo is None:
         raise ValueError(f"naive datetime {instant.isoformat()}: instants at the edges carry their time zone")
     return int(instant.timestamp() * 1000)

@@ -84,7 +84,9 @@ def say(text: str, *, on_error: bool = False) -> None:
 def rows_table(
     rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None, title: str | None = None
 ) -> RenderableType:
-    """Return a table of mappings below a title; without rows, the table says so."""
+    """Return a table of mappings below a title; without rows, the table says so. `columns` None: the keys of the first row. A mapping
+    without a column has an empty cell.
+    """
     names = list(columns or (rows[0].keys() if rows else ()))
     body = Rows(names, rows) if rows else Text("nothing found")
     return body if title is None else Group(Text(title), body)
@@ -109,6 +111,9 @@ class Rows:
         self._count = len(rows)
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table with the widths of its columns, or one block for each row, with empty lines in between, if the table is wider
+        than the terminal.
+        """
         room = options.max_width - GAP * (len(self._columns) - 1)
         widths = _shared(room, [(column.least, column.most) for column in self._columns])
         if widths is None:
@@ -126,6 +131,7 @@ class Rows:
         yield table
 
     def _block(self, number: int) -> Table:
+        """Return row `number` as a block with a line for each column that is not empty."""
         block = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP, 0, 0))
         block.add_column(style="bold", no_wrap=True)
         block.add_column(overflow="fold")
@@ -193,6 +199,7 @@ def cell(value: Any) -> str:
 
 
 def _listed(values: Sequence[Any]) -> str:
+    """Return the first `MOST_LISTED` values, separated by commas, and the number of the others."""
     more = [f"{len(values) - MOST_LISTED} more"] if len(values) > MOST_LISTED else []
     return ", ".join([*map(str, values[:MOST_LISTED]), *more])
 

@@ -72,6 +72,7 @@ class OneProcess(_Forked):
         return made
 
     def __init_subclass__(cls, **named: Any) -> None:
+        """Wrap the public methods and properties of the subclass so that they check the process, except methods in `_guards_itself`."""
         super().__init_subclass__(**named)
         for name, member in list(vars(cls).items()):
             if name.startswith("_") or name in cls._guards_itself:
@@ -86,6 +87,7 @@ class OneProcess(_Forked):
         return type(self).__name__
 
     def _begin_in_child(self) -> None:
+        """Keep the object for ever in the child, so that the child never frees it."""
         pythonapi.Py_IncRef(py_object(self))
 
     def _demand_maker(self) -> None:
@@ -94,6 +96,7 @@ class OneProcess(_Forked):
             raise self._refusal()
 
     def _refusal(self) -> Terminal:
+        """Return the error for a use in another process."""
         return Terminal(
             f"this {self._described()} was made in process {self._maker.pid} and is used in process {_current.pid}: make one after the "
             f"fork, in each process; see {PAGE}"

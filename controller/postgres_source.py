@@ -58,6 +58,7 @@ class PostgresSource(Renewed):
         self._begin_in_child()
 
     def _begin_in_child(self) -> None:
+        """Begin without watches and without a listening thread."""
         self._lock = threading.Lock()
         self._watches: dict[_Watch, tuple[int, Callable[[], None]]] = {}
         self._listener: PostgresListener | None = None
@@ -104,6 +105,7 @@ class PostgresSource(Renewed):
             self._watches.pop(watch, None)
 
     def _tell(self, topic_id: int | None) -> None:
+        """Call `on_change` of each watch of the topic; `topic_id` None: of every watch."""
         with self._lock:
             wanted = [
                 call for of_topic, call in self._watches.values() if topic_id is None or topic_id == of_topic

@@ -214,6 +214,7 @@ class Settings(BaseSettings):
     @field_validator("database_url", "loader_url", "embedded_url")
     @classmethod
     def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        """Return the URL unchanged. Raises ValueError, without secrets in the message, unless the URL is an address of PostgreSQL."""
         if value is not None:
             try:
                 DatabaseAddress.of(value.get_secret_value())
@@ -224,6 +225,7 @@ class Settings(BaseSettings):
     @field_validator("api_proxy", "airflow_proxy")
     @classmethod
     def _is_proxy(cls, value: SecretStr | None) -> SecretStr | None:
+        """Return the URL unchanged. Raises ValueError, without secrets in the message, unless the URL is an address of a proxy."""
         if value is not None:
             try:
                 Proxy.of(value.get_secret_value())

@@ -36,6 +36,7 @@ def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) ->
 
 
 def _configure_as_asked() -> None:
+    """Apply the latest configuration of `configure_logging` to structlog, unless it is applied already."""
     if not _asked:
         return
     import structlog
@@ -77,6 +78,7 @@ _OF_SEVERAL_LINES = frozenset({"exception", "stack"})
 
 
 def _printable(line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Return the line with characters escaped that are not printable, in texts and errors. Line ends are kept in tracebacks only."""
     return {
         name: printable(str(value), lines=name in _OF_SEVERAL_LINES)
         if isinstance(value, str | Exception)
@@ -105,6 +107,7 @@ class _OfLibraries(logging.StreamHandler[TextIO]):
 
 
 def _of_libraries(json_lines: bool) -> logging.Formatter:
+    """Return a formatter that gives a library's record the form of a line of Cleave, with the library's logger name as `module`."""
     import structlog
 
     def module(_logger: object, _name: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:

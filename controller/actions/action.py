@@ -52,7 +52,8 @@ loaded by the first lookup in its subject.
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[RequestT, ResponseT]):
-    """An action. Only `perform` carries it out. In a dry run, the store of the context rolls back each
+    """The declaration of an action. The REST call, the command, the form and the dry run are made from the
+    declaration. Only `perform` carries out the action. In a dry run, the store of the context rolls back each
     transaction.
     """
 
@@ -90,7 +91,7 @@ class Action(Generic[RequestT, ResponseT]):
     document before the call.
     """
     computes: bool = False
-    """True if a server performs the action in a turn to compute."""
+    """True if a server performs only a few actions of this kind at a time, because each takes long to compute."""
     reads: bool = False
     """True if the action changes nothing. It then has no dry run, and a server answers a repeated request
     again from the present state.
@@ -100,7 +101,7 @@ class Action(Generic[RequestT, ResponseT]):
 
     @property
     def is_waited_for(self) -> bool:
-        """True if the caller may wait for operations."""
+        """True if the action waits for operations, so that its caller chooses how long."""
         return self.waits or issubclass(self.response, OperationResponse)
 
     @property
@@ -154,8 +155,8 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
 
 
 def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
-    """Perform an action part by part, until nothing of the request is left. `perform` performs a part of a request.
-    Return the answer about all parts.
+    """Perform an action part by part. Call `perform` with the request, then with the request that `rest_of` of
+    each answer returns for the remaining part, until `rest_of` returns None. Return the answer about all parts.
     """
     part = response = perform(request)
     while (remaining_request := part.rest_of(request)) is not None:

@@ -66,6 +66,7 @@ class AdoptTopic(TopicRequest):
     @model_validator(mode="before")
     @classmethod
     def _named_after_old(cls, values: Any) -> Any:
+        """Use the name of the old topic if the request has no `topic`."""
         if isinstance(values, dict) and not values.get("topic") and isinstance(values.get("old"), str):
             return {**values, "topic": topic_name(values["old"])}
         return values
@@ -140,6 +141,7 @@ class AttachmentResponse(OperationResponse):
     )
 
     def rows(self) -> Sequence[Row]:
+        """Return the active segments on the broker for a dry run, otherwise the operation as one row."""
         if self.on_broker is None:
             return super().rows()
         return [segment.model_dump() for segment in self.on_broker]

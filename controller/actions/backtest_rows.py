@@ -98,6 +98,9 @@ def cells(rows: Iterable[Row]) -> list[Row]:
 
 
 def _of_policy(policy: str, rows: Sequence[Row]) -> Row:
+    """Return the summary row of a policy: sums of costs and figures over the rows, the number of loads, the
+    geometric mean of the regrets above 0 (None without a regret), and the longest silence.
+    """
     regrets = [row["regret"] for row in rows if row["regret"]]
     mean = math.exp(math.fsum(map(math.log, regrets)) / len(regrets)) if regrets else None
     return {
@@ -112,6 +115,9 @@ def _of_policy(policy: str, rows: Sequence[Row]) -> Row:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the sort key of a summary row: the regret, then the name of the policy. A row without a regret is
+    last.
+    """
     return (math.inf if row["regret"] is None else row["regret"], row["policy"])
 
 

@@ -159,17 +159,22 @@ class WeighedCandidate(CandidateResponse):
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
+        """Return one summary row for each of the two policies, least regret first; none if nothing was compared."""
         rows = backtest_rows.cells(backtest_rows.summary(self.results))
         return [{column: row[column] for column in backtest_rows.SUMMARY} for row in rows]
 
     @property
     def exit_code(self) -> int:
+        """0 if the candidate is better than the policy in force, or was promoted before; otherwise
+        `EXIT_NOT_BETTER`.
+        """
         return 0 if self.is_better else EXIT_NOT_BETTER
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Put the candidate into shadow, or return the same candidate if it is there already. Raises InvalidInput for a
-    parameter that is null, and the errors of `policy_candidates.propose`.
+    """Put the candidate into shadow and return it. A candidate with the same parameters that is already in shadow
+    is returned unchanged. Raises InvalidInput for a parameter that is null, and the errors of
+    `policy_candidates.propose`.
     """
     for parameter, value in request.parameters.items():
         if value is None:
@@ -239,6 +244,7 @@ def _weighed(context: Context, promotion: policy_candidates.Promotion) -> Weighe
 
 
 def _fields(context: Context, topic: str, candidate: CandidateRow) -> dict[str, Any]:
+    """Return the fields of `CandidateResponse`."""
     return {"topic": topic, **asdict(candidate), "dry_run": context.dry_run}
 
 

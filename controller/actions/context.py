@@ -128,6 +128,7 @@ class Context:
                 return operations.get_operation(tx, operation.operation_id)
 
     def _epoch_of(self, topic: str) -> int | None:
+        """Return the layout epoch of the topic; None for a topic that only the dry run has created."""
         try:
             with self.store.transaction() as tx:
                 return topics.find_topic(tx, topic).epoch

@@ -57,8 +57,9 @@ class RedriveResponse(Response):
         return [self.model_dump(exclude={"dry_run"})]
 
     def rest_of(self, request: RedriveDeadLetters) -> RedriveDeadLetters | None:
-        """Return the request for the remaining messages; None if none remain, or after a dry run. Dead letters that
-        are stored after the first part began are not put back.
+        """Return the request for the remaining messages. None if none remain, if the limit of the request is
+        reached, if this part put back no message, or after a dry run. Dead letters that are stored after the first
+        part began are not put back.
         """
         if self.dry_run or not self.messages:
             return None

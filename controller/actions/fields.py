@@ -69,6 +69,7 @@ def from_text(rule: Callable[[str], object]) -> BeforeValidator:
 
 
 def _hash(value: object) -> object:
+    """Return the hash of a number, or of decimal or hexadecimal text. Raises InvalidInput for any other value."""
     return parse_hash(value.strip() if isinstance(value, str) else shown(value))
 
 
@@ -222,6 +223,9 @@ def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
 
 
 def _sentence(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+    """Return the validation error as text: the name of the field, its value and the problem. For an unknown field,
+    the text names the fields of the model.
+    """
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         fields = ", ".join(field.alias or name for name, field in model.model_fields.items())

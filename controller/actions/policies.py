@@ -104,6 +104,9 @@ class PolicyResponse(Response):
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:
+        """Return one row for each parameter of the level that changes, with its former and its new value; None for
+        a value that the level does not set.
+        """
         return [
             {"parameter": parameter, "was": self.before.get(parameter), "value": self.after.get(parameter)}
             for parameter in {**self.before, **self.after}
@@ -112,6 +115,7 @@ class PolicyResponse(Response):
 
 
 def _value(value: object) -> str:
+    """Return the value of a parameter as text; `unset` for None."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "unset" if value is None else shown(value)
@@ -157,6 +161,7 @@ def _change(context: Context, level: str, parameters: Mapping[str, Any], *, repl
 
 
 def _consequences(preview: policy_admin.Consequences) -> Consequences:
+    """Return the consequences of a preview as a document."""
     changed_topics = [
         ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
         for other in preview.changed_topics

@@ -185,6 +185,7 @@ class OperationResponse(OperationDocument, Response):
         return f"{self.topic}{epoch_text}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
 
     def rows(self) -> Sequence[Row]:
+        """Return the segments that the action would create for a dry run, otherwise the operation as one row."""
         if self.dry_run:
             return [segment.model_dump() for segment in self.creates]
         return [self.row()]

@@ -191,6 +191,7 @@ class SeekResponse(OperationResponse):
         return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
 
     def rows(self) -> Sequence[Row]:
+        """Return the cursors that would move for a dry run, otherwise the operation as one row."""
         if self.cursors is None:
             return super().rows()
         return [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]
@@ -209,7 +210,9 @@ class CancelledSeeks(Response):
         return [operation.row() for operation in self.operations]
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Retryable if a seek is still in progress."""
+        """Raise Retryable if a seek is still in progress after `wait_seconds`. Does nothing in a dry run, or if
+        the caller did not wait.
+        """
         if not self.dry_run and wait_seconds > 0:
             for operation in self.operations:
                 demand_ended(operation, wait_seconds)
@@ -241,8 +244,9 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
 
 
 def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind) -> SubscriptionConsumers:
-    """Return the consumers of a new subscription whose request names none. Raises InvalidPolicy for a policy
-    that cannot be read.
+    """Return the consumers of a new subscription whose request does not name them: `cleave`, or for a stream
+    subscription the topic's policy parameter `subscription_consumers`. Raises InvalidPolicy for a policy that
+    cannot be read.
     """
     if kind is not SubscriptionKind.STREAM:
         return SubscriptionConsumers.CLEAVE

@@ -93,6 +93,7 @@ class DeletionResponse(OperationResponse):
         return f"{self.topic} would lose {len(self.segments)} segments and all their messages"
 
     def rows(self) -> Sequence[Row]:
+        """Return the segments that the topic would lose for a dry run, otherwise the operation as one row."""
         if self.segments is None:
             return super().rows()
         return [segment.model_dump(include=set(SEGMENT_COLUMNS)) for segment in self.segments]
@@ -131,6 +132,7 @@ class RecoveryResponse(Response):
         return f"{self.topic}: {epoch}, {len(self.findings)} finding(s)"
 
     def rows(self) -> Sequence[Row]:
+        """Return one row for each finding. A reason that equals the error is left out."""
         columns = ("kind", "segment_id", "subscription", "backing_topic", "reason", "error")
         rows = [{name: getattr(finding, name) for name in columns} for finding in self.findings]
         return [row | ({"reason": None} if row["reason"] == row["error"] else {}) for row in rows]

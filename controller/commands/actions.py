@@ -34,7 +34,7 @@ def add_actions(app: typer.Typer, subject: str) -> None:
 
 
 def group(subject: str) -> typer.Typer:
-    """Return the group of a subject that has no command but its questions and actions."""
+    """Return a group whose commands are the questions and the actions of the subject."""
     app = typer.Typer(no_args_is_help=True)
     add_questions(app, subject)
     add_actions(app, subject)
@@ -82,6 +82,9 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:
+    """Return the parameters that do not come from the request: `as_json`, and those of a dry run, a wait and a confirmation where the
+    action has them.
+    """
     common: dict[str, tuple[Any, Any]] = {"as_json": (AsJson, False)}
     if not action.reads:
         common["dry_run"] = (DryRun, False)

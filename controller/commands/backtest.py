@@ -156,6 +156,7 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
 
 
 def _run_here(request: BacktestRequest, as_json: bool) -> BacktestAnswer:
+    """Run the backtest in this process and return its answer. Shows a progress bar on a terminal, unless the output is JSON."""
     question, caller = request.question(), command_caller()
     with application() as cleave, _progress(as_json) as progress:
         return build_backtest(cleave).run(
@@ -233,6 +234,7 @@ def _progress(as_json: bool) -> Iterator[Any]:
 
 
 def _about(answer: BacktestAnswer, loads: Loads) -> str:
+    """Return the number and kind of the loads, the span of topics, and the engine, as text."""
     count = len({result.load for result in answer.results})
     what = "trace" if loads.traces else "topic"
     when = "" if loads.traces else f", {cell(loads.since)} to {cell(loads.until)}"
@@ -240,6 +242,9 @@ def _about(answer: BacktestAnswer, loads: Loads) -> str:
 
 
 def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str]) -> RenderableType:
+    """Return the table of the policies, then a table by load for 2 to `LOADS_SHOWN` loads, then the first `LOADS_SHOWN` loads that were
+    left out, with the reasons.
+    """
     parts: list[RenderableType] = [
         rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY, title=title)
     ]

@@ -103,6 +103,7 @@ def write_page(
 
 
 def _most_costly(rows: Sequence[backtest_rows.Row], pictures: Pictures) -> list[str]:
+    """Return the names of up to `LOADS_DRAWN` loads that have pictures, by their highest cost with any policy, the most costly first."""
     costs: dict[str, float] = {}
     for row in rows:
         if any(load == row["load"] for load, _ in pictures):
@@ -111,6 +112,7 @@ def _most_costly(rows: Sequence[backtest_rows.Row], pictures: Pictures) -> list[
 
 
 def _html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as an HTML table with these columns; texts are escaped."""
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
@@ -120,12 +122,14 @@ def _html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def _cell(value: Any) -> str:
+    """Return the text of a cell: empty for None, one decimal for a float."""
     if value is None:
         return ""
     return f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 def _figure(figure: Any, *, with_library: bool) -> str:
+    """Return a plotly figure as HTML. `with_library`: True to include the JavaScript of plotly, which the first figure of a page needs."""
     return str(figure.to_html(full_html=False, include_plotlyjs=with_library))
 
 
@@ -195,7 +199,7 @@ def _on_any_page(figure: Any, *, height: int) -> Any:
 
 
 def _labels(policies: Iterable[str]) -> dict[str, str]:
-    """Return a short, distinct label for each policy."""
+    """Return a label for each policy: its name, cut to `LABEL_LETTERS`. Equal labels get a number."""
     labels: dict[str, str] = {}
     for policy in policies:
         short = policy if len(policy) <= LABEL_LETTERS else f"{policy[: LABEL_LETTERS - 1]}…"
@@ -214,12 +218,14 @@ def _line(
     *,
     legend: bool = True,
 ) -> None:
+    """Add a line to the plot in row `row` of the figure. `line` has the colour and the shape."""
     import plotly.graph_objects as go
 
     figure.add_trace(go.Scattergl(x=x, y=y, name=name, line=line, showlegend=legend), row=row, col=1)
 
 
 def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
+    """Add the actions of a policy to the third plot: a marker for each action, with its kind, range and reason as hover text."""
     import plotly.graph_objects as go
 
     acts = picture["acts"]
@@ -242,6 +248,7 @@ def _draw_acts(figure: Any, policy: str, picture: Mapping[str, Any], colour: str
 
 
 def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour: str) -> None:
+    """Add the refusals of a policy to the fourth plot: a bar for each span of time in which a reason held."""
     import plotly.graph_objects as go
 
     x: list[Any] = []
@@ -269,7 +276,7 @@ def _draw_refusals(figure: Any, policy: str, picture: Mapping[str, Any], colour:
 
 
 def _rings(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Draw the ring over time with each policy, one below the other."""
+    """Return a figure of the ring over time with each policy, one plot below the other."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -377,6 +384,7 @@ def _front(
 
 
 def _times(picture: Mapping[str, Any]) -> list[Any]:
+    """Return the instant of each step of a simulation."""
     return [_at(picture["start_ms"] + number * picture["step_ms"]) for number in range(len(picture["load"]))]
 
 

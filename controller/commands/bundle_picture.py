@@ -55,7 +55,9 @@ def draw_namespace(
 
 
 def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Arc]:
-    """Return the arcs after the proposals. A split divides the load by width, because the load of topics is not available here."""
+    """Return the arcs as they would be after the proposals: an unload changes the broker, a split replaces an arc by its parts. A split
+    divides the load by width, because the load of topics is not available here.
+    """
     moved: Mapping[str, str] = {
         str(proposal.bundle): proposal.destination or "nobody"
         for proposal in proposals
@@ -95,6 +97,9 @@ def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
 
 
 def _pie(ring: Ring, highest: float, *, last: bool) -> Any:
+    """Return the plotly trace of a ring. `highest` is the load in bytes per second of the darkest colour; the texts of the `last` ring stay
+    inside the arcs.
+    """
     import plotly.graph_objects as go
 
     arcs = sorted(ring.arcs, key=lambda arc: arc.bundle.lower)
@@ -116,11 +121,12 @@ def _pie(ring: Ring, highest: float, *, last: bool) -> Any:
 
 
 def _words(arc: Arc) -> str:
+    """Return the load and the broker of an arc as text."""
     return f"{arc.byte_rate / 1e6:.2f} MB/s on {arc.broker}"
 
 
 def _colour(share: float) -> str:
-    """Return a colour between pale and dark blue."""
+    """Return a CSS colour between pale blue (`share` 0) and dark blue (`share` 1)."""
     light = (222, 235, 247)
     dark = (8, 48, 107)
     mixed = (round(a + (b - a) * min(max(share, 0.0), 1.0)) for a, b in zip(light, dark, strict=True))

@@ -74,6 +74,7 @@ def check_history(
 
 
 def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
+    """Return the verdict as tables: the number of messages of each kind of fault, and the examples if there are any."""
     document = verdict.document()
     totals = ", ".join(f"{document[name]:,} {name.replace('_', ' ')}" for name in _TOTALS)
     title = f"{_how_many(verdict.faults)}: {totals}"
@@ -92,13 +93,16 @@ def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
 
 
 def _how_many(faults: int) -> str:
+    """Return the number of faults as text."""
     return "no fault" if not faults else "1 fault" if faults == 1 else f"{faults:,} faults"
 
 
 def _row(example: dict[str, Any]) -> dict[str, Any]:
+    """Return an example as a row of a table, without empty values."""
     fields = {name: value for name, value in example.items() if value != ""}
     return {**fields, "found": _shown(fields["kind"])}
 
 
 def _shown(kind: str) -> str:
+    """Return the name of a kind of fault with spaces."""
     return kind.replace("_", " ")

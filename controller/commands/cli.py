@@ -40,6 +40,7 @@ app = typer.Typer(
 
 
 def _print_version(is_requested: bool) -> None:
+    """Print the version and exit, if `--version` is given."""
     if is_requested:
         typer.echo(f"cleave {metadata.version(DISTRIBUTION)}")
         raise Exit
@@ -101,6 +102,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _say(message: str, code: int) -> int:
+    """Print the message as one line on standard error. Return `code`."""
     typer.echo("cleave: " + printable(" ".join(message.split())), err=True)
     return code
 

@@ -62,7 +62,9 @@ class Listed(TyperCommand):
 
 
 def _gate(command: Any, verb: str) -> None:
-    """Make the command and its verbs refuse a server if they need the database; see `remote_commands`. Changes the command."""
+    """Make the command and its verbs raise Unsupported if they need the database and a server is used; see `remote_commands`. Changes the
+    command.
+    """
     for name, subcommand in getattr(command, "commands", {}).items():
         _gate(subcommand, f"{verb} {name}")
     if command.callback is not None:

@@ -24,7 +24,9 @@ SERVER_SECONDS = 2.0
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Return matching topic names, with or without `topic://` like the typed word, because bash splits words at a colon."""
+    """Return up to `MOST` topic names that begin with the typed word, with or without `topic://` like the word, because bash splits words
+    at a colon. Names that are not printable are left out.
+    """
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
     rows = _answers(context, "topics list", prefix)
@@ -33,7 +35,7 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def levels(context: typer.Context, incomplete: str) -> list[str]:
-    """Return matching policy levels: the cluster, namespaces and topics."""
+    """Return the policy levels that begin with the typed word: the cluster, namespaces and topics; up to `MOST` of each kind."""
     cluster = [level for level in ("cluster",) if level.startswith(incomplete)]
     namespaces = _answers(context, "topics namespaces", incomplete)
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]

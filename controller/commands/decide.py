@@ -62,6 +62,7 @@ def decide(
 
 
 def _read(source: str) -> str:
+    """Return the text of the file `source`, or of standard input for `-`. Raises InvalidInput if the text cannot be read."""
     try:
         return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -71,7 +72,9 @@ def _read(source: str) -> str:
 
 
 def _of_text(text: str) -> tuple[EvaluationInput, Evaluation]:
-    """Return the evaluation input and its evaluation."""
+    """Return the evaluation input that the JSON text contains, and its evaluation. Raises InvalidInput if the text is not an evaluation
+    input, or its segments do not tile the ring.
+    """
     try:
         situation = EvaluationInput.from_json(text)
         _demand_tiling(situation)

@@ -76,6 +76,7 @@ def replay(
 
 
 def _replay_one(decision_id: int, as_json: bool) -> bool:
+    """Replay the decision and print the result. Return True if the results are the same."""
     [row] = ask(SHOW_INPUTS, ShowInputs(decision_id=decision_id), limit=1)
     again = _again(row)
     emit(
@@ -115,6 +116,7 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
 
 
 def _summary(document: Mapping[str, Any]) -> str:
+    """Return one sentence about the replay of a topic's decisions."""
     replayed, same = document["replayed"], document["same"]
     made_by, now_by = (", ".join(document[key]) or "none" for key in ("code_versions", "replayed_by"))
     ended = "all with the same answer" if same == replayed else f"{replayed - same} with another answer"
@@ -125,6 +127,7 @@ def _summary(document: Mapping[str, Any]) -> str:
 
 
 def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Iterator[RenderableType]:
+    """Yield a table for each of the first `_SHOWN_IN_FULL` differing decisions, then the number of the others."""
     for row, again in differing[:_SHOWN_IN_FULL]:
         yield Text("")
         yield rows_table(_rows(row, again), _columns(again), title=_title(row, again))
@@ -133,6 +136,9 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 
 
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
+    """Replay all decisions of the topic in the span from the recorded rates, and print the result. Return True if no load and no result
+    differs. Raises Unsupported if a server is used.
+    """
     from controller.commands.history_replay_source import retraced
 
     demand_database("decisions replay --from-history")
@@ -161,6 +167,7 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
 
 
 def _retraced_summary(document: Mapping[str, Any]) -> str:
+    """Return one sentence about the replay of a topic's decisions from the recorded rates."""
     retraced, same = document["retraced"], document["same"]
     ended = (
         "all with the same loads and the same answer"
@@ -175,6 +182,9 @@ def _retraced_summary(document: Mapping[str, Any]) -> str:
 def _loads_that_differ(
     rows: Mapping[int, Mapping[str, Any]], differing: Sequence[Retraced]
 ) -> Iterator[RenderableType]:
+    """Yield the loads that differ, and the table if the result differs, of each of the first `_SHOWN_IN_FULL` differing decisions, then the
+    number of the others. `rows` are keyed by decision id.
+    """
     for retraced_decision in differing[:_SHOWN_IN_FULL]:
         row = rows[retraced_decision.decided.decision_id]
         yield Text("\n" + "\n".join((_title(row, retraced_decision.replay), *retraced_decision.differences)))
@@ -185,6 +195,7 @@ def _loads_that_differ(
 
 
 def _again(row: Mapping[str, Any]) -> Replay:
+    """Replay the stored decision of a row of `inspect.decision_inputs`."""
     return made_again(row["situation"], frozenset(map(Lane, row["lanes"])), stored_answer(row))
 
 
@@ -208,6 +219,7 @@ def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
 
 
 def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
+    """Return the rows of the stored evaluation; if there is a replayed evaluation that differs, the rows of both side by side."""
     now = to_ms(row["decided_at"])
     if again.is_same or again.replayed is None:
         return evaluation_tables.rows(again.stored, now)
@@ -215,11 +227,13 @@ def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
 
 
 def _columns(again: Replay) -> tuple[str, ...]:
+    """Return the columns of `_rows`."""
     both_are_shown = not again.is_same and again.replayed is not None
     return ("answer", *evaluation_tables.COLUMNS) if both_are_shown else evaluation_tables.COLUMNS
 
 
 def _title(row: Mapping[str, Any], again: Replay) -> str:
+    """Return three lines: the decision, the outcome of its replay, and the counts of the stored evaluation."""
     made_by, now_by = row["code_version"], again.code_version or "this program"
     by = f"by {made_by}" if made_by == now_by else f"by {now_by}, made by {made_by}"
     lanes = ", ".join(row["lanes"])
@@ -228,6 +242,7 @@ def _title(row: Mapping[str, Any], again: Replay) -> str:
 
 
 def _outcome(again: Replay) -> str:
+    """Return the difference between the stored and the replayed evaluation as text."""
     if again.is_same:
         return "the same answer, bit for bit"
     if again.replayed is None:

@@ -49,7 +49,9 @@ def doctor(
 
 
 def _without_repetitions(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings. A finding that only repeats the error of the check `database` refers to that check instead."""
+    """Return the findings in their order. The text of a finding that only repeats the error of the check
+    `database` is replaced by `as database`.
+    """
     database_findings = {finding.finding for finding in findings if finding.check == "database"}
     return [
         replace(finding, finding="as database")
@@ -60,6 +62,10 @@ def _without_repetitions(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
+    """Check the Pulsar namespaces with topics and the `requested` namespaces, and return the findings. With `fix`,
+    also apply the missing settings, without a limit of time; otherwise end by `due_at`, an instant of the
+    monotonic clock.
+    """
     if fix:  # a fix is not interrupted halfway; each of its calls has a timeout
         return pulsar.namespaces(cleave, requested, fix=True, due_at=math.inf)
     begins_by = due_at - pulsar.LONGEST_CALL_SECONDS

@@ -29,7 +29,7 @@ def title(evaluation: Document) -> str:
 
 
 def rows(evaluation: Document, now: int) -> list[dict[str, Any]]:
-    """Return a row of `COLUMNS` for each action, then for each refusal."""
+    """Return a row of `COLUMNS` for each action, then for each refusal. `now` is the time of the evaluation in milliseconds."""
     acts = [_act_row(act) for act in evaluation["decisions"]]
     return acts + [_refusal_row(refusal, now) for refusal in evaluation["refusals"]]
 
@@ -62,12 +62,13 @@ def _refusal_row(refusal: Document, now: int) -> dict[str, Any]:
 
 
 def _target(act: Document) -> dict[str, Any]:
-    """Return the cut points of an action, or its number of entry buckets."""
+    """Return the column `figures` of an action: its number of entry buckets, or its cut points. An action with neither has no such column."""
     if "bucket_count" in act:
         return {"figures": f"{act['bucket_count']} buckets"}
     return {"figures": f"cut at {', '.join(f'{cut:#06x}' for cut in act['at'])}"} if act.get("at") else {}
 
 
 def _segments(action: Document) -> str:
+    """Return the ids of the segments of an action or a refusal, joined by `+`; empty if there are none."""
     names = ("segment_id", "left_id", "right_id", "other_id", "segment_ids")
     return "+".join(str(action[name]) for name in names if action.get(name) is not None)

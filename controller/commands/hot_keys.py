@@ -41,18 +41,22 @@ def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
 
 
 def _hottest_first(row: Mapping[str, Any]) -> tuple[float, int]:
-    """Sort by unsplittable load, then by the load of the hottest part; segments with neither are last."""
+    """Return the sort key of a segment's row: by unsplittable load, or without one by the load of the hottest part, the highest first, then
+    by id. Segments with neither load are last.
+    """
     load = row["load_on_hottest"] if row["unsplittable_load"] is None else row["unsplittable_load"]
     return (math.inf if load is None else -load, row["segment_id"])
 
 
 def _with_advice(table: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the table, with the advice below if a segment has an unsplittable load."""
     if all(row["unsplittable_load"] is None for row in rows):
         return table
     return Group(table, Text(_ADVICE))
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row for the table: loads with two decimals, the share as a percentage."""
     loads = {
         name: f"{row[name]:.2f}"
         for name in ("load", "load_on_hottest", "unsplittable_load")

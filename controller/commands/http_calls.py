@@ -56,11 +56,11 @@ class Calls:
     tried_again_seconds: float = TRIED_AGAIN_SECONDS
 
     def get(self, path: str, **query: Any) -> Any:
-        """Return one answer. Query parameters that are None are left out."""
+        """Return the document at `path`. Query parameters that are None are left out."""
         return self._ask("GET", path, query=_given(query))
 
     def look(self, path: str, document: Mapping[str, Any]) -> Any:
-        """Call a report, which takes a document and changes nothing."""
+        """Send the document to a report, which changes nothing, and return the report's answer."""
         return self._ask("POST", path, document=document)
 
     def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
@@ -85,8 +85,8 @@ class Calls:
         answer_seconds: float = CALL_SECONDS,
         **query: Any,
     ) -> Any:
-        """Send a change and return its answer. The server may take `CALL_SECONDS` in addition to `wait_seconds`. The change has a key of its own,
-        so that a repeated request is performed once.
+        """Send a change and return its answer. The server may take `answer_seconds` in addition to `wait_seconds` of the query. The change
+        has a key of its own, so that a repeated request is performed once. Query parameters that are None are left out.
         """
         waited = float(query.get("wait_seconds") or 0.0)
         return self._ask(
@@ -128,6 +128,7 @@ class Calls:
         return response
 
     def _read(self, action: AnyAction, request: BaseModel) -> Any:
+        """Return the server's answer to an action that changes nothing, sent with the action's method."""
         path, fields = API + _path_of(action, request), _rest_of(action, request)
         return self.get(path, **fields) if action.method == "GET" else self.look(path, fields)
 
@@ -140,7 +141,9 @@ class Calls:
         return request.model_copy(update={name: required_field(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
-        """Yield the answers, `limit` at most, with instants as datetimes. Parameters with their default values are not sent."""
+        """Yield the rows that answer the question, `limit` at most, with instants as datetimes. A question of one row yields this row.
+        Parameters with their default values are not sent.
+        """
         path = API + _path_of(question, request)
         if question.one_row:
             yield read_instants(self.get(path))
@@ -155,7 +158,9 @@ class Calls:
         yield from self.pages(path, limit=limit, **filters)
 
     def ended(self, operation: Row, wait_seconds: float) -> Row:
-        """Wait for the operation to end, `wait_seconds` at most, and return its state."""
+        """Wait for the operation to end, `wait_seconds` at most, and return its present values under the keys of `operation`. An operation
+        that has not ended is read at least once. `operation` has `operation_id`, `state` and other fields of `OperationDocument`.
+        """
         if not OperationState(operation["state"]).is_live:
             return operation
         look = tenacity.Retrying(
@@ -174,6 +179,10 @@ class Calls:
         return {key: present[key] for key in before}
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
+        """Call the server and return the JSON of its response. A call without a complete answer is repeated for `tried_again_seconds`.
+        Raises StoreUnavailable with the server's address if no attempt succeeds, Terminal if the response is not JSON, and the errors that
+        the server reports.
+        """
         call = _Repeated(lambda: self.servers.ask(method, path, **options))
         try:
             return tenacity.Retrying(
@@ -216,7 +225,9 @@ def _in_path(name: str, value: str) -> str:
 
 
 def level_path(level: str) -> str:
-    """Return the path of a level of policy, below `/policies`."""
+    """Return the path of a level of policy: `cluster`, `namespaces/{tenant}/{namespace}` or `topics/{tenant}/{namespace}/{name}`, with
+    escaped names.
+    """
     parts = "/".join(path_part(part) for part in level.removeprefix("topic://").split("/"))
     if level == CLUSTER:
         return parts
@@ -224,11 +235,12 @@ def level_path(level: str) -> str:
 
 
 def _rest_of(action: AnyAction, request: BaseModel) -> dict[str, Any]:
-    """Return the fields that the path does not name."""
+    """Return the fields of the request that the path does not name, as JSON, without fields that are None."""
     return request.model_dump(mode="json", by_alias=True, exclude=set(action.path_fields), exclude_none=True)
 
 
 def _answer_of(action: AnyAction, answer: Any) -> Answer:
+    """Return the server's answer as the response of the action. Raises Terminal if a field is missing or has another type."""
     try:
         response: Answer = action.response.model_validate(answer)
     except ValidationError as error:
@@ -258,6 +270,7 @@ class _Repeated:
 
 
 def _did_not_arrive(error: StoreUnavailable) -> bool:
+    """Return True if the call did not reach the server, or its answer did not arrive completely."""
     return isinstance(error.__cause__, httpx.HTTPError)
 
 
@@ -271,4 +284,5 @@ def required_field(document: Any, name: str) -> Any:
 
 
 def _given(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the query parameters that are not None."""
     return {name: value for name, value in query.items() if value is not None}

@@ -51,11 +51,13 @@ def lineage(
 
 
 def _layout(topic: str, at: str | None) -> SegmentLayout:
+    """Return the layout of the topic at an epoch or instant; `at` None: the present layout."""
     layout: SegmentLayout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": topic, "at": at})).layout
     return layout
 
 
 def _roots(layout: SegmentLayout) -> list[int]:
+    """Return the ids of the segments without parents."""
     return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
 
 

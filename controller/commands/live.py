@@ -62,6 +62,9 @@ def top(
 
 
 def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: bool, as_json: bool) -> None:
+    """Print the picture, or with a terminal draw it every `every_seconds` until the user exits. If a later picture raises Retryable, the
+    error is shown above the last picture. With `once`, with JSON output or without a terminal, one picture is printed.
+    """
     with performing(name="cleave-live") as perform:
         document, drawn = picture(perform)
         if once or as_json or not console.is_terminal:
@@ -80,12 +83,15 @@ def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: 
 
 
 def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
+    """Perform the action, and return its response as a document."""
     document: dict[str, Any] = perform(action, request).model_dump()
     return document
 
 
 def fleet_picture(overview: Mapping[str, Any]) -> Picture:
-    """Return the topics that need attention, then the hottest ones, as many as the terminal has lines."""
+    """Return the overview as a document, and as a picture: the fleet's health, its alarms, and a row for each topic in the order of the
+    overview.
+    """
     health, rows = overview["health"], overview["topics"]
     head = Text.assemble(
         (f"{overview['at']:%H:%M:%S}Z  ", "bold"),
@@ -108,7 +114,7 @@ def fleet_picture(overview: Mapping[str, Any]) -> Picture:
 
 
 def _alarms(health: Mapping[str, Any]) -> list[str]:
-    """Return the alarms of the fleet as sentences."""
+    """Return a text for each alarm of the fleet; none if there is no alarm."""
     counts = (
         (health["uncovered_ranges"], "range(s) of hashes have no active segment"),
         (health["stuck_operations"], "operation(s) make no progress"),
@@ -165,13 +171,14 @@ def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
 
 
 def _colour(ratio: float | None) -> str:
+    """Return the colour of a load relative to the split threshold; None is an unknown load."""
     if ratio is None:
         return _UNKNOWN
     return next((colour for upto, colour in _LOADS if ratio <= upto), _HOT)
 
 
 def _bar(ratio: float | None) -> str:
-    """Draw ten cells up to the split threshold, and the percentage; an empty text without fresh load."""
+    """Return a bar of ten cells, which is full at the split threshold, and the percentage; `?` without fresh load."""
     if ratio is None:
         return "?"
     filled = min(int(ratio * _BAR_CELLS), _BAR_CELLS)
@@ -179,6 +186,7 @@ def _bar(ratio: float | None) -> str:
 
 
 def _segment_rows(segments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of the table for each segment."""
     return [
         {
             "segment": segment["segment_id"],
@@ -195,6 +203,7 @@ def _segment_rows(segments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _doing(segment: Mapping[str, Any]) -> str:
+    """Return the state of a segment as text: its operation, no fresh load, or the time since which the segment is cold; otherwise empty."""
     if segment["busy_in_operation"] is not None:
         return f"in operation {segment['busy_in_operation']}"
     if segment["is_stale"] is not False:
@@ -203,6 +212,7 @@ def _doing(segment: Mapping[str, Any]) -> str:
 
 
 def _operation_rows(operations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of the table for each operation."""
     return [
         {
             "operation": operation["operation_id"],
@@ -220,6 +230,7 @@ def _operation_rows(operations: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def _refusal_rows(refusals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of the table for each refusal."""
     return [
         {
             "lane": refusal["lane"],
@@ -232,8 +243,10 @@ def _refusal_rows(refusals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _titled(title: str, rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    """Return an empty line and the table; nothing for no rows."""
     return [Text(), rows_table(rows, title=title)] if rows else []
 
 
 def _ago(seconds: Any) -> str:
+    """Return the age of the last aggregation as text; None if there was no aggregation."""
     return "never aggregated" if seconds is None else f"{float(seconds):.0f} s old"

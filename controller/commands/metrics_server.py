@@ -54,6 +54,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
+    """A handler of requests that logs nothing."""
+
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name of the base class
         """Log nothing: probes and scrapes would fill the log."""
 
@@ -78,6 +80,10 @@ class _DatabaseCheck:
 
 
 def _application(metrics: Any, check: Callable[[], None]) -> Answer:
+    """Return the WSGI application: `/live` answers 200, `/health` answers 503 if `check` raises CleaveError, and other paths are answered
+    by `metrics`.
+    """
+
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path not in ("/live", "/health"):

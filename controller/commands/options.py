@@ -16,6 +16,7 @@ MAX_WAIT_SECONDS = 366 * 86_400.0
 
 
 def _wait(seconds: float) -> float:
+    """Return the seconds of `--timeout-seconds`. Raises InvalidInput outside 0 to `MAX_WAIT_SECONDS`."""
     if not 0 <= seconds <= MAX_WAIT_SECONDS:  # this form of the comparison also fails for NaN
         raise InvalidInput(
             f"--timeout-seconds {seconds:g} is not a time to wait; give 0 to {MAX_WAIT_SECONDS:g}"

@@ -27,7 +27,9 @@ _SIMPLE_TYPES = (bool, int, float, str)
 def generated(
     run: Callable[..., None], name: str, documentation: str | None, parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return the function of a generated command, which works on the database and over HTTP."""
+    """Give `run` the last word of the name, the help and the parameters of a generated command, and mark it as a command that works on the
+    database and over HTTP. Return `run`.
+    """
     command: Callable[..., None] = describe(run, name.rsplit(maxsplit=1)[-1], documentation, parameters)
     command.is_generated = True  # type: ignore[attr-defined]  # `remote_commands` reads it
     return command

@@ -48,7 +48,7 @@ def command_of(question: Question) -> Callable[..., None]:
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """Return the command of a question whose name is one word."""
+    """Return the command of a question whose name is one word, such as `operations`. Raises AttributeError for any other name."""
     for question in questions_of(name):
         if question.name == name:
             return command_of(question)

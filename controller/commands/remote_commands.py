@@ -78,6 +78,7 @@ def demand_database(verb: str) -> None:
 
 
 def _named() -> str | None:
+    """Return the address of the server; None if there is none, or if the settings are invalid."""
     try:
         return server_choice.server_url()
     except InvalidInput:  # another setting may be wrong, which the command itself reports

@@ -87,7 +87,7 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 def ask(
     question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
 ) -> Iterator[Row]:
-    """Yield the answers, `limit` at most (None: all), from the server or, in a read-only snapshot, from the database.
+    """Yield the rows that answer the question, `limit` at most (None: all), from the server or, in a read-only snapshot, from the database.
 
     With `most_seconds`, an answer of a server may take this time, and the request is not repeated; without, `CALL_SECONDS`. Raises the
     errors of `read_page`.
@@ -106,6 +106,10 @@ def ask(
 
 @contextmanager
 def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
+    """Open the calls of the server at `url`, with the token of the settings. `most_seconds`: maximum duration of an answer, without
+    repetition; None: `CALL_SECONDS`, and a call that did not reach the server is repeated. Raises InvalidInput for a missing or invalid
+    token.
+    """
     from controller.client.servers import Servers
     from controller.commands.http_calls import CALL_SECONDS, TRIED_AGAIN_SECONDS, Calls
     from controller.settings import load_settings
@@ -126,6 +130,9 @@ def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
 
 
 def _token(settings: Settings, url: str) -> str:
+    """Return the token from the file of the settings, or without a file from CLEAVE_API_TOKEN. Raises InvalidInput for a missing,
+    unreadable or invalid token.
+    """
     name, text = "CLEAVE_API_TOKEN", ""
     if settings.api_token_file:
         name = f"CLEAVE_API_TOKEN_FILE ({settings.api_token_file})"

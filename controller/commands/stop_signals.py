@@ -7,6 +7,6 @@ from collections.abc import Callable
 
 
 def on_stop_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` on SIGTERM and SIGINT; the command finishes its current step and exits."""
+    """Make SIGTERM and SIGINT call `stop` instead of ending the process at once; the command finishes its current step and exits."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _signal, _frame: stop())

@@ -31,7 +31,7 @@ add_actions(app, "subscriptions")
 
 
 def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:
-    """Print one line about the change, or about its dry run."""
+    """Print the result `what` of a change as one line, or as a JSON document. `more` are further fields of the document."""
     document = {"topic": topic, "subscription": subscription, **more, "result": what}
     emit(as_json, document, Text(f"{topic}: {' '.join((*more.values(), subscription))} {what}"))
 

@@ -20,12 +20,14 @@ LONGEST_DAYS = 3660
 
 
 def _days(days: int) -> int:
+    """Return the lifetime. Raises InvalidInput outside 1 to `LONGEST_DAYS`."""
     if not 1 <= days <= LONGEST_DAYS:
         raise InvalidInput(f"--days {days} is not a lifetime in days; give 1 to {LONGEST_DAYS}")
     return days
 
 
 def _topics(texts: list[str] | None) -> list[str]:
+    """Return the full names of the topics. Raises InvalidInput for an invalid name."""
     names = [topic_name(text) for text in texts or []]
     for name in names:
         topic_path(name)  # raises for an invalid topic name
@@ -33,6 +35,7 @@ def _topics(texts: list[str] | None) -> list[str]:
 
 
 def _namespaces(texts: list[str] | None) -> list[str]:
+    """Return the namespaces. Raises InvalidInput unless each is `tenant/namespace`, `tenant/*` or `*`."""
     for text in texts or []:
         if text != "*" and (text.count("/") != 1 or not all(text.split("/")) or " " in text):
             raise InvalidInput(
@@ -103,6 +106,7 @@ def token(
 
 
 def _secret() -> str:
+    """Return the secret that signs tokens. Raises InvalidInput if CLEAVE_API_SECRET is not set."""
     secret = load_settings().api_secret
     if secret is None:
         raise InvalidInput(

@@ -92,7 +92,7 @@ class SpanMaker:
     def _waited(
         self, trace_id: int, operation: Row, steps: Sequence[Row], parent: SpanContext | None
     ) -> list[ReadableSpan]:
-        """Yield the span of the time until a runner claimed the operation."""
+        """Return the span of the time until a runner claimed the operation; none for an operation without steps."""
         if not steps:
             return []
         number, taken_up = operation["operation_id"], steps[0]["started_at"]
@@ -131,6 +131,9 @@ class SpanMaker:
         *,
         failed: str | None = None,
     ) -> ReadableSpan:
+        """Return a span whose id is derived from `identity`. A span that would end before its start ends at its start. `failed` is the
+        reason of a failure; None: success.
+        """
         return ReadableSpan(
             name,
             context=self._context(trace_id, identity),
@@ -171,4 +174,5 @@ def _of_run(run: DagRun | None) -> dict[str, AttributeValue]:
 
 
 def _nanoseconds(instant: datetime) -> int:
+    """Return the instant as nanoseconds since 1970, exact to the microsecond."""
     return int(instant.timestamp() * 1_000_000) * 1000

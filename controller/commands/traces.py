@@ -62,9 +62,12 @@ def traces(
 
 
 class _Sender:
-    """Sends each operation that ended after `since`; None means the present."""
+    """A sender of the operations that end after `since`, a time or an age; None: after the construction."""
 
     def __init__(self, store: Store, endpoint: str, since: str | None) -> None:
+        """Read the database's time and the identity of the installation. Raises Unsupported without OpenTelemetry, InvalidInput for a text
+        that is neither a time nor an age.
+        """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -105,10 +108,12 @@ class _Sender:
         return sent
 
     def _page(self, since: datetime, after: int) -> list[TracedOperation]:
+        """Return the next operations, in the order in which they ended: those after the end `since` and, at the same end, the id `after`."""
         with snapshot(self._store) as tx:
             return ended_operations(tx, since, after, limit=PAGE)
 
     def _send(self, operations: Sequence[TracedOperation]) -> None:
+        """Send the spans of the operations. Raises Retryable if the collector does not accept them."""
         spans = {
             span.context.span_id: span
             for operation in operations

@@ -68,6 +68,9 @@ def what_if(
 def _of_the_past(
     name: str, changes: dict[str, Any], since: str | None, until: str | None, as_json: bool
 ) -> None:
+    """Run a backtest of the topic with the changed policy over the span, and print the results. Raises
+    InvalidInput for a parameter without a value.
+    """
     from controller.commands import backtest
 
     service.demand_values(changes)
@@ -87,6 +90,7 @@ def parse_lanes(text: str) -> frozenset[Lane]:
 
 
 def _table(document: dict[str, Any], comparison: WhatIf) -> Any:
+    """Return the table of both evaluations, with the changed parameters and the counts above."""
     answers = comparison.in_force.to_document(), comparison.what_if.to_document()
     changes = ", ".join(
         f"{change['parameter']} {change['was']} -> {change['value']}" for change in document["changes"]

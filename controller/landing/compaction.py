@@ -61,9 +61,9 @@ def compact(
     grace_ms: int = DEFAULT_GRACE_MS,
     target_bytes: int = DEFAULT_TARGET_BYTES,
 ) -> CompactionReport:
-    """Compact the last `days_back` days and today once, as described above: write compacted files for hours that
-    ended at least `settle_ms` ago, quarantine files without valid samples, and delete files that were replaced at
-    least `grace_ms` ago. Drafts of interrupted writers are deleted, too. `now_ms` is in milliseconds since the Unix
+    """Compact the last `days_back` days and today once: write compacted files for hours that ended at least
+    `settle_ms` ago, quarantine files without valid samples, and delete files that were replaced at least
+    `grace_ms` ago. Drafts of interrupted writers are deleted, too. `now_ms` is in milliseconds since the Unix
     epoch.
 
     Memory is bounded whatever the files contain. Logs files that cannot be read, and the result if anything
@@ -95,11 +95,15 @@ def compact(
 
 
 def _days(area: LandingArea, now_ms: int, days_back: int) -> list[str]:
+    """Return the existing day directories of the last `days_back` days and today, in order. `now_ms` is in
+    milliseconds since the Unix epoch.
+    """
     first, last = day_directory(now_ms - days_back * 24 * _HOUR_MS), day_directory(now_ms)
     return [d for d in area.location.directories() if day_of(d) is not None and first <= d <= last]
 
 
 def _hour_end_ms(file: LandedFile) -> int:
+    """Return the end of the hour (UTC) of the file's last tick, in milliseconds since the Unix epoch."""
     return (file.last_tick_ms // _HOUR_MS + 1) * _HOUR_MS
 
 

@@ -106,5 +106,5 @@ _WINDOW_END = pa.field("window_end_ms", pa.int64())
 
 
 def with_rates(observed: pa.Table) -> pa.Table:
-    """Return the rows of RATE_SCHEMA that have rates."""
+    """Return the rows of a table with columns of RATE_SCHEMA that have rates: those whose `covered_ms` is above 0."""
     return observed.filter(pc.greater(observed["covered_ms"], 0))

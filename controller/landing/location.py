@@ -136,6 +136,9 @@ class Location:
                 self._files.delete_dir(absolute)
 
     def _walk(self, directory: str) -> list[FoundFile]:
+        """Return all files below `directory`, at any depth, hidden files included, ordered by path; empty if the
+        directory does not exist.
+        """
         selector = fs.FileSelector(self._absolute(directory), recursive=True, allow_not_found=True)
         files = [
             FoundFile(
@@ -147,6 +150,7 @@ class Location:
         return sorted(files, key=lambda file: file.path)
 
     def _delete_absolute(self, absolute: str) -> None:
+        """Delete the file at the path in the file system; do nothing if there is no file."""
         if self._files.get_file_info(absolute).type == fs.FileType.File:
             self._files.delete_file(absolute)
 
@@ -155,6 +159,7 @@ class Location:
 
 
 def _is_hidden(path: str) -> bool:
+    """Return True if a part of the path begins with a dot or an underscore."""
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 

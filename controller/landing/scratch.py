@@ -90,6 +90,7 @@ class Scratch:
         self._location.delete_directory(self._directory)
 
     def _files(self, name: str) -> list[str]:
+        """Return the paths of the files below `name`, in their order; empty if there are none."""
         return [file.path for file in self._location.files(f"{self._directory}/{name}")]
 
 
@@ -100,11 +101,13 @@ def read_table(location: Location, path: str) -> pa.Table:
 
 
 def _without_rates(location: Location, path: str) -> pa.Table:
+    """Return the rows of the file whose `covered_ms` is 0, in the schema RATE_SCHEMA."""
     with location.open(path) as stream:
         rows = pq.read_table(stream, filters=[("covered_ms", "=", 0)])
         return rows.select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
 
 
 def _rows(location: Location, path: str) -> int:
+    """Return the number of rows in the file's footer."""
     with location.open(path) as stream:
         return int(pq.read_metadata(stream).num_rows)

@@ -84,6 +84,7 @@ class Wish(BaseModel):
 
 
 def _reading(request: Request) -> Iterator[Connection]:
+    """Yield the snapshot that a page reads. Raises StoreUnavailable if a statement takes too long."""
     context: PageContext = request.app.state.context
     with context.reading() as tx:
         yield tx
@@ -231,11 +232,13 @@ def static(name: str) -> Response:
 
 
 def _refused(request: Request, error: Exception) -> Response:
+    """Answer an error of Cleave with its message and its status in `_STATUS`, otherwise 409."""
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
     return _reason(request, str(error), status)
 
 
 def _wrong_form(request: Request, error: Exception) -> Response:
+    """Answer 400 with every invalid field and its error."""
     problems = error.errors() if isinstance(error, RequestValidationError) else []
     reason = "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in problems)
     return _reason(request, reason, 400)

@@ -94,10 +94,12 @@ def _rate(value: float | None, unit: str = "") -> str:
 
 
 def _when(at: datetime | None) -> str:
+    """Format a time in UTC with seconds; an empty text for None."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _ago(at: datetime | None) -> str:
+    """Format the time that has passed since `at`, 0 for a time in the future; an empty text for None."""
     return "" if at is None else f"{duration(max((datetime.now(UTC) - at).total_seconds(), 0.0))} ago"
 
 
@@ -122,6 +124,7 @@ def _visible(value: object) -> object:
 
 
 def _segment_words(segment: Mapping[str, Any]) -> str:
+    """Format the id and the range of a segment."""
     return f"{segment['segment_id']} [{segment['hash_range']}]"
 
 

@@ -51,14 +51,17 @@ def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
 
 
 def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any]:
+    """Return the document of the action's dry run with the values of the form, with its `sentence`. Raises InvalidInput for an invalid
+    form, and the errors of the action.
+    """
     form = fill_in(form_of(action), {**conf, "dry_run": True})
     response = perform_form(cleave, action, form, request_key="preview", actor="preview")
     return response.model_dump(mode="json") | {"sentence": response.sentence()}
 
 
 def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
-    """Return the time and the records that PostgreSQL holds for the loads of the form, with a sentence. The run itself reads the landing
-    area.
+    """Return the number of topics, segments and records that PostgreSQL holds for the loads of the form, and a sentence with their span of
+    time; without a record, only `records` 0 and the sentence. The run itself reads the landing area.
 
     Raises InvalidInput for an invalid form.
     """
@@ -82,6 +85,9 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
 
 
 def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
+    """Return the id of the topic's candidate in shadow, and a sentence about the comparison that a run would make. Compares nothing. Raises
+    InvalidInput for an invalid form, NotFound without a candidate in shadow, and TopicNotFound.
+    """
     form = fill_in(PromoteCandidate, conf)
     with snapshot(cleave.store) as tx:
         topic = inspected.find_topic(tx, form.topic)

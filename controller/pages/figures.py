@@ -121,7 +121,7 @@ def bundles_by_load(bundles: Sequence[Row]) -> Figure:
 
 
 def regrets(rows: Sequence[Row]) -> Figure:
-    """Draw each policy's regret (cost ÷ least possible cost), the best policy first."""
+    """Draw each policy's regret (cost ÷ least possible cost), in the order of the rows from top to bottom."""
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -156,6 +156,7 @@ def load_colour(ratio: Any) -> str:
 
 
 def _between(first: str, second: str, share: float) -> str:
+    """Return the colour at `share` (0 to 1) of the way from the first to the second colour, all as `#rrggbb`."""
     parts = [(int(first[i : i + 2], 16), int(second[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 

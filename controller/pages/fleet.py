@@ -13,7 +13,10 @@ from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_
 
 
 def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
-    """Return topics whose name contains `find`, in state `show` if given, after the row `after`. Raises InvalidInput."""
+    """Return up to MAX_ROWS topics whose names contain `find`, in condition `show` (empty: any), without the
+    first `after` topics, and the sums of the fleet. `next` is the value of `after` for the next page, None on
+    the last. Raises InvalidInput.
+    """
     request = fill_in(ShowFleet, {"find": find, "show": show or None, "after": after, "limit": MAX_ROWS + 1})
     sums, topics = fleet_topics(tx, request, sums=True)
     return {

@@ -102,7 +102,7 @@ def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
 
 
 def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
-    """Return the run of the pass that made the decision."""
+    """Return the Airflow run of the pass that made the decision; None without a decision in the log, or if no pass made the decision."""
     if decision_id is None:
         return None
     rows = read_view(tx, "inspect.decisions", "decision_id = :id", columns="decided_by", id=decision_id)
@@ -110,5 +110,5 @@ def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
 
 
 def shown(decisions: Sequence[Row]) -> list[Row]:
-    """Add to each decision the run of the pass that made it."""
+    """Return the decisions with a column `run`: the Airflow run of the pass that made the decision, None if no pass did."""
     return [row | {"run": deciding_run(row["decided_by"])} for row in decisions]

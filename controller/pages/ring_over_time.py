@@ -155,6 +155,7 @@ def _bars(segments: Sequence[Row], spans: Sequence[tuple[datetime, datetime]]) -
 
 
 def _peak(tiles: Sequence[_Tile]) -> float | None:
+    """Return the highest load of the rectangles; None if none is known."""
     return max((tile.ratio for tile in tiles if tile.ratio is not None), default=None)
 
 

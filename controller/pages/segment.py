@@ -41,6 +41,7 @@ def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
 
 
 def _segments(tx: Connection, topic: InspectedTopic, ids: list[int]) -> list[Row]:
+    """Return the segments of the topic with these ids, pruned segments included, in the order of their ranges."""
     return read_answers(tx, LIST_SEGMENTS, order="range_start", segment_id=ids, **topic.key)
 
 

@@ -119,6 +119,7 @@ def of_what_if(parameters: Mapping[str, Any]) -> Question:
 
 
 def _demand_libraries() -> None:
+    """Raise Unsupported if a library that backtests need is not installed."""
     try:
         import spark_jobs.policy_backtest as job
     except ImportError as error:
@@ -181,6 +182,7 @@ def prices(text: str) -> Prices:
 
 
 def _number(text: str) -> float | None:
+    """Return the number of the text; None unless it is a number from 0 to 1e9."""
     try:
         number = float(text)
     except ValueError:

@@ -45,6 +45,7 @@ def row_schemas(tx: Connection) -> dict[str, Schema]:
 
 
 def _schema_of(type_name: str) -> Schema:
+    """Return the JSON schema of a PostgreSQL type, which allows null; empty for a type that is not in `_TYPES`."""
     if type_name.endswith("[]"):
         return {"type": ["array", "null"], "items": _schema_of(type_name.removesuffix("[]"))}
     schema = _TYPES.get(type_name)

@@ -88,10 +88,14 @@ class ListRefusalsOfTopic(TopicQuestion):
 
 
 def _decision(row: Row, _now: datetime) -> Row:
+    """Return the row with its evaluation as a document: times instead of milliseconds, and a text (`how_far`)
+    for each refusal, as of the decision.
+    """
     return {**row, **evaluations.document(evaluations.stored_answer(row), to_ms(row["decided_at"]))}
 
 
 def _refusal(row: Row, now: datetime) -> Row:
+    """Return the row of `inspect.why_not` with a text (`how_far`) about its distance from an action at `now`."""
     return evaluations.refusal_row(row, to_ms(now))
 
 

@@ -61,6 +61,9 @@ def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
 
 
 def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
+    """Return `value_at` and `needed_at` as times if the refusal's metric is a time in milliseconds; otherwise an
+    empty dict.
+    """
     if not str(refusal.get("metric")).endswith(INSTANTS):
         return {}
     return {f"{name}_at": at(refusal.get(name)) for name in ("value", "needed")}

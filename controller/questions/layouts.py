@@ -20,6 +20,7 @@ from controller.store.topics import inspected
 
 
 def _moment(text: str) -> str:
+    """Return the text of an epoch or a time unchanged. Raises InvalidInput for other texts."""
     moment(text)
     return text
 

@@ -123,8 +123,9 @@ def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
 def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
-    """Return sums over the fleet, and at most `limit` topics that match the request, the most urgent first. Without
-    `sums`, only the matching topics are read and summed.
+    """Return sums, and at most `limit` topics that match the request, the most urgent first. With `sums`, the sums
+    are over the fleet; without, they are over the topics whose names contain `find`, and only these topics are
+    read.
     """
     rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
     sums_of_rows = [row.pop("sums") for row in rows]

@@ -51,6 +51,7 @@ class ListParameterChanges(QuestionRequest):
 
 
 def _with_parameters(row: dict[str, Any], _now: datetime) -> dict[str, Any]:
+    """Return the row with a column `parameters`: the parameters of the candidate as text."""
     return {**row, "parameters": parameters_text(row["override"])}
 
 

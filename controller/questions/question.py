@@ -47,6 +47,9 @@ MODULES: Mapping[str, str] = MappingProxyType(
 
 
 def _instant(value: object) -> object:
+    """Return the time of a text, in which an age counts from the present; any other value is returned unchanged, for the field's type to
+    check.
+    """
     return instant(value, datetime.now(UTC)) if isinstance(value, str) else value
 
 

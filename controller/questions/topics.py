@@ -13,6 +13,7 @@ Prefix = Annotated[str, Field(max_length=LONGEST_TOPIC, examples=["topic://acme/
 
 
 def _with_scheme(prefix: object) -> object:
+    """Return the prefix with `topic://` before it, unless the prefix is empty or has a scheme."""
     return f"topic://{prefix}" if isinstance(prefix, str) and prefix and "://" not in prefix else prefix
 
 

@@ -91,8 +91,9 @@ def perform(
 
 
 def perform_form(app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str) -> Answer:
-    """Perform the action with the options of the form, and return its response. An operation is not waited
-    for here.
+    """Perform the action with the options of the form, and return its response. Waits for an operation up to the
+    form's `timeout_seconds`; the state of the operation is in the response, and an operation that was aborted or
+    is in progress raises no error.
     """
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))

@@ -29,6 +29,7 @@ COLLECT_INTERVAL_SECONDS = 30.0
 
 @contextmanager
 def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS) -> Iterator[Bundles]:
+    """Open the bundle services of the cluster that the settings of the connection name."""
     with cleave_at(dsn, extras, statement_seconds=statement_seconds) as app, bundles_of(app) as bundles:
         yield bundles
 

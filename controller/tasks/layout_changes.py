@@ -16,7 +16,7 @@ from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 class LayoutChanges:
-    """Returns layout changes in order. A context manager; not thread-safe, except `interrupt`."""
+    """A reader of layout changes, in their order. A context manager; not thread-safe, except `interrupt`."""
 
     def __init__(
         self,

@@ -202,4 +202,5 @@ def keep_partitions(
 
 
 def _shards(share: Share) -> Shards:
+    """Return the topic shards of a share."""
     return Shards.of(share["of"], [share["share"]])

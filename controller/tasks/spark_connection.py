@@ -49,6 +49,7 @@ class SparkConnection:
 
     @property
     def _label(self) -> str:
+        """Id and type of the connection, for messages."""
         return f"connection {self.conn_id!r} of type {self.conn_type}"
 
     def _master(self) -> str:

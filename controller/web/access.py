@@ -109,6 +109,7 @@ def roles_with(right: Right) -> str:
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
+    """Return True if the name matches one of the patterns, in which `*` stands for any text, `/` included."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -149,6 +150,7 @@ def sign(
 
 
 def _demand_whole(role: Role, topics: Sequence[str], namespaces: Sequence[str]) -> None:
+    """Raise InvalidInput unless the scope fits the role: topics for a client, namespaces for an operator, nothing for other roles."""
     if role is Role.CLIENT and not topics:
         raise InvalidInput("the token names no TOPIC; name topics or patterns, such as topic://acme/orders/*")
     if role is Role.OPERATOR and not namespaces:
@@ -205,6 +207,7 @@ def read(secret: str, authorization: str | None) -> Grant:
 
 
 def _names(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
+    """Return the names in the claim; empty if the token does not have the claim. Raises AccessDenied if the claim is not a list of texts."""
     names = claims.get(claim, [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise AccessDenied(f"the claim {claim} of the token is not a list of names; request a new token")

@@ -53,6 +53,9 @@ def _paths(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
 
 
 def _endpoint(action: AnyAction, level: Any) -> Any:
+    """Return the endpoint of an action that changes something. Its parameters are the fields of the path, the body, the options of a
+    change, and the wait and the computation where the action has them. `level`: type of the level in the path; None without a level.
+    """
     body = _document_of(action)
 
     def perform(
@@ -75,6 +78,9 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
 
 
 def _report_endpoint(action: AnyAction, level: Any) -> Any:
+    """Return the endpoint of an action that changes nothing. Its parameters are the fields of the path, and the other fields as the query
+    of a GET, otherwise as the body. `level`: type of the level in the path; None without a level.
+    """
     document = _document_of(action)
 
     def read(acting: Acting, body: BaseModel | None = None, **path: Any) -> Answer:
@@ -92,13 +98,16 @@ def _report_endpoint(action: AnyAction, level: Any) -> Any:
 
 
 def _body_parameter(body: type[BaseModel]) -> inspect.Parameter:
+    """Return the parameter for the body, which is optional if every field has a default."""
     is_needed = any(field.is_required() for field in body.model_fields.values())
     annotation = body if is_needed else body | None
     return keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body())
 
 
 def _request_of(action: AnyAction, document: BaseModel | None, path: Mapping[str, Any]) -> BaseModel:
-    """Return the request. Every field is validated already: the document by its model, the others by the parameters of the path."""
+    """Return the action's request from the fields of the document and the path, without validation: the document was validated by its
+    model, the path by its parameters.
+    """
     fields = (
         {} if document is None else {name: getattr(document, name) for name in type(document).model_fields}
     )
@@ -108,7 +117,9 @@ def _request_of(action: AnyAction, document: BaseModel | None, path: Mapping[str
 
 @functools.cache
 def _document_of(action: AnyAction) -> type[BaseModel] | None:
-    """Return the model of the fields that the path does not name, which are the body or the query; None where no field is left."""
+    """Return a model of the request's fields that the path does not name, which are the body or the query. None if the path names all
+    fields.
+    """
     fields: dict[str, Any] = {
         name: (field.annotation, field)
         for name, field in action.request.model_fields.items()

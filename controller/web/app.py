@@ -82,6 +82,9 @@ def app_for_people(served: PeopleServices, identify: Who, *, most_at_once: int) 
 def _app(
     routers: Sequence[APIRouter], served: PeopleServices, identify: Who, slots: Slots, computers: Computers
 ) -> FastAPI:
+    """Return an app with the routes of the routers, its services and limits, error answers, the description, and middleware that records
+    changes and refuses large bodies.
+    """
     app = _routed(routers)
     app.state.served, app.state.who, app.state.slots = served, identify, slots
     app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
@@ -100,6 +103,7 @@ def _app(
 
 
 def _routed(routers: Sequence[APIRouter]) -> FastAPI:
+    """Return an app with the routes of the routers and nothing else. Raises InvariantViolated if a route does not declare its right."""
     # `include_router` would build each route and its documents' models a second time, which takes half a second. It is only needed where an app
     # adds a prefix, tags or answers to a router.
     routes = [route for router in routers for route in router.routes]

@@ -61,6 +61,9 @@ class Audited:
             raise
 
     async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
+        """Record the request if it is a change or was denied. A denial is left out if an equal denial was recorded within
+        `REPEATS_AFTER_SECONDS`. An error of the store is logged, not raised.
+        """
         if status not in _DENIED and not _is_change(scope, state):
             return
         row = _row(scope, state, status)
@@ -72,6 +75,7 @@ class Audited:
             log.error("audit not written", row=row, error=str(error))
 
     def _is_known(self, row: AuditRow) -> bool:
+        """Return True if an equal denial was recorded within `REPEATS_AFTER_SECONDS`. Otherwise remember the denial as recorded."""
         key = (row.subject, row.address, row.method, row.act, row.status)
         now = time.monotonic()
         before = self._denials.get(key)
@@ -84,6 +88,7 @@ class Audited:
 
 
 def _is_change(scope: Scope, state: dict[str, Any]) -> bool:
+    """Return True if the request uses a right to change something, with any method but GET and HEAD."""
     return scope["method"] not in ("GET", "HEAD") and state.get("right") in _CHANGES
 
 
@@ -94,6 +99,7 @@ def _is_dry_run(query: str) -> bool:
 
 
 def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
+    """Return the row of the audit for the request. The path is stored without its query."""
     grant: Grant | None = state.get("grant")
     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")  # a query may hold a secret
     route = scope.get("route")

@@ -29,6 +29,7 @@ class SmallRequests:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 413 if the headers announce a body that is too large or has no length; otherwise call the app."""
         problem = body_problem(scope["headers"]) if scope["type"] == "http" else None
         if problem is not None:
             await json_answer({"reason": problem, "kind": "InvalidInput"}, 413)(scope, receive, send)

@@ -29,7 +29,7 @@ ENDING_SECONDS = 0.5
 
 
 class ComputingTurns:
-    """The turns of one app, used by its event loop alone."""
+    """Limits the computations of one app. A turn is the right to run one computation. Only for the app's event loop."""
 
     def __init__(self, computers: Computers) -> None:
         self.computers = computers
@@ -39,10 +39,10 @@ class ComputingTurns:
 
     @asynccontextmanager
     async def take(self, subject: str) -> AsyncIterator[Computation]:
-        """Wait for a turn and yield a computation of the subject, whose turn ends with the block.
+        """Wait until fewer than `AT_ONCE` computations are in progress, and yield a computation. Its turn ends with the block.
 
-        Raises LimitReached if the subject has a computation in progress, if the queue is full, or after LONGEST_WAIT_SECONDS in the
-        queue.
+        Raises LimitReached if the subject has another computation in progress or in the queue, if the queue is full, or after
+        LONGEST_WAIT_SECONDS in the queue.
         """
         if not await self._is_free(subject):
             raise LimitReached(
@@ -66,7 +66,9 @@ class ComputingTurns:
             ended.set()
 
     async def _is_free(self, subject: str) -> bool:
-        """Return True once the subject has no turn, at the latest after `ENDING_SECONDS`."""
+        """Return True if the subject has no turn and no place in the queue, False otherwise. Waits up to `ENDING_SECONDS` for the end of
+        the subject's turn.
+        """
         ended = self._subjects.get(subject)
         if ended is not None:
             with suppress(TimeoutError):
@@ -74,6 +76,7 @@ class ComputingTurns:
         return subject not in self._subjects
 
     async def _wait(self) -> None:
+        """Wait for a turn. Raises LimitReached after LONGEST_WAIT_SECONDS."""
         try:
             await asyncio.wait_for(self._turns.acquire(), LONGEST_WAIT_SECONDS)
         except TimeoutError:
@@ -84,6 +87,9 @@ class ComputingTurns:
 
 
 async def _computing(request: HttpRequest, grant: Holder) -> AsyncIterator[Computation]:
+    """Yield a computation in a turn of the token's subject. Cancels the computation if the client disconnects. Raises the errors of
+    `ComputingTurns.take`.
+    """
     turns: ComputingTurns = request.app.state.computing
     async with turns.take(grant.subject) as computation:
         request.state.computes = True

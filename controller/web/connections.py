@@ -86,7 +86,9 @@ class Lobby:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. The state of a request refers to it as `connection`."""
+    """One connection, with limits on the size and duration of requests, on waiting requests, and on unread answers. The state of a request
+    refers to the connection as `connection`.
+    """
 
     def __init__(self, *, lobby: Lobby, **options: Any) -> None:
         super().__init__(**options)
@@ -114,18 +116,21 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Enter the lobby, and wait for the first request."""
         super().connection_made(transport)
         self.network = _network(self.client[0] if self.client else "")
         self._await(Awaited.REQUEST)
         self._lobby.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the lobby, and end all waits."""
         self._await(None)
         self._cancel_unread()
         self._lobby.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse the data in pieces. Answer 431 if the head of a request exceeds `LARGEST_HEAD_BYTES`; discard data after a refusal."""
         for start in range(0, len(data), _PIECE_BYTES):
             if self._refusal is not None or self.transport.is_closing():
                 return
@@ -138,17 +143,20 @@ class GuardedProtocol(HttpToolsProtocol):
                     self._refuse(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
 
     def on_message_begin(self) -> None:
+        """Begin a request: set `connection` in its state, and wait for its head."""
         super().on_message_begin()
         self.scope["state"]["connection"] = self
         self._is_new_head, self._head_bytes, self._headers_bytes = True, 0, 0
         self._await(Awaited.HEAD)
 
     def on_url(self, url: bytes) -> None:
+        """Refuse an address above `LONGEST_LINE_BYTES` with 414."""
         super().on_url(url)
         if len(self.url) > LONGEST_LINE_BYTES:
             self._stop(414, f"the address is longer than {LONGEST_LINE_BYTES} bytes; shorten it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Refuse a header above `LONGEST_LINE_BYTES`, or a head above `LARGEST_HEAD_BYTES`, with 431."""
         super().on_header(name, value)
         size = len(name) + len(value)
         self._headers_bytes += size
@@ -158,6 +166,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
 
     def on_headers_complete(self) -> None:
+        """Refuse a body that is too large or has no length with 413, and a request beyond `MOST_PIPELINED` waiting requests with 429.
+        Otherwise wait for the body.
+        """
         problem = body_problem(self.headers)
         if problem is not None:
             self._stop(413, problem)
@@ -167,20 +178,24 @@ class GuardedProtocol(HttpToolsProtocol):
         self._await(Awaited.BODY)
 
     def on_message_complete(self) -> None:
+        """Wait for the next request if the answer is complete, otherwise for no part."""
         super().on_message_complete()
         self._await(Awaited.REQUEST if self.cycle.response_complete else None)
 
     def on_response_complete(self) -> None:
+        """Wait for the next request, unless the connection waits for a part of a request already."""
         super().on_response_complete()
         if self._awaited is None and self.cycle.response_complete:
             self._await(Awaited.REQUEST)
 
     def pause_writing(self) -> None:
+        """Disconnect the client unless it reads its answer within `UNREAD_SECONDS`."""
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(UNREAD_SECONDS, self.drop)
 
     def resume_writing(self) -> None:
+        """Keep the connection, because the client has read its answer."""
         super().resume_writing()
         self._cancel_unread()
 
@@ -198,12 +213,16 @@ class GuardedProtocol(HttpToolsProtocol):
         raise _Refused(reason)
 
     def _await(self, part: Awaited | None) -> None:
+        """Wait for the part of a request, at most its time in `SECONDS`, instead of the part before. None: wait for nothing."""
         if self._timer is not None:
             self._timer.cancel()
         self._awaited = part
         self._timer = None if part is None else self.loop.call_later(SECONDS[part], self._give_up)
 
     def _give_up(self) -> None:
+        """End the wait for a part whose time is over: disconnect a connection without a request, answer 408 to a late head or body. If the
+        app itself has paused reading, wait again.
+        """
         part = self._awaited
         if part is Awaited.REQUEST or part is None:
             self.drop()

@@ -52,6 +52,7 @@ def _with_columns(app: FastAPI) -> dict[str, Any]:
 
 
 def _name_rights(app: FastAPI, described: dict[str, Any]) -> None:
+    """Append the required right to the description of each call in the document `described`. Changes `described`."""
     for route in app.routes:
         if isinstance(route, APIRoute) and route.path in described["paths"]:
             for method in route.methods:

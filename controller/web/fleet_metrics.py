@@ -161,6 +161,7 @@ class FleetMetrics(Collector):
     """Collector of one database's metrics. While the database is unavailable it exports only `cleave_database_up 0`."""
 
     def __init__(self, store: Store, *, prefix: str = "", most_topics: int = 1000) -> None:
+        """Only topics whose full names begin with `prefix` have series of their own, at most `most_topics`."""
         self._store, self._prefix, self._most_topics = store, prefix, most_topics
 
     def describe(self) -> Iterator[Metric]:
@@ -186,17 +187,20 @@ class FleetMetrics(Collector):
 
 
 def _health_name(column: str) -> str:
+    """Return the metric's name for a column of `inspect.health`."""
     return f"cleave_fleet_{column}" + ("_total" if column in _COUNTED_HEALTH else "")
 
 
 def _family(
     name: str, kind: str, text: str, labels: Sequence[str]
 ) -> CounterMetricFamily | GaugeMetricFamily:
+    """Return a metric without values; every `kind` other than `counter` is a gauge."""
     family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
     return family(name, text, labels=labels)
 
 
 def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
+    """Yield the metrics of the fleet. A figure that is NULL gives a metric without a value."""
     for column, text in HEALTH.items():
         value = figures.health[column]
         kind = "counter" if column in _COUNTED_HEALTH else "gauge"
@@ -225,6 +229,7 @@ def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
 
 
 def _of_late(figures: FleetFigures) -> Iterator[Metric]:
+    """Yield the metrics of the last quarter of an hour."""
     for of, (name, text, labels) in RECENT.items():
         family = GaugeMetricFamily(name, text, labels=labels)
         for row in figures.recent:
@@ -234,6 +239,7 @@ def _of_late(figures: FleetFigures) -> Iterator[Metric]:
 
 
 def _single(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    """Return a gauge without labels; without a value if `value` is None."""
     family = GaugeMetricFamily(name, text)
     if value is not None:
         family.add_metric([], value)
@@ -241,6 +247,7 @@ def _single(name: str, text: str, value: float | None) -> GaugeMetricFamily:
 
 
 def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
+    """Yield the metrics that have a series for each of the topics. A gauge has no series for a topic whose figure is NULL."""
     gauges = {name: GaugeMetricFamily(name, text, labels=_TOPIC) for name, text in TOPIC_GAUGES.items()}
     totals = {
         name: CounterMetricFamily(f"pulsar_scalable_topic_{name}", text, labels=_TOPIC)

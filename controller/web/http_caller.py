@@ -68,6 +68,9 @@ class Acting:
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
+    """Yield the caller of the request while the request counts in the limit for its right; waits until the limit allows the request. A
+    request that computes is not limited here.
+    """
     turns: Turns = request.app.state.turns
     acting = Acting(served_by(request).api, grant)
     if getattr(request.state, "computes", False):  # a computation lasts long and has a limit of its own

@@ -33,7 +33,9 @@ LONGEST_WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A request for a change."""
+    """A request for a change. `key` is the client's idempotency key; `digest` identifies the method, path, query and body that the key
+    belongs to.
+    """
 
     acting: Acting
     dry_run: bool
@@ -51,7 +53,7 @@ class Change:
         return self.acting.grant.subject
 
     def once(self, kind: type[Answer], act: Callable[[Store], Answer]) -> Answer:
-        """Return the answer of `act`, of its dry run, or the first answer to the key.
+        """Return the answer of `act`, of its dry run, or the first answer to the key. `kind` is the class of the answer.
 
         A request with a key stores the key before `act` and the answer after it, each in a transaction of its own. If `act` raises an
         error, the key is freed, so that the request can be repeated. A dry run stores no key. Raises the errors of `act`, Conflict for a
@@ -82,7 +84,10 @@ class Change:
         wait_seconds: float = 0.0,
         computation: Computation | None = None,
     ) -> Response:
-        """Perform the action once for the key. Raises as `once`."""
+        """Perform the action, or its dry run, and return the response; a repeated request with the same key gets the first response.
+        `wait_seconds` bounds the wait for an operation; `computation` is the turn of an action that computes. Raises the errors of the
+        action and of `once`.
+        """
         caller = self.acting.caller(self.request_key)
         options = Options(self.dry_run, wait_seconds)
         answer: Response = self.once(
@@ -123,6 +128,7 @@ async def _change(
         ),
     ] = None,
 ) -> Change:
+    """Return the change that the request describes. Stores the idempotency key in the state of the request, for the audit."""
     request.state.request_key = key
     path, query = request.scope["path"].encode(), request.scope["query_string"]
     requested = request.method.encode() + b" " + path + b"?" + query + b"\n" + await request.body()

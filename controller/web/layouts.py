@@ -171,7 +171,7 @@ async def watch(
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """The requested topics, with the check which of them the token may look up."""
+    """A request for the topics of a namespace, and the function that returns True for a topic that the token may look up."""
 
     served: ConsumerServices
     wanted: TopicFilter
@@ -185,6 +185,7 @@ def _visible(
     grant: Holder,
     wanted: WithProperties = (),
 ) -> Visible:
+    """Return the request for the topics of the namespace that have the properties `wanted` (`key=value`), with the check of the grant."""
     return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
 
 
@@ -248,7 +249,7 @@ class BeyondKnown:
 
 
 def layout_document(fed: FedLayout) -> dict[str, object]:
-    """Return the layout as clients receive it."""
+    """Return the layout as clients receive it. Sealed segments are left out."""
     published = fed.published
     return {
         "topic_id": published.topic_id,

@@ -44,12 +44,15 @@ def route_path(path: str) -> str:
 def path_parameters(
     names: Sequence[str], request: type[BaseModel], level: Any = None
 ) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of an endpoint for the fields that its path names; `level` is the type of a level."""
+    """Yield the parameters of an endpoint for the fields that its path names. `level` is the type of the field
+    `level`; None for a path without this field.
+    """
     for name in names:
         kind = level if name == "level" else _TYPES.get(name)
         yield keyword(name, kind or _declared(request.model_fields[name]))
 
 
 def _declared(field: FieldInfo) -> Any:
+    """Return the type of a path parameter with the constraints, the description and the examples of the field."""
     described = Path(description=field.description, examples=field.examples)
     return Annotated[(field.annotation, described, *field.metadata)]

@@ -55,7 +55,9 @@ def router() -> APIRouter:
 
 
 def describe_rows(schema: dict[str, Any], view: str) -> dict[str, Any]:
-    """Return the schema of an answer whose rows are described as `view`."""
+    """Return the OpenAPI schema of a question's answer, which refers to the schema named `view` for its rows.
+    `schema` is the schema of the answer without columns.
+    """
     row = {"$ref": f"#/components/schemas/{view}"}
     if schema.get("$ref", "").endswith(f"/{OneRow.__name__}"):
         return row
@@ -63,6 +65,9 @@ def describe_rows(schema: dict[str, Any], view: str) -> dict[str, Any]:
 
 
 def _endpoint(question: Question) -> Any:
+    """Return the endpoint of a question. Its parameters are the fields of the path, and the filters and the
+    page as the query.
+    """
     query = _query_of(question)
     filters = question.request.model_fields.keys() - question.path_fields
 
@@ -87,7 +92,9 @@ def _endpoint(question: Question) -> Any:
 
 
 def _query_of(question: Question) -> type[BaseModel] | None:
-    """Return the model of the query; None for one row, which the path names."""
+    """Return the model of the query: the filters that the path does not name, and the page. None for a question
+    of one row, which the path names.
+    """
     if question.one_row:
         return None
     request: type[QuestionRequest] = question.request

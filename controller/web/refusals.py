@@ -95,7 +95,7 @@ class OtherLeader(Exception):
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Make the app answer errors that are raised in a request."""
+    """Make the app answer errors that are raised in a request: with the JSON of `Refusal`, or for OtherLeader with a redirect."""
     app.add_exception_handler(CleaveError, _refusal)
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(HTTPException, _no_such_call)
@@ -108,6 +108,7 @@ def json_answer(document: object, status: int = 200, headers: dict[str, str] | N
 
 
 async def _refusal(request: HttpRequest, error: Exception) -> Response:
+    """Answer a CleaveError with its status (500 if `_STATUS` has none), its message and its class; a Retryable also with `Retry-After`."""
     refused = cast(CleaveError, error)
     request.state.refusal = refused.message
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
@@ -120,6 +121,7 @@ async def _refusal(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
+    """Answer a request with an invalid value: 400 for a name in the path, otherwise 412. The reason names only the first invalid value."""
     first = cast(RequestValidationError, error).errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     is_name = first["loc"][0] == "path"

@@ -39,7 +39,7 @@ _ADMITTED_BELOW: Mapping[Use, float] = MappingProxyType(
 
 
 def use_of(path: str) -> Use:
-    """Return the use of a slot by a route with this path."""
+    """Return the kind of request that a route with this path serves."""
     if path.startswith(CONSUMER_PATH):
         return Use.SESSION if path.endswith("/assignment") else Use.HEARTBEAT
     return Use.WATCH if path.endswith("/watch") else Use.CALL
@@ -91,6 +91,7 @@ class GivesBack:
         self._app, self._slots = app, slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app. Afterwards return the request's slot, if it took one, and return its connection to the lobby."""
         state = scope.setdefault("state", {})
         try:
             await self._app(scope, receive, send)
@@ -103,4 +104,5 @@ class GivesBack:
 
 
 def _below(limit: int, use: Use) -> int:
+    """Return the number of slots in use, of `limit`, from which on requests of this kind are refused; at least 1."""
     return max(1, int(limit * _ADMITTED_BELOW[use]))

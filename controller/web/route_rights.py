@@ -41,6 +41,8 @@ _DEMANDS: dict[Callable[..., object], Right] = {}
 
 
 def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
+    """Return a dependency that declares the right of a route, and record it in `_DEMANDS`."""
+
     async def demanded(_token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> None:
         """Declare the right, which `DemandingRoute` demands."""
 
@@ -129,6 +131,9 @@ class JsonRequest(HttpRequest):
         return document
 
     async def _decoded(self) -> Any:
+        """Return the body as Python values, NaN and infinity included. Raises JSONDecodeError or UnicodeDecodeError, which name the
+        position of the error.
+        """
         body = await self.body()
         try:
             return msgspec.json.decode(body)
@@ -180,7 +185,7 @@ Holder = Annotated[Grant, Depends(grant_of)]
 
 
 def rights_of(route: APIRoute) -> list[Right]:
-    """Return the rights that the route declares."""
+    """Return the rights that the route and its router declare."""
     return [_DEMANDS[call] for call in _calls(route.dependant) if call in _DEMANDS]
 
 
@@ -207,6 +212,7 @@ def demand_rights(app: FastAPI) -> None:
 
 
 def _calls(dependant: Dependant) -> Iterator[Callable[..., object]]:
+    """Yield the function of the dependency, then those of its own dependencies at any depth."""
     if dependant.call is not None:
         yield dependant.call
     for dependency in dependant.dependencies:

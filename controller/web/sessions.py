@@ -195,7 +195,9 @@ class LeaderRequest:
     subject: str
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
-        """Send a request to the leader's mailbox and wait for the answer."""
+        """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
+        the leader answers with, StoreUnavailable after `ANSWER_SECONDS`.
+        """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         await _answered(self.served.leader, request)
 
@@ -230,6 +232,7 @@ async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 
 
 def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
+    """Return the rows of `WhyNothingComes`, one for each bucket that the subscription reads."""
     rows = served.layouts.why(topic, subscription)
     waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
     unread = served.unread(topic, subscription, waited_for) if waited_for else {}
@@ -339,6 +342,9 @@ async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
 
 
 async def _answered(leader: SessionLeader, request: Request) -> None:
+    """Submit the request to the leader, and wait for the answer. Raises the error that the leader answers with, and StoreUnavailable after
+    `ANSWER_SECONDS` or if the leader cancels the request.
+    """
     leader.submit(request)
     try:
         await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)

@@ -42,6 +42,7 @@ class EventStream(Generic[Pushed]):
         self._signal()
 
     def _signal(self) -> None:
+        """Wake `events`, from any thread. Does nothing after the loop was closed."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the stream
             self._loop.call_soon_threadsafe(self._wake.set)
 

@@ -60,6 +60,7 @@ def _exact(value: object) -> object:
 
 
 def _exact_or_never(value: object) -> object:
+    """Return the value itself, like `_exact`, which does not apply to the number that stands for infinity."""
     return value if value == _NEVER else _exact(value)
 
 
@@ -135,8 +136,8 @@ _MOST_OF = {
 
 
 def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
-    """Return the level's document with the given values for every parameter that Pulsar has. Parameters that Pulsar does not have keep their values
-    of `before`.
+    """Return the level's document with the values of `policy` for the parameters that Pulsar has; a parameter whose field is null is left
+    out. Parameters that Pulsar does not have keep their values of `before`.
     """
     other_parameters = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
     overrides = {name: value for name in _PARAMETER_OF if (value := getattr(policy, name)) is not None}
@@ -147,6 +148,7 @@ def parameters_of(policy: AutoScalePolicy, before: Mapping[str, Any]) -> Documen
 
 
 def _kept(name: str, value: float) -> float:
+    """Return the value that the policy stores: infinity for the number that stands for infinity in a field of bytes."""
     return math.inf if "_bytes_" in name and value == _NEVER else value
 
 
@@ -337,6 +339,7 @@ def one_segment_stats(
 
 
 def _load(row: Mapping[str, Any]) -> Document:
+    """Return the document of `SegmentLoad` from a row of `inspect.load_now`."""
     rates = {
         f"{of}Rate{way}": row[f"{of}_rate_{way.lower()}"] for of in ("msg", "byte") for way in ("In", "Out")
     }

@@ -32,6 +32,7 @@ _REASON = "requested with Pulsar's admin API"
 
 
 def _log(acting: Acting, topic: str, descriptor: str) -> SegmentLog:
+    """Return the log of the segment that the descriptor names. Raises the errors of `segment_logs.find`."""
     return segment_logs.find(acting.app.store, acting.app.planes, topic, descriptor)
 
 
@@ -127,6 +128,9 @@ def skip_all_of_segment_subscription(
 
 
 def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
+    """Write the intent to move the subscription, and wait until the operation is done. Raises Unsupported unless the segment is the only
+    segment on which the subscription has a cursor to move.
+    """
     app = acting.app
     cursors = subscription_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
     if {cursor.segment_id for cursor in cursors} != {segment_log.segment.segment_id}:

@@ -12,6 +12,7 @@ ASK_AGAIN_SECONDS = 60.0
 
 
 async def _switched_on(request: HttpRequest) -> None:
+    """Raise Retryable if scalable topics are turned off in the settings."""
     if not served_by(request).api.settings.scalable_topics_enabled:
         raise Retryable(
             "scalable topics are switched off here; set CLEAVE_SCALABLE_TOPICS_ENABLED=true for them",
