@@ -262,6 +262,7 @@ def _is_member(protocol: Any, name: str) -> bool:
 
 
 def _described(hint: Any) -> str:
+    """Return a description of a type for messages, in words that an application's developer knows."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(_described, get_args(hint)))

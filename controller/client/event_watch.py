@@ -34,7 +34,7 @@ class EventWatch(OneProcess):
         query: Callable[[], Mapping[str, Any]] = dict,
         on_refusal: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the thread.
+        """Start a thread that holds the event stream at `path` open until `close`.
 
         `on_event` is called with the name and the data of each event except heartbeats; if it raises, the
         stream is reopened. `query` is called at each opening, and returns the query parameters. `on_refusal`
