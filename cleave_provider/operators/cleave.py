@@ -72,6 +72,9 @@ class ActionOperator(CleaveOperator):
     operator_extra_links: Collection[BaseOperatorLink] = (OperationLink(),)
 
     def __init_subclass__(cls, *, action: str, **kwargs: Any) -> None:
+        """Take template fields, docstring and arguments of the subclass from the request of the action
+        `action`.
+        """
         from controller.actions.action import find_action
 
         super().__init_subclass__(**kwargs)

@@ -60,6 +60,7 @@ class LayoutChangeTrigger(BaseEventTrigger):
     def __init__(
         self, topics: Sequence[str] = (), kinds: Sequence[str] = (), cleave_conn_id: str = "cleave"
     ) -> None:
+        """Store the arguments. Raises ValueError for a kind that is not in `KINDS`."""
         super().__init__()
         unknown = sorted(set(kinds) - set(KINDS))
         if unknown:

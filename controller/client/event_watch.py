@@ -55,6 +55,9 @@ class EventWatch(OneProcess):
         self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
+        """Follow stream after stream until `close`: the next at once if the token of a stream has expired,
+        otherwise after a delay that grows until an event arrives. Calls `on_refusal` after a terminal error.
+        """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
             try:

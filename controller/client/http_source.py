@@ -54,6 +54,7 @@ class HttpSource:
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
+    """Return the snapshot that a worker's response describes."""
     segments = document["segments"]
     layout = SegmentLayout.from_segments(
         document["epoch"],

@@ -55,6 +55,7 @@ class _SegmentBuffer:
     """
 
     def __init__(self, reader: QueueReader, limit: int) -> None:
+        """Create an empty buffer. `limit` is the largest number of messages that are read at a time."""
         self._reader, self._limit = reader, limit
         self._lock = threading.RLock()
         self._waiting: deque[LogMessage] = deque()

@@ -49,6 +49,10 @@ class SendLane:
     )
 
     def __init__(self, segment_id: int, backing_topic: str, bucket: HashRange | None, producer: str) -> None:
+        """Create an empty lane. `bucket` is the range of the entry bucket, None if the segment has only one
+        bucket. `producer` is the producer's id, to which the name of the lane adds the first hash of the
+        bucket.
+        """
         self.segment_id, self.backing_topic, self.bucket = segment_id, backing_topic, bucket
         self.producer = producer if bucket is None else f"{producer}-{bucket.start:04x}"
         self.waiting: deque[WaitingMessage] = deque()

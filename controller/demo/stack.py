@@ -55,6 +55,9 @@ class Stack:
     """The running parts; `env` is the environment of every process of Cleave, `client_env` that of every application."""
 
     def __init__(self, directory: Path, say: Callable[[str], None], plane: Plane = EMBEDDED) -> None:
+        """Store the arguments, and generate passwords and the secret. `with` starts the parts. `say` shows a line of
+        progress.
+        """
         self.directory = directory.resolve()
         self.plane = plane
         self._say = say

@@ -118,6 +118,10 @@ class Story:
         trace: Path | None,
         say: Callable[[str], None],
     ) -> None:
+        """Prepare the clock, and the connection for observations. `day_seconds` is the length of the day without the
+        waits for operations. `trace` is the file from which `profile` was read, for the producers; None: the synthetic
+        day. `say` shows a line of progress.
+        """
         self._stack = stack
         self._trace = trace
         self._say = say

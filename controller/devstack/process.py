@@ -252,6 +252,7 @@ def _wait_gone(child: subprocess.Popen[bytes], family: list[psutil.Process], sec
 
 
 def _alive(process: psutil.Process) -> bool:
+    """Return True if the process has not ended. A zombie has ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
