@@ -76,6 +76,9 @@ def with_airflow_errors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_pass(error: BaseException) -> bool:
+    """Return True if a later attempt may succeed: a Retryable of Cleave, or an error of Airflow or of the
+    system.
+    """
     return isinstance(error, Retryable | AirflowException | OSError)
 
 
@@ -94,4 +97,5 @@ def _end_with(line: str, *, is_final: bool) -> BaseException:
 
 
 def _not_retried(error: BaseException) -> str:
+    """Return the line of a task's log for an error after which the task is not tried again."""
     return f"{type(error).__name__} is not retried: {error}"

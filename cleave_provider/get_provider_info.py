@@ -106,8 +106,10 @@ def widgets_of(connection_type: str) -> dict[str, Any]:
 
 
 def _type(name: str) -> dict[str, Any]:
+    """Return the description of the connection type `cleave` or `pulsar_admin`."""
     return next(kind for kind in (_CLEAVE, _PULSAR_ADMIN) if kind["connection-type"] == name)
 
 
 def _modules(*names: str) -> list[dict[str, Any]]:
+    """Return the entry for modules of this provider, as Airflow lists hooks, operators, sensors and triggers."""
     return [{"integration-name": _INTEGRATION, "python-modules": list(names)}]

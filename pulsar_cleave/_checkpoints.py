@@ -93,4 +93,5 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
 
 def _only(segment_id: int, values: Mapping[int, Value]) -> dict[int, Value]:
+    """Return the mapping of the segment alone; empty if `values` does not contain the segment."""
     return {segment_id: values[segment_id]} if segment_id in values else {}

@@ -341,6 +341,10 @@ class Client:
     def _stream(
         self, topic: str, subscription: str, name: str, *, patience_seconds: float, **options: Any
     ) -> InnerStreamConsumer:
+        """Return an inner stream consumer, and retry its creation for `patience_seconds`. `topic` is a full
+        name.
+        """
+
         def make() -> InnerStreamConsumer:
             logs = self._logs.of(topic)
             return InnerStreamConsumer(
@@ -351,4 +355,5 @@ class Client:
 
 
 def _full(topic: str) -> str:
+    """Return the full name `topic://tenant/namespace/name`. Raises InvalidInput for a text that is no topic."""
     return demand_topic(topic_name(topic))

@@ -93,7 +93,10 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
 
     @abstractmethod
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:
-        """Return messages of the inner consumer."""
+        """Return the next messages of the inner consumer, waiting up to `timeout_seconds`. Empty if there are
+        none. `most` is the largest number of messages to take; a consumer that reads in batches returns a
+        whole batch.
+        """
 
     @abstractmethod
     def _holds(self, message: Message) -> bool:
@@ -102,7 +105,9 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         """
 
     def _has_waiting(self) -> bool:
-        """Drop messages that another consumer owns. Return True if there is a message to deliver."""
+        """Drop messages that no longer belong to this consumer from the front of the buffer. Return True if a
+        message is left and the consumer is not paused.
+        """
         while self._waiting and not self._holds(self._waiting[0]):
             self._waiting.popleft()
         return bool(self._waiting) and not self._is_paused

@@ -61,7 +61,10 @@ class Logs(Renewed):
         self._clients: dict[tuple[str | None, ...], LogClient] = {}
 
     def of(self, topic: str) -> LogClient:
-        """Return the client of the logs of the topic. Raises Unsupported if this client has no credentials for the data plane."""
+        """Query a worker for the data plane of the topic, and return the log client of that data plane, which
+        topics of the same data plane share. Raises Unsupported if this client has no credentials for the data
+        plane, and the errors of `Servers.ask`.
+        """
         location = self._servers.ask("GET", f"{topic_path(topic)}/data-plane")
         plane = str(location["data_plane"])
         settings = self._settings(topic, plane, location)
@@ -79,6 +82,9 @@ class Logs(Renewed):
             client.close()
 
     def _settings(self, topic: str, plane: str, location: Mapping[str, str | None]) -> PlaneSettings:
+        """Return the settings of a log client for the topic. `location` is the worker's answer, with the
+        addresses of the data plane `plane`. Raises Unsupported for a data plane that keeps the layout itself.
+        """
         if plane not in _SETTINGS:
             raise Unsupported(
                 f"{topic} is on data plane {plane}, which keeps the layout itself; use Pulsar's own client for scalable topics"
@@ -86,6 +92,9 @@ class Logs(Renewed):
         return _SETTINGS[plane](self, topic, location)
 
     def _on_pulsar(self, topic: str, location: Mapping[str, str | None]) -> PlaneSettings:
+        """Return the settings for brokers, with the application's credentials. Raises Unsupported if the
+        workers do not know the addresses of the brokers.
+        """
         auth = self._pulsar or PulsarAuth()
         admin_url, service_url = location.get("admin_url"), location.get("service_url")
         if admin_url is None or service_url is None:
@@ -98,6 +107,9 @@ class Logs(Renewed):
         return PlaneSettings(pulsar=access, call_timeout_seconds=self._call_timeout_seconds)
 
     def _on_embedded(self, topic: str, location: Mapping[str, str | None]) -> PlaneSettings:
+        """Return the settings for embedded logs, with the application's login. Raises Unsupported if the
+        client has no login or the worker sends no address.
+        """
         auth, url = self._embedded, location.get("database_url")
         if auth is None or url is None:
             raise Unsupported(

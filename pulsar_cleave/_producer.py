@@ -85,7 +85,12 @@ class Producer(OneProcess, StoresOnExit):
 def sent_metadata(
     properties: Mapping[str, str] | None, event_time: datetime | None, *, is_binary_key: bool
 ) -> Metadata:
-    """Return the metadata that is sent with key and payload. Raises InvalidInput."""
+    """Return the metadata that is sent with key and payload.
+
+    Raises InvalidInput for a property with an empty or reserved name or with a NUL character, for properties
+    of more than `MOST_PROPERTIES` characters, and for an event time without a time zone or not after
+    1970-01-01T00:00:00Z.
+    """
     for name, value in (properties or {}).items():
         if not name or name.startswith(_RESERVED):
             raise InvalidInput(
@@ -102,6 +107,9 @@ def sent_metadata(
 
 
 def _milliseconds(event_time: datetime | None) -> int | None:
+    """Return the event time in milliseconds since the Unix epoch, at least 1. Raises InvalidInput for another
+    time, and for a time without a time zone.
+    """
     if event_time is None:
         return None
     if event_time.tzinfo is None:

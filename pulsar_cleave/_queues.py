@@ -82,6 +82,7 @@ class QueueConsumer(Consumer[InnerConsumer]):
         ]
 
     def _demand_not_left(self) -> None:
+        """Raise InvalidInput once `close` has ended."""
         if self._has_left:
             self._demand_open()
 

@@ -139,6 +139,7 @@ def _roll_back(connection: Any) -> None:
 
 
 def _unreachable(error: BaseException) -> StoreUnavailable:
+    """Return the error for a database of the results to which the connection failed or was lost."""
     return StoreUnavailable(
         f"the database of the results is out of reach: {type(error).__name__}: {error}; continue to receive: messages whose results are not "
         "stored are delivered again"

@@ -32,8 +32,8 @@ def watched_layout(
 
 
 def changes_in(events: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the changes in the events of either asset: topic, epoch, kind, operation_id, sealed, created,
-    actor and reason.
+    """Return the layout changes in events of `LAYOUT` or of an asset of `watched_layout`, in the order of the
+    events. Each has topic, epoch, kind, operation_id, sealed, created, actor and reason.
     """
     changes: list[dict[str, Any]] = []
     for event in events:

@@ -62,7 +62,9 @@ class CleaveHook(HookWithForm):
 
     @classmethod
     def spark_settings(cls, conn_id: str) -> dict[str, Any]:
-        """Return the settings of a connection of type `spark` or `spark_connect`. Raises InvalidInput."""
+        """Return the settings of a connection of type `spark` or `spark_connect`, to be added to `extras`.
+        Raises InvalidInput for another connection, and AirflowFailException if the connection does not exist.
+        """
         from controller.tasks import SparkConnection
 
         connection = cls.find_connection(conn_id, "a Spark connection")
@@ -85,6 +87,9 @@ class CleaveHook(HookWithForm):
 
 
 def _access(connection: Connection) -> dict[str, Any]:
+    """Return `dsn` and `extras` of a connection to Cleave's database, without the extras that were left
+    empty.
+    """
     from controller import tasks
 
     dsn = tasks.database_url(

@@ -24,8 +24,8 @@ class PulsarAdminHook(HookWithForm):
         self.pulsar_admin_conn_id = pulsar_admin_conn_id
 
     def settings(self) -> dict[str, Any]:
-        """Return the values of the connection by the names of Cleave's settings. Raises InvalidInput,
-        AirflowFailException.
+        """Return the values of the connection by the names of Cleave's settings. Raises InvalidInput for a
+        connection that cannot be used, and AirflowFailException if the connection does not exist.
         """
         from controller.tasks import PulsarConnection
 

@@ -25,7 +25,9 @@ class OperationLink(BaseOperatorLink):
     name = "Operation in Cleave"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
-        """Return the address of the page."""
+        """Return the address of the operation's page. If the task stored no operation's id, return the
+        address of the page with the actions of the run.
+        """
         operation_id = _pushed(ti_key, OPERATION_KEY)
         if operation_id is None:
             return page("run", dag_id=ti_key.dag_id, run_id=ti_key.run_id)
@@ -38,7 +40,7 @@ class PolicyLink(BaseOperatorLink):
     name = "Policy in Cleave"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
-        """Return the address of the page."""
+        """Return the address of the page about the policy at the operator's level; default: the cluster."""
         return page("policy", level=getattr(operator, "level", "cluster"))
 
 
@@ -48,7 +50,9 @@ class BacktestLink(BaseOperatorLink):
     name = "Backtest in Cleave"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
-        """Return the address of the page."""
+        """Return the address of the backtest's page. If the task returned no backtest, return the address of
+        the list of backtests.
+        """
         run = _pushed(ti_key, "return_value") or {}
         return page("backtest", run_id=run["run_id"]) if "run_id" in run else page("backtests")
 
@@ -65,6 +69,7 @@ def page(name: str, **query: Any) -> str:
 
 
 def _pushed(ti_key: TaskInstanceKey, key: str) -> Any:
+    """Return the value of the task's XCom `key`; None if there is none."""
     from airflow.sdk.execution_time.xcom import XCom
 
     return XCom.get_value(ti_key=ti_key, key=key)

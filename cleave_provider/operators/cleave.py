@@ -54,7 +54,9 @@ class CleaveOperator(RetriedOperator):
 
     @abstractmethod
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """Call the function."""
+        """Call the function of `controller.tasks`, and return its document. `access` has `dsn` and `extras`
+        of the connection, `request` has `request_key` and `actor`.
+        """
 
 
 class ActionOperator(CleaveOperator):
@@ -70,6 +72,9 @@ class ActionOperator(CleaveOperator):
     operator_extra_links: Collection[BaseOperatorLink] = (OperationLink(),)
 
     def __init_subclass__(cls, *, action: str, **kwargs: Any) -> None:
+        """Take template fields, docstring and arguments of the subclass from the request of the action
+        `action`.
+        """
         from controller.actions.action import find_action
 
         super().__init_subclass__(**kwargs)
@@ -88,12 +93,15 @@ class ActionOperator(CleaveOperator):
         self._perform(self.hook.access(), _DRY_RUN_REQUEST, is_dry_run=True)
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """Perform the action, as `CleaveOperator.execute` requires."""
+        """Perform the action, or its dry run if the task is a dry run, and return the document of the result."""
         return self._perform(access, request, is_dry_run=self.is_dry_run)
 
     def _perform(
         self, access: dict[str, Any], request: Mapping[str, str], *, is_dry_run: bool
     ) -> dict[str, Any]:
+        """Perform the action with the fields that were given, and return the document of the result.
+        `timeout_seconds` is passed only to an action that waits for its operation.
+        """
         from controller import tasks
         from controller.actions.action import find_action
 
@@ -224,15 +232,19 @@ class BacktestOperator(CleaveOperator):
 
 
 def _listed(names: Sequence[str] | str | None) -> list[str] | str | None:
-    """Return the names as the form takes them. A mapped task passes a sequence of Airflow's own."""
+    """Return None or a text unchanged, and any other sequence of names as a list. A mapped task passes a
+    sequence of Airflow's own.
+    """
     return names if names is None or isinstance(names, str) else list(names)
 
 
 def _plain(value: Any) -> Any:
-    """Return a list for a sequence of Airflow's own, which mapped tasks pass."""
+    """Return a sequence that is not a text as a list, and any other value unchanged. A mapped task passes a
+    sequence of Airflow's own.
+    """
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that were given. The form has defaults for the others."""
+    """Return the parameters that are not None. The form has defaults for the others."""
     return {name: value for name, value in params.items() if value is not None}

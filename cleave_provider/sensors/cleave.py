@@ -59,12 +59,17 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
 
     @classmethod
     def least_retries(cls, arguments: Mapping[str, Any]) -> int:
-        """Return the minimum number of retries: more for a deferrable task."""
+        """Return the minimum number of retries: `LEAST_RETRIES_DEFERRED` if `deferrable` is among the
+        arguments and true, otherwise 0.
+        """
         return LEAST_RETRIES_DEFERRED if arguments.get("deferrable") else 0
 
     @with_airflow_errors
     def execute(self, context: Context) -> Any:
-        """Wait for the operation, in the triggerer if possible."""
+        """Wait for the operation, and return it. A deferrable task with enough retries waits in the
+        triggerer, any other task calls `poke` at intervals. Stores the operation's id as XCom `operation_id`
+        first.
+        """
         context["ti"].xcom_push(key=OPERATION_KEY, value=self.operation_id)
         if self.deferrable and self._may_be_deferred(context):
             self._defer()
@@ -83,6 +88,9 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         return False
 
     def _defer(self) -> NoReturn:
+        """Raise Airflow's exception that hands the task over to the triggerer. Airflow continues the task
+        with `told` when the trigger fires, and fails the task after `timeout` seconds.
+        """
         from cleave_provider.triggers.cleave import OperationTrigger
 
         self.defer(
@@ -92,9 +100,11 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow's signature
-        """Check the operation once. An error that cannot pass becomes an AirflowFailException, which
-        `soft_fail` turns into a skip. If the database is unavailable, the sensor checks again at its own
-        interval, without using up an attempt.
+        """Check the operation once. The result is done, with the operation as XCom, if the operation has
+        ended.
+
+        An error that cannot pass becomes an AirflowFailException, which `soft_fail` turns into a skip. If the
+        database is unavailable, the sensor checks again at its own interval, without using up an attempt.
         """
         from controller import tasks
 
@@ -116,8 +126,9 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         return super().resume_execution(*args, **kwargs)
 
     def told(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002  # Airflow's signature
-        """Return the operation after the trigger has fired. Raises AirflowFailException if the operation
-        failed.
+        """Return the operation, which the event of the trigger contains. Airflow calls this method after a
+        deferral. Raises AirflowFailException if the event contains a failure: the operation was aborted or
+        cannot be read.
         """
         if "failure" in event:
             raise AirflowFailException(event["failure"])

@@ -60,6 +60,7 @@ class LayoutChangeTrigger(BaseEventTrigger):
     def __init__(
         self, topics: Sequence[str] = (), kinds: Sequence[str] = (), cleave_conn_id: str = "cleave"
     ) -> None:
+        """Store the arguments. Raises ValueError for a kind that is not in `KINDS`."""
         super().__init__()
         unknown = sorted(set(kinds) - set(KINDS))
         if unknown:
@@ -101,6 +102,10 @@ class LayoutChangeTrigger(BaseEventTrigger):
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _changes(self) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Yield batches of layout changes, oldest first, without end. Begin at the stored instant, and store
+        after each wait from which instant the next connection continues. Raises the errors of the connection
+        and of the follower.
+        """
         access = await CleaveHook(self.cleave_conn_id).async_access()
         since = await self._stored_instant() or self._resume_at
         thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-layout-changes")
@@ -120,11 +125,15 @@ class LayoutChangeTrigger(BaseEventTrigger):
             _close(follower_future, thread)
 
     def _follow(self, access: dict[str, Any], since: str | None) -> LayoutChanges:
+        """Return a follower of the changes from the instant `since` on. Blocks."""
         from controller import tasks
 
         return tasks.LayoutChanges(**access, since=since, topics=self.topics, kinds=self.kinds)
 
     async def _stored_instant(self) -> str | None:
+        """Return the stored instant from which to continue. None if nothing is stored, before Airflow 3.3, or
+        if several assets have this trigger, which is logged.
+        """
         state = getattr(self, "asset_state_store", None)
         if state is None:
             return None
@@ -138,6 +147,9 @@ class LayoutChangeTrigger(BaseEventTrigger):
         return None if instant is None else str(instant)
 
     async def _store_instant(self, instant: str | None) -> None:
+        """Store the instant from which to continue in the state of the asset. Does nothing before Airflow
+        3.3, or if several assets have this trigger.
+        """
         state = getattr(self, "asset_state_store", None)
         if state is not None:
             with suppress(ValueError):
@@ -145,8 +157,8 @@ class LayoutChangeTrigger(BaseEventTrigger):
 
 
 def _close(follower_future: Future[LayoutChanges], thread: ThreadPoolExecutor) -> None:
-    """Close the follower that the thread has created or is creating. A cancelled trigger does not wait for
-    this.
+    """Close the follower that the thread has created or is creating, and let the thread end. Does not wait,
+    because a cancelled trigger must not wait.
     """
 
     def close() -> None:  # runs after `follower_future`, in the same thread
@@ -191,13 +203,18 @@ class OperationTrigger(BaseTrigger):
         return f"{__name__}.OperationTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield the event once the operation has ended."""
+        """Yield one event: the operation once it has ended, or the failure if it was aborted or cannot be
+        read.
+        """
         try:
             yield TriggerEvent({"operation": await self._ended()})
         except (Terminal, AirflowFailException) as error:
             yield TriggerEvent({"failure": str(error)})
 
     async def _ended(self) -> dict[str, Any]:
+        """Check every `poll_seconds` until the operation has ended, and return it. Repeats the check after a
+        Retryable. Raises Terminal or AirflowFailException if the operation was aborted or cannot be read.
+        """
         while True:
             # The connection is looked up each time, because its password may have been renewed.
             access = await CleaveHook(self.cleave_conn_id).async_access()
@@ -213,6 +230,9 @@ class OperationTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_seconds)
 
     def _look(self, access: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the operation if it is done; None while it is in progress. Blocks. Raises the errors of
+        `tasks.ended_operation`.
+        """
         from controller import tasks
 
         return tasks.ended_operation(**access, operation_id=self.operation_id)

@@ -117,6 +117,9 @@ class _Arguments:
     """
 
     def __init__(self, function: Callable[..., Any], *, has_self: bool, call: str) -> None:
+        """Store the function. If `has_self`, its first argument is not checked. `call` is the call as an
+        application writes it, for messages.
+        """
         self._function, self._has_self, self._call = function, has_self, call
         self._hints: Mapping[str, Any] = {}
         self._accepts: dict[str, Accepts] | None = None
@@ -262,6 +265,7 @@ def _is_member(protocol: Any, name: str) -> bool:
 
 
 def _described(hint: Any) -> str:
+    """Return a description of a type for messages, in words that an application's developer knows."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(_described, get_args(hint)))

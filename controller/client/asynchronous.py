@@ -54,7 +54,7 @@ class AsyncClient(OneProcess, Generic[Client]):
     """
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        """Call `make` in the thread to create the client. `make` may block."""
+        """Store `make`, which creates the client. `async with` calls `make` in the thread; it may block."""
         self._make = make
         self._client: Client | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-async")
@@ -91,25 +91,35 @@ class AsyncClient(OneProcess, Generic[Client]):
         self._client = self._make()
 
     def _opened(self) -> Client:
+        """Return the synchronous client. Raises InvalidInput before `async with`."""
         if self._client is None:
             raise InvalidInput(f"{type(self).__name__} is not open; use it in `async with`")
         return self._client
 
     async def _await_end(self, close: Callable[[Client], None]) -> None:
+        """Close the client with `close` in the thread, and wait for the end. If the task is cancelled, the
+        close continues.
+        """
         await asyncio.shield(asyncio.wrap_future(self._end(close)))
 
     def _end(self, close: Callable[[Client], None]) -> Future[None]:
-        """Close the client after the calls in progress have ended. Return the future of the close."""
+        """Begin to close the client with `close`, after the calls in progress have ended. Return the future
+        of the close. A later call returns the future of the first close, and its own `close` is ignored.
+        """
         if self._closing is None:
             self._closing = self._thread.submit(self._close, close)
             self._thread.shutdown(wait=False)
         return self._closing
 
     def _close(self, close: Callable[[Client], None]) -> None:
+        """Call `close` with the client, if the client was created. Runs in the thread."""
         if self._client is not None:
             close(self._client)
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        """Run the function in the client's thread, and return its result. Raises InvalidInput once the client
+        is being closed.
+        """
         if self._closing is not None:
             raise closed_error(type(self).__name__)
         return await asyncio.wrap_future(self._thread.submit(function))
@@ -122,7 +132,7 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
     """
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
-        """Call `make` in the thread to create the consumer. `make` may block."""
+        """Store `make`, which creates the consumer. `async with` calls `make` in the thread; it may block."""
         super().__init__(make)
         self._received: deque[Item] = deque()
         """Items that were received and not returned yet. The thread appends; the event loop removes."""
@@ -182,7 +192,13 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
                 self._received.append(received)
 
     def _receive(self, consumer: Consumer, seconds: float) -> Item | None:
+        """Return the next item of the synchronous consumer, waiting up to `seconds`; None if there is none.
+        Runs in the thread.
+        """
         raise NotImplementedError
 
     def _is_own(self, consumer: Consumer, item: Item) -> bool:
+        """Return True if the received item still belongs to this consumer. If False, the item is delivered
+        again, here or to another consumer.
+        """
         raise NotImplementedError

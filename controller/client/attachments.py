@@ -110,7 +110,8 @@ class Attachment(ReaderSlot[LogReader]):
 
     def since(self, reason: str) -> float:
         """Return the time since which `reason` has held, in `boot_seconds`: the time of the first query for
-        it. Texts of one kind, such as errors of one log, count as one reason. For any thread.
+        it. Texts of one kind, such as errors of one log, count as one reason. WAITS_FOR_RECEIVE does not end
+        the time of another reason, because only the next poll shows if the log has messages. For any thread.
         """
         kind = "at work" if reason == self.work else reason.partition(":")[0]
         last_kind, began_at = self._reason_and_since
@@ -139,7 +140,10 @@ class Attachment(ReaderSlot[LogReader]):
             self._on_free()
 
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
-        """Open the reader of the bucket, and claim its row among the application's results. For `open`."""
+        """Open the reader of the bucket, set `stored` to the position that `claim` returns, and return the
+        reader. If `claim` raises, close the reader. Runs in the opening thread, as the `open_reader` of
+        `open`.
+        """
         owned = self.owned
         reader = logs.open_reader(
             owned.backing_topic,
@@ -357,6 +361,7 @@ class Attachments:
             self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def _stop(self, attachment: Attachment) -> None:
+        """Remove the attachment, if it is still in the set, and close it in a background thread."""
         if self.holds(attachment):
             del self._by_identity[attachment.owned.identity]
         self._threads.stop(attachment.owned.identity[:2], attachment)

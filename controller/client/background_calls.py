@@ -67,6 +67,9 @@ class BackgroundCalls:
         self._is_over = True
 
     def _run(self) -> None:
+        """Make the queued calls, oldest first, until `close` has ended the queue. Log the exception of a
+        call.
+        """
         while (call := self._waiting.get()) is not None and not self._is_over:
             try:
                 call()

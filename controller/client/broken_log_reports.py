@@ -51,6 +51,7 @@ class SuspectReports:
         self._calls.close()
 
     def _send(self, segment_id: int) -> None:
+        """Send the report of a segment, ignoring errors, and note its time. Runs in a background thread."""
         path = f"{topic_path(self._topic)}/suspects"
         try:
             with suppress(CleaveError):  # the client repeats the report when it finds the log missing again

@@ -92,6 +92,9 @@ class Checkpoint:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Return the checkpoint of a parsed document. Raises ValueError, KeyError, TypeError, AttributeError
+        or InvalidInput for a damaged document.
+        """
         positions = {_segment_id(i): _position(at) for i, at in document["positions"].items()}
         done = _segments_of(document["done"])
         if done & positions.keys():
@@ -141,6 +144,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _segment_id(text: str) -> int:
+    """Return the segment id that the decimal digits of `text` name. Raises ValueError for any other text, and
+    for leading zeros.
+    """
     number = from_digits(text)
     if number is None or str(number) != text:
         raise ValueError(f"segment {shown(text)}")
@@ -162,6 +168,9 @@ def _segments_of(runs: Any) -> frozenset[int]:
 
 
 def _position(at: Any) -> Position | None:
+    """Return the position of a JSON value: a list of whole numbers that is not empty, or None for the
+    beginning of the segment. Raises ValueError or InvalidInput for another value.
+    """
     if at is None:
         return None
     if not at or not isinstance(at, list):

@@ -374,6 +374,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return CheckpointBatch(segment_reader.segment_id, page.messages) if page.messages else None
 
     def _note_done(self, segment_id: int) -> None:
+        """Mark the segment as read to its end, and begin to read the segments that waited for it alone."""
         self._done.add(segment_id)
         del self._positions[segment_id]
         self._follow()
@@ -383,6 +384,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         return segment_id not in self._layout.segments
 
     def _reason(self, segment_id: int) -> str:
+        """Return the reason why no message of a segment is delivered: unread ancestors, or the reason of its
+        reader.
+        """
         waits_for = self._waits_for(segment_id)
         if waits_for:
             return f"after segment(s) {', '.join(map(str, waits_for))}"

@@ -276,6 +276,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     # Following the leader.
 
     def _changed(self) -> None:
+        """Note that the assignment or a segment has changed, and wake `receive`."""
         self._has_changed.set()
         self._wakeup.set()
 
@@ -365,7 +366,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         )
 
     def _read_on(self) -> None:
-        """Read the held segments that are not at their ends and not to be released."""
+        """Make the readers follow exactly the held segments that are not at their ends and not to be
+        released.
+        """
         self._readers.follow(
             {
                 i: segment.buckets[0].backing_topic
@@ -469,7 +472,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _raise_if_deleted(self) -> None:
-        """Raise DataGone for deleted messages."""
+        """Raise the DataGone of a segment whose next messages were deleted, if there is one."""
         for segment_reader in self._readers.all:
             if isinstance(segment_reader.error, DataGone):
                 raise segment_reader.error
@@ -503,12 +506,16 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         return CheckpointBatch(segment_reader.segment_id, page.messages, segment) if page.messages else None
 
     def _is_ours(self, segment: _Segment) -> bool:
+        """Return True if the newest assignment contains every bucket of this very ownership, and the leader
+        has responded recently.
+        """
         assignment = self._session.assignment
         return (
             self._session.is_current and assignment is not None and segment.identity <= assignment.identities
         )
 
     def _reason(self, segment_id: int) -> str:
+        """Return the reason why no message of a held segment is delivered at present."""
         segment = self._segments[segment_id]
         if not self._session.is_current:
             return "the leader is out of reach: the segment may belong to another member"

@@ -94,10 +94,11 @@ class DeadLetterLog:
         self._backing_topic: str | None = None
 
     def put(self, origin: Origin, message: LogMessage) -> None:
-        """Append the message; when the method returns, the message is stored.
+        """Append the message, with its origin, to the dead-letter log; when the method returns, the message
+        is stored.
 
-        After an error the message may be stored nevertheless. The first call has a worker create the log, as
-        does the next call after a SegmentNotFound.
+        The first call has a worker create the log, as does the next call after a SegmentNotFound. Raises the
+        errors of `ask` and of `LogClient.append`; after an error the message may be stored nevertheless.
         """
         payload = origin.written(message.payload)
         outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)
@@ -162,8 +163,11 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
 def reading_dead_letters(
     logs: LogClient, backing_topic: str, *, owner: str = "dead letters"
 ) -> Iterator[DeadLetterReader]:
-    """Open the only reader of a dead-letter log; the previous reader is disconnected. Unacknowledged dead
-    letters are read again by the next reader.
+    """Yield the only reader of a dead-letter log, and close the reader at the end of the block. The previous
+    reader is disconnected. `owner` is the reader's name on the data plane.
+
+    Unacknowledged dead letters are read again by the next reader. Raises the errors of
+    `LogClient.open_reader`.
     """
     arrived = threading.Event()
     reader = logs.open_reader(

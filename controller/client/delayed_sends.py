@@ -42,6 +42,9 @@ class DelayedSends:
         self._thread.join()
 
     def _run(self) -> None:
+        """Send due messages after each notification until no message waits, and wait for the next
+        notification.
+        """
         while not self._closing.is_set():
             self._waits.wait()
             # cleared before sending, so that a message that arrives meanwhile is sent or sets the event again

@@ -86,14 +86,15 @@ class DeliveryCounts:
         deliveries: int,
         error: str | None = None,
     ) -> None:
-        """Report an event of the message's n-th delivery to the leader; n is `deliveries`. `error` is the text of a
-        failure. Idempotent.
+        """Report an event of the message's n-th delivery to a worker; n is `deliveries`. `error` is the text
+        of a failure. Idempotent.
         """
         report = {"position": position, "event": event.value, "deliveries": deliveries, "error": error}
         self._ask("deliveries", {**_ownership(owned), **report})
 
 
 def _ownership(owned: OwnedBucket) -> dict[str, object]:
+    """Return the fields of a request that identify this ownership of the bucket."""
     return {
         "segment_id": owned.segment_id,
         "bucket_start": owned.bucket_start,

@@ -34,7 +34,7 @@ class EventWatch(OneProcess):
         query: Callable[[], Mapping[str, Any]] = dict,
         on_refusal: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the thread.
+        """Start a thread that holds the event stream at `path` open until `close`.
 
         `on_event` is called with the name and the data of each event except heartbeats; if it raises, the
         stream is reopened. `query` is called at each opening, and returns the query parameters. `on_refusal`
@@ -55,6 +55,9 @@ class EventWatch(OneProcess):
         self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
+        """Follow stream after stream until `close`: the next at once if the token of a stream has expired,
+        otherwise after a delay that grows until an event arrives. Calls `on_refusal` after a terminal error.
+        """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
             try:

@@ -81,8 +81,9 @@ class Readings:
         self._present: dict[tuple[int, str], tuple[object, Attachment]] = {}
 
     def attachment(self, segment_id: int, bucket: str, reading: object) -> Attachment:
-        """Return the attachment of this reading of the bucket. A new attachment has a name that no process of
-        this machine used before.
+        """Return the attachment of a reading of the bucket. Calls with the same object as `reading` return
+        the same attachment, until another object is given for the bucket. A new attachment has a name that no
+        process of this machine used before.
         """
         present = self._present.get((segment_id, bucket))
         if present is None or present[0] is not reading:
@@ -126,6 +127,9 @@ class _HistoryFile(ClosesOnExit):
         os.close(self._descriptor)
 
     def _write(self, event: Event, messages: Iterable[Message], end: str) -> None:
+        """Append one line for each message, all with the present time. `end` is the rest of the line after
+        the number, with the line feed.
+        """
         start = f"{time.monotonic_ns()}\t{event}\t"
         self._append(
             "".join(
@@ -135,6 +139,7 @@ class _HistoryFile(ClosesOnExit):
         )
 
     def _append(self, lines: str) -> None:
+        """Write the lines completely, even if the system accepts only a part of them at a time."""
         unwritten = memoryview(lines.encode(errors="backslashreplace"))
         while unwritten:
             unwritten = unwritten[os.write(self._descriptor, unwritten) :]
@@ -178,6 +183,7 @@ class ConsumerHistory(_HistoryFile):
         self._note(Event.ACKNOWLEDGED, messages, attachment)
 
     def _note(self, event: Event, messages: Iterable[Message], attachment: Attachment) -> None:
+        """Append one line for each message, with this consumer and the attachment."""
         fields = "\t".join(_field(str(field)) for field in attachment)
         self._write(event, messages, f"\t{self._consumer}\t{fields}\n")
 
@@ -216,8 +222,9 @@ def _whole_lines(descriptor: int) -> int:
 
 
 def history_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that the given files and directories stand for, each once. A directory stands for all
-    files with the suffix `.history` in it, at any depth, by name.
+    """Return the files that the given files and directories stand for, each once, in the order of `paths`. A
+    directory stands for all files with the suffix `.history` in it, at any depth, in the order of their
+    paths.
 
     Raises InvalidInput for a path that does not exist and for a directory without a history.
     """
@@ -255,6 +262,9 @@ _EVENTS = {event.value: event for event in Event}
 
 
 def _record(fields: list[str], path: Path, line: int) -> Record:
+    """Return the record of a line's fields. Raises InvalidInput, with the path and the number of the line, if
+    the fields are not a record.
+    """
     event = _EVENTS.get(fields[1]) if len(fields) in (_OF_SEEK, _OF_PRODUCER, _OF_CONSUMER) else None
     is_seek = event in OF_SEEKS
     at_ns, number = fields[0], "0" if is_seek else fields[4] if event and len(fields) > _OF_SEEK else ""

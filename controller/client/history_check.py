@@ -122,7 +122,9 @@ class Verdict:
 
     @property
     def in_order_and_complete(self) -> bool:
-        """True if each message was delivered at least once, and each key in order."""
+        """True if no message is lost, overtaken or skipped: each message was delivered at least once, and
+        each key in order.
+        """
         return not any(self.counts[kind] for kind in (Kind.LOST, *OF_ORDER))
 
     @property
@@ -222,8 +224,9 @@ class _Columns:
         """Return the messages, and the records of each key in order of time: key, at_ns, event, message,
         owner.
 
-        A message is numbered by its place among the messages of all keys, so the number of its predecessor is
-        one less. Records with the same time stay in the order in which they were read.
+        A message is numbered by its place among all messages, which are ordered by key, producer and number.
+        The number of its predecessor is therefore one less. Records with the same time stay in the order in
+        which they were read.
         """
         import pyarrow as pa
         from pyarrow import compute
@@ -276,8 +279,8 @@ class _Seeks:
             self._open = []
 
     def can_undo(self, acknowledged_at: int, at: int) -> bool:
-        """Return True if a message that was acknowledged at `acknowledged_at` may be delivered again
-        at `at`.
+        """Return True if a message that was acknowledged at `acknowledged_at` may be delivered again at `at`,
+        because a seek had begun by `at` and was not done before the acknowledgement.
         """
         return any(
             begun_at <= at and acknowledged_at <= ended_at for begun_at, ended_at in self._finished
@@ -303,7 +306,7 @@ def _shared(values: array[int], kind: pa.DataType) -> pa.Array:
 
 
 def _values(column: pa.ChunkedArray) -> memoryview:
-    """Return the numbers of a column without nulls."""
+    """Return the numbers of a column, which must not contain nulls."""
     combined = column.combine_chunks()
     code = _CODES[combined.type.bit_width]
     buffer = combined.buffers()[1]
@@ -312,9 +315,8 @@ def _values(column: pa.ChunkedArray) -> memoryview:
 
 
 def _changes(column: pa.ChunkedArray) -> pa.Array:
-    """Return a boolean for each row:
-
-    True if its value differs from that of the row before. True for the first row.
+    """Return a boolean for each row: True if its value differs from that of the row before. True for the
+    first row.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -384,7 +386,7 @@ class _Judge:
         self._key = _KeyState()
 
     def process_records(self) -> None:
-        """Process every record."""
+        """Judge every record, and record the findings that appear before the end of the histories."""
         handlers: dict[Event, Callable[[int, int, int], None]] = {
             Event.SENT: self._on_sent,
             Event.DELIVERED: self._on_delivered,
@@ -430,6 +432,9 @@ class _Judge:
         self._sent[message] = 1
 
     def _on_delivered(self, message: int, owner: int, at: int) -> None:
+        """Record a delivery. Record a fault if the key has another owner, if the message was acknowledged and
+        no seek explains the repetition, or if the message comes behind a later message or skips others.
+        """
         self._deliveries += 1
         self._check_owner(message, owner, at)
         is_repeated = bool(self._delivered[message])
@@ -485,6 +490,9 @@ class _Judge:
         progress.last = message
 
     def _on_begun(self, message: int, owner: int, at: int) -> None:
+        """Record that processing of the message has begun. Record a fault if its delivered predecessor has
+        never ended, and for each other attachment that processes the key at this time.
+        """
         flows, before = self._messages.flow, message - 1
         if (
             before >= 0
@@ -521,6 +529,9 @@ class _Judge:
     def _find(
         self, kind: Kind, message: int, why: str, at: int | None = None, owner: int = _NO_OWNER
     ) -> None:
+        """Count a finding, and keep it as an example while its kind has fewer than the maximum. `at` is the
+        time of the record that shows the finding, and `owner` the number of its attachment, if there are any.
+        """
         self._counts[kind] += 1
         if len(self._examples[kind]) < self._max_examples:
             key, producer = (

@@ -39,7 +39,9 @@ class HttpSource:
         return EventWatch(self._servers, path, lambda _event, _data: on_change(), on_refusal=on_change)
 
     def suspects(self, topic: str) -> SuspectReports:
-        """Return where to report segments of the topic that have no log. The caller closes the result."""
+        """Return an object that reports segments of the topic whose log is missing or closed. The caller
+        closes the object.
+        """
         return SuspectReports(self._servers, topic)
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
@@ -52,6 +54,7 @@ class HttpSource:
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
+    """Return the snapshot that a worker's response describes."""
     segments = document["segments"]
     layout = SegmentLayout.from_segments(
         document["epoch"],

@@ -29,9 +29,10 @@ _KEYLESS = -1
 
 
 def summed(counts: Counter[int]) -> list[KeyCount]:
-    """Return the report of message counts by hash: the hottest hashes, and blocks with all others.
+    """Return the report of message counts by hash: the `HOT_HASHES` hashes with most messages, each on its
+    own, then blocks of `BLOCK_HASHES` hashes with all others. Both are in the order of hashes.
 
-    Messages without a key count for the whole ring. Removes their count from `counts`.
+    Messages without a key count for the whole ring, in the last entry. Removes their count from `counts`.
     """
     keyless = counts.pop(_KEYLESS, 0)
     hot = dict(nlargest(HOT_HASHES, counts.items(), key=lambda item: item[1]))
@@ -64,7 +65,10 @@ class KeyCounts:
     def handed_to(
         cls, source: LayoutSource, topic: str, producer: str, every_seconds: float, lock: threading.RLock
     ) -> Self:
-        """Return a counter that reports to the layout source of a producer. Raises InvalidInput."""
+        """Return a counter that reports to the layout source of a producer, every `every_seconds` once it is
+        started. Raises InvalidInput if `every_seconds` is not above 0 and finite, or if the source does not
+        forward key counts.
+        """
         if not 0 < every_seconds < math.inf:
             raise InvalidInput(f"key counts every {every_seconds} s; give more than 0, or None")
         if not isinstance(source, TakesKeyCounts):
@@ -87,6 +91,9 @@ class KeyCounts:
         self._thread.join()
 
     def _run(self) -> None:
+        """Report the counts every `every_seconds` until `close`, and begin again at 0 after each report.
+        Counts that cannot be sent are dropped.
+        """
         while not self._closing.wait(self._every_seconds):
             with self._lock:
                 counts, self._counts = self._counts, Counter()

@@ -155,9 +155,9 @@ class KeyedSchedule:
         return candidate
 
     def done(self, position: Position) -> Iterable[LogMessage]:
-        """Mark the running message as done, so that the next message of its key may begin.
+        """Mark the running message at `position` as done, so that the next message of its key may begin.
 
-        Return the messages that this settles, in order; empty while an earlier message is not done.
+        Return the messages that become settled, in order; empty while an earlier message is not done.
         """
         item = self._end(position)
         item.state = WorkState.DONE
@@ -179,7 +179,7 @@ class KeyedSchedule:
         return settled
 
     def failed(self, position: Position, due_at: float) -> None:
-        """Mark the running message as not done, to be retried at `due_at`.
+        """Mark the running message at `position` as not done, to be retried at `due_at`.
 
         No other message of its key begins before it is done. If the item has a reason `why`, it counts as
         failing.
@@ -191,12 +191,14 @@ class KeyedSchedule:
         heapq.heappush(self._delayed, (due_at, position, item))
 
     def _begin(self, item: WorkItem) -> None:
+        """Mark the message as running, and its key as busy."""
         item.state, item.is_tried = WorkState.RUNNING, True
         self._running += 1
         if item.message.key is not None:
             self._busy.add(item.message.key)
 
     def _end(self, position: Position) -> WorkItem:
+        """Mark the message as no longer running, and its key as free for others. Return the message's item."""
         item = self._items[position]
         self._running -= 1
         if item.message.key is not None:

@@ -108,6 +108,7 @@ class _Lane:
 
     @property
     def is_full(self) -> bool:
+        """True if no further batch of the bucket is to be read until a message is settled."""
         return self.schedule.is_full or len(self.waiting) >= self.schedule.limit
 
     @property
@@ -275,7 +276,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 lane.offer(message)
 
     def _report(self, report: Callable[[], None]) -> None:
-        """Run `report` in the consumer's thread."""
+        """Queue `report`, to be run in the consumer's thread, and wake that thread."""
         self._reports.put(report)
         self._consumer.wake()
 
@@ -288,7 +289,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 report = self._reports.get_nowait()
 
     def _ask(self, lane: _Lane, owned: OwnedBucket) -> None:
-        """Query a worker for the stored counts of a bucket. Runs in a background thread."""
+        """Query a worker for the stored counts of a bucket, and have `_on_opening` called with them or with
+        the error. Runs in a background thread.
+        """
         try:
             answer: Opening | Exception = self._counts.opened(owned, lane.first)
         except Exception as error:  # noqa: BLE001 - a worker of another version may answer anything
@@ -331,6 +334,10 @@ class KeyedWork(OneProcess, ClosesOnExit):
             raise outcome.error
 
     def _delay_seconds(self, item: WorkItem, end: End) -> float:
+        """Return the seconds until a message may be begun again. Infinity after HELD. Otherwise half to all
+        of a delay that doubles with each delivery, from `first_retry_seconds` to `longest_retry_seconds`;
+        after PUT_OFF, the first delay.
+        """
         if end is End.HELD:
             return float("inf")
         doublings = 0 if end is End.PUT_OFF else max(0, min(item.deliveries - 1, _MOST_DOUBLINGS))
@@ -385,7 +392,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _report_closed(self, lane: _Lane) -> None:
         """Report that the bucket was closed without a crash. Only needed if an earlier process had opened it
-        at the same message.
+        at the same message. Does nothing while a message of the bucket is being processed.
         """
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
             self._send(partial(self._counts.closed, lane.attachment.owned))
@@ -459,6 +466,7 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
 
 def _hold_reason(item: WorkItem) -> str:
+    """Return the text for `why()` about a failing message that holds its key: key, time, delivery and error."""
     key, since = item.message.key, item.failing_since
     subject = "a message without a key" if key is None else f"key {shown(key.decode(errors='replace'))}"
     start = "" if since is None else f" since {since.isoformat(timespec='seconds')}"

@@ -46,8 +46,8 @@ class LayoutSource(Protocol):
         """
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` from another thread after every change of the layout, and after a gap in the
-        notifications.
+        """Begin to follow the layout, until the returned watch is closed: call `on_change` from another
+        thread after every change, and after a gap in the notifications.
 
         `on_change` may be called without a change, and must not block.
         """
@@ -58,7 +58,9 @@ class TakesSuspects(Protocol):
     """A source that forwards reports of segments whose log takes no messages."""
 
     def suspects(self, topic: str) -> SuspectReports:
-        """Return where to report segments of the topic. The caller closes the result."""
+        """Return an object that reports segments of the topic to Cleave's workers. The caller closes the
+        object.
+        """
 
 
 @runtime_checkable
@@ -66,6 +68,6 @@ class TakesKeyCounts(Protocol):
     """A source that forwards a producer's key counts."""
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
-        """Send the counts since the last call: first hash, number of hashes, number of messages. Raises
-        StoreUnavailable, or the worker's refusal.
+        """Send the message counts of the producer since the last call, each with first hash, number of
+        hashes, number of messages. Raises StoreUnavailable, or the worker's refusal.
         """

@@ -39,6 +39,7 @@ class LeaderReports:
     """
 
     def __init__(self, calls: BackgroundCalls, send: Send) -> None:
+        """Create the queue. `calls` provides the background thread, and `send` sends a report there."""
         self._calls, self._send = calls, send
         self._lock = threading.Lock()
         self._waiting: dict[ReportKind, dict[Hashable, Entry]] = {}

@@ -51,6 +51,9 @@ class MaintenanceThread:
             self._thread.join()
 
     def _run(self) -> None:
+        """Call `maintain` under `turn` at each notification and when work is due, until the thread is to
+        stop.
+        """
         rest_seconds = math.inf
         while not self._is_stopping:
             self._has_signal.wait(min(rest_seconds, _LONGEST_REST_SECONDS))

@@ -80,6 +80,10 @@ class Handling:
         max_deliveries: int,
         dead_letters: DeadLetterLog | None,
     ) -> None:
+        """Process messages with `handle`. With `dead_letters` a message is stored there after
+        `max_deliveries` deliveries without success; without, it is held after `max_deliveries` processes died
+        during it.
+        """
         self._consumer, self._handle, self._counts = consumer, handle, counts
         self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
 
@@ -129,15 +133,18 @@ class Handling:
         return Outcome(End.DONE)
 
     def _is_over(self, item: WorkItem) -> bool:
-        """Return True if the message must not be begun again."""
+        """Return True if the message must not be begun again, because its deliveries, or without a
+        dead-letter log its deaths, have reached the maximum.
+        """
         count = item.deaths if self._dead_letters is None else item.deliveries
         return count >= self._max_deliveries
 
     def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
-        """Store the message in the dead-letter log, log that, and return the outcome.
+        """Store the message in the dead-letter log, log that, and return PARKED. The caller acknowledges the
+        message afterwards.
 
-        The caller acknowledges the message afterwards. Without a log the message is held; without the bucket,
-        put off.
+        Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
+        if the message cannot be stored.
         """
         if self._dead_letters is None:
             reason = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"
@@ -175,6 +182,7 @@ class Handling:
     def _note_end(
         self, owned: OwnedBucket, item: WorkItem, event: DeliveryEvent, error: str | None = None
     ) -> None:
+        """Report the end of a delivery to a worker, and retry for `_NOTING_SECONDS`. Errors are ignored."""
         with suppress(CleaveError):
             retry_for(
                 lambda: self._counts.note(owned, item.position, event, item.deliveries, error),

@@ -54,8 +54,8 @@ def read_on(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """Return the next messages of the segment. Return None if there are none at present, or if the segment is
-    unreachable and is therefore reopened.
+    """Return the next messages of the segment, none if there are none at present. Return None while a query
+    of the log is in progress, or if the segment is unreachable and is therefore reopened.
 
     Slow queries of the log run in a background thread, and a later call returns their result. `is_sealed` is
     True if the consumer knows that the log is complete. A log is sealed before its children are known, and
@@ -89,6 +89,9 @@ def _read_or_ask(
     *,
     is_sealed: bool,
 ) -> Reading | None:
+    """Return the next messages of the segment. Begin a query in a background thread and return None if the
+    read may block, or if a sealed segment has no message and may be at its end.
+    """
     segment_reader.signal.clear()
     is_far = reader.may_wait()
     messages = () if is_far else reader.read(limit)

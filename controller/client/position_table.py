@@ -63,8 +63,9 @@ class Claim:
 
     @property
     def place(self) -> tuple[int, str, int, int]:
-        """The key of the row: by the first hash, or by first and last hash, combined to a negative number
-        that is unique to the pair.
+        """The key of the bucket's row: topic, subscription, segment, and a number for the owned range. The
+        number is the first hash of a single bucket. For a run of buckets it is a negative number that is
+        unique to the first and last hash.
 
         An owner of a run of buckets therefore does not read the position of the run's first bucket alone,
         which may be far ahead of the others.
@@ -161,7 +162,9 @@ class PositionTable:
         )
 
     def _error_of(self, error: Exception) -> CleaveError:
-        """Return the error of the application for an error of the driver."""
+        """Return the error that the application gets for an error of the database driver: Terminal if the
+        table is missing or the login may not use it, otherwise StoreUnavailable.
+        """
         driver_error = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's error
         state = getattr(driver_error, "sqlstate", None) or getattr(driver_error, "pgcode", None)
         reason = f"{type(driver_error).__name__}: {driver_error}"
@@ -179,6 +182,9 @@ class PositionTable:
 
     @property
     def _claim_sql(self) -> str:
+        """Statement that creates the row, or raises its ownership. Returns no row if a newer ownership has
+        the row.
+        """
         return f"""
             INSERT INTO {self.name} AS held (topic_id, subscription, segment_id, bucket_start, origin, generation)
             VALUES (%s, %s, %s, %s, %s, %s)
@@ -190,6 +196,9 @@ class PositionTable:
 
     @property
     def _store_sql(self) -> str:
+        """Statement that advances the position. Returns no row if the row has another ownership, has reached
+        the position, or has not reached the position that must come before.
+        """
         return f"""
             UPDATE {self.name} SET position = %s::bigint[], stored_at = clock_timestamp()
              WHERE {_OWNED} AND (position IS NULL OR position < %s::bigint[])
@@ -198,6 +207,9 @@ class PositionTable:
 
     @property
     def _owned_sql(self) -> str:
+        """Statement that returns the position of a row with this ownership; no row if the ownership has
+        ended.
+        """
         return f"SELECT position FROM {self.name} WHERE {_OWNED}"  # noqa: S608 - the name was checked
 
 

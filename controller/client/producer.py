@@ -283,6 +283,9 @@ class Producer(OneProcess, StoresOnExit):
             self._end()
 
     def _is_interrupted(self) -> bool:
+        """Return True if this call is made inside another call of the producer in this thread, as by a signal
+        handler.
+        """
         return threading.get_ident() in self._busy_threads
 
     @contextmanager
@@ -321,6 +324,9 @@ class Producer(OneProcess, StoresOnExit):
         raise self._closed()
 
     def _closed(self, error: CleaveError | None = None) -> Terminal:
+        """Return the error of a call during or after `close`, with the number of dropped messages and their
+        cause `error`.
+        """
         name = f"the producer of {self._lanes.snapshot.name}"
         if not self._is_closing:
             return Terminal(f"{name} is being closed; create another producer")
@@ -430,7 +436,9 @@ class Producer(OneProcess, StoresOnExit):
             return min((lane.since + delay_seconds for lane in waiting), default=None)
 
     def _start_lanes(self, lanes: Iterable[SendLane], *, whole_batches: bool = False) -> None:
-        """Send the waiting messages of each lane, or only whole batches."""
+        """Begin to send the next batch of each lane. With `whole_batches`, only lanes whose waiting messages
+        fill a batch, or that have a batch in doubt.
+        """
         for lane in lanes:
             if lane.in_doubt is not None or not whole_batches or self._is_full(lane):
                 self._start(lane)
@@ -516,9 +524,9 @@ class Producer(OneProcess, StoresOnExit):
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
         """Record that the first `stored` messages of the batch are stored, and call `on_stored` with them.
 
-        None of the others can be: they wait again, the segment counts as fenced, and the layout is read
-        again. An exception of `on_stored` becomes the error of the lane, which the next call of the application
-        raises; the messages count as stored. The caller holds the producer's lock.
+        The log stores no other message of the batch: the others wait again, the segment counts as fenced, and
+        the layout is read again. An exception of `on_stored` becomes the error of the lane, which the next
+        call of the application raises; the messages count as stored. The caller holds the producer's lock.
         """
         lane.in_doubt = None
         lane.forget_failures()

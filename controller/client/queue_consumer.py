@@ -55,6 +55,7 @@ class _SegmentBuffer:
     """
 
     def __init__(self, reader: QueueReader, limit: int) -> None:
+        """Create an empty buffer. `limit` is the largest number of messages that are read at a time."""
         self._reader, self._limit = reader, limit
         self._lock = threading.RLock()
         self._waiting: deque[LogMessage] = deque()
@@ -78,7 +79,7 @@ class _SegmentBuffer:
         return not self._waiting and self._reader.may_wait()
 
     def ask(self, *, may_be_drained: bool) -> bool:
-        """Buffer messages if there are any.
+        """Read messages into the buffer if it is empty and the read may block.
 
         Return True if the log is drained; False also without a query unless `may_be_drained`. Raises the
         errors of `QueueReader.read`.
@@ -351,6 +352,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return f"QueueConsumer of {self._watch.current.topic}"
 
     def _stop_following(self, seconds: float) -> None:
+        """Stop following the segment list, and wait up to `seconds` for reports that are queued or in
+        progress.
+        """
         self._watch.close()
         self._calls.close(seconds)
 
@@ -415,10 +419,10 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     def _take(
         self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
     ) -> LogMessage | None:
-        """Return the next message of the segment; None if there is none at present. Without a buffered message,
-        begin a query in a background thread; a later call returns its result.
+        """Return the next message of the segment; None if there is none at present. Without a buffered
+        message, begin a query in a background thread; a later call returns its result.
 
-        If the segment is drained, report that to the leader. Raises no error of the log: a lost attachment is
+        If the segment is drained, report that to a worker. Raises no error of the log: a lost attachment is
         opened again, and the error of an unreachable log is recorded for a later retry.
         """
         try:
@@ -479,6 +483,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._calls.submit(report)
 
     def _status(self, segment_id: int) -> QueueStatus:
+        """Return the reason why no message of the segment is received, and the number of its unsettled
+        messages.
+        """
         segment_reader = next(
             (candidate for candidate in self._readers.all if candidate.segment_id == segment_id), None
         )
@@ -503,6 +510,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
 
 def _buffer_of(message: QueuedMessage) -> _SegmentBuffer:
+    """Return the buffer that delivered the message. Raises InvalidInput for a message of another kind of
+    consumer.
+    """
     if not isinstance(message.origin, _SegmentBuffer):
         raise InvalidInput(
             "the message was not received by a queue consumer; acknowledge messages that `receive` returned"

@@ -25,8 +25,8 @@ Reader = TypeVar("Reader", bound=Closable)
 
 
 class ReaderSlot(Generic[Reader]):
-    """The reader of one log. For the consumer's thread, except `ring`, `open` and `ask`, which other threads
-    call.
+    """The reader of one log. For the consumer's thread, except `notify`, `open` and `ask`, which other
+    threads call.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class ReaderSlot(Generic[Reader]):
 
     @property
     def is_waiting(self) -> bool:
-        """True if the log is not open yet and may be opened."""
+        """True if the log is to be opened, even if its next try is not due yet: it is neither open nor being
+        opened, the slot is not closed, and the preceding reader is closed.
+        """
         is_to_be = self.reader is None and not self.is_being_opened and not self.is_closed
         return is_to_be and (self._after is None or self._after.is_set())
 
@@ -104,6 +106,9 @@ class ReaderSlot(Generic[Reader]):
         self.notify()
 
     def _open(self, open_reader: Callable[[], Reader]) -> None:
+        """Open the log. Keep the reader, or close it if the slot was closed meanwhile. Record an error with
+        `fail`.
+        """
         try:
             reader = open_reader()
         except CleaveError as error:
@@ -157,7 +162,8 @@ class ReaderSlot(Generic[Reader]):
         return self._query
 
     def take_result(self) -> Any:
-        """Return the result of the last query, or None if there was no query. Raises the error of the query.
+        """Return the result of the last query, or None if there was no query. Waits for a query in progress.
+        Raises the error of the query. The next call returns None until another query is reserved.
 
         Wakes the consumer if messages arrived during the query.
         """

@@ -53,6 +53,7 @@ class _Threads:
             thread.join()
 
     def _run(self) -> None:
+        """Run waiting functions, oldest first, until none waits."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -129,6 +130,7 @@ class ReaderThreads:
             threads.close()
 
     def _left(self, place: Hashable, closed: threading.Event) -> None:
+        """Note that the reader of `place` is closed: set `closed`, and call `on_closed`."""
         closed.set()
         with self._lock:
             if self._leaving.get(place) is closed:

@@ -94,8 +94,8 @@ class SegmentWatch:
     def take(self) -> bool:
         """Set `current` to the newest list.
 
-        Return True if it has changed. Raises the error of the last request, unless the thread retries it
-        (Retryable).
+        Return True if it has changed. Raises the error of the last request unless the error is Retryable. The
+        thread repeats the request in either case.
         """
         if self._failure is not None:
             raise self._failure
@@ -109,8 +109,10 @@ class SegmentWatch:
         self._changed.set()
 
     def report_drained(self, segment_ids: Sequence[int], as_of: str | None) -> None:
-        """Report to a worker that a queue has drained these sealed segments, as found after the list with
-        this `as_of`. Raises LostRace if the queue was moved since; otherwise the errors of the constructor.
+        """Report to a worker that the queue has drained these sealed segments. The logs were queried after
+        the list with this `as_of` was read.
+
+        Raises LostRace if the queue was moved since; otherwise the errors of the constructor.
         """
         document = {"as_of": as_of, "segment_ids": sorted(segment_ids)}
         self._servers.ask("POST", f"{self._path}/drained", document=document)
@@ -123,6 +125,9 @@ class SegmentWatch:
         self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
+        """Request the list after each change of the layout, and every `LIST_SECONDS`, until `close`. Call
+        `on_change` after each request, also after a request that failed.
+        """
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
             self._changed.wait(LIST_SECONDS)

@@ -188,6 +188,9 @@ class SegmentReaders(Generic[Reader]):
         self._suspects.close()
 
     def _hold(self, segment_id: int, backing_topic: str, delay_seconds: float) -> None:
+        """Create a reading of the segment. `open_due` opens its reader after `delay_seconds`, and not before
+        the segment's preceding reader is closed.
+        """
         self._by_segment[segment_id] = SegmentReader(
             segment_id,
             backing_topic,

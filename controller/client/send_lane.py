@@ -49,6 +49,10 @@ class SendLane:
     )
 
     def __init__(self, segment_id: int, backing_topic: str, bucket: HashRange | None, producer: str) -> None:
+        """Create an empty lane. `bucket` is the range of the entry bucket, None if the segment has only one
+        bucket. `producer` is the producer's id, to which the name of the lane adds the first hash of the
+        bucket.
+        """
         self.segment_id, self.backing_topic, self.bucket = segment_id, backing_topic, bucket
         self.producer = producer if bucket is None else f"{producer}-{bucket.start:04x}"
         self.waiting: deque[WaitingMessage] = deque()
@@ -106,7 +110,9 @@ class SendLane:
             self.error = error
 
     def forget_failures(self) -> None:
-        """Reset the failures, so that the next failure has the full patience."""
+        """Clear the error and the delay, so that the lane is tried at once and the next failure is retried
+        for the full `patience_seconds`.
+        """
         self.error = self._failing_since = None
         self.next_try_at = 0.0
         self._backoff.reset()
@@ -118,7 +124,9 @@ class SendLane:
 
 
 def lane_of(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: str) -> SendLane:
-    """Return an empty lane for an entry bucket of a segment in the snapshot."""
+    """Return an empty lane for an entry bucket of a segment in the snapshot. `bucket` is the number of the
+    bucket in the segment, from 0; `producer` is the producer's id.
+    """
     bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
     return SendLane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 

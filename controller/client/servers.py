@@ -54,6 +54,7 @@ class EventFeed(OneProcess):
         self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
+        """Yield the events as they arrive. Raises StoreUnavailable when the stream breaks or ends."""
         origin = f"{_origin(self._answer.url)}{self._through}"
         try:
             yield from httpx_sse.EventSource(self._answer).iter_sse()
@@ -101,6 +102,7 @@ class Servers(Renewed):
         self._begin()
 
     def _begin(self) -> None:
+        """Create the connection pool, the set of open streams and the lock, for this process."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE_CONNECTIONS)
         self._http = self._new_client(timeout=self._timeout, limits=limits)
         self._feeds: set[EventFeed] = set()
@@ -276,7 +278,7 @@ class Servers(Renewed):
 
 
 def path_part(name: str) -> str:
-    """Return a name encoded as one part of a path. Raises InvalidInput.
+    """Return a name encoded as one part of a path. Raises InvalidInput for a name without a UTF-8 form.
 
     Dots alone are encoded too, because libraries would take them for the parent directory.
     """
@@ -285,7 +287,9 @@ def path_part(name: str) -> str:
 
 
 def is_for_the_token(end: httpx_sse.ServerSentEvent) -> bool:
-    """Return True if a stream ended only because its token has expired."""
+    """Return True if a stream ended only because its token has expired. `end` is the event with which a
+    worker ends a stream.
+    """
     return bool(json.loads(end.data)["reason"] == TOKEN_EXPIRED)
 
 
@@ -316,6 +320,7 @@ def _origin(url: httpx.URL) -> str:
 
 
 def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
+    """Return scheme, host and port of the server that responded, and the proxy, for messages."""
     return f"{_origin(answer.url)}{through(proxy)}"
 
 

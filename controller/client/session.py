@@ -191,12 +191,16 @@ class Session:
             raise self._failure
 
     def why(self) -> list[dict[str, Any]]:
-        """Return the leader's statement about every bucket of the subscription. Raises StoreUnavailable."""
+        """Return the leader's statement about every bucket of the subscription: its owner, and the reason why
+        no message of it is delivered. Raises StoreUnavailable.
+        """
         rows: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return rows
 
     def lag(self) -> dict[str, Any]:
-        """Return the unacknowledged messages of every bucket of the subscription. Raises StoreUnavailable."""
+        """Return a worker's counts of the unacknowledged messages of every bucket of the subscription, for
+        `lag_of`. Raises StoreUnavailable.
+        """
         counts: dict[str, Any] = self._servers.ask("GET", self._lag_path)
         return counts
 
@@ -331,6 +335,7 @@ class Session:
         return False
 
     def _fail(self, error: CleaveError) -> None:
+        """End the session permanently: keep the error for `demand_alive`, and notify the consumer."""
         self._failure = error
         self._current_until = 0.0
         self._on_change()
@@ -379,6 +384,10 @@ class Session:
             self._closing.set()
 
     def _register(self) -> None:
+        """Register this incarnation, and take the topic's id and the time limits from the response. The
+        session is then current from the time of the request. Raises the errors of `Servers.ask`, and
+        StoreUnavailable for a response that does not come from a worker.
+        """
         began_at = boot_seconds()
         request = {"incarnation": self._incarnation, "reads": self._reads}
         timing = self._servers.ask("POST", self._path, document=request)

@@ -228,7 +228,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             )
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait until there may be messages, `wake` is called, or `timeout_seconds` are over."""
+        """Wait until there may be messages, `wake` is called, or `timeout_seconds` are over; at most
+        LOOK_SECONDS.
+        """
         due_at = self._attachments.next_try_at if self._session.is_current else math.inf
         self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
 
@@ -252,14 +254,14 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         )
 
     def may_begin(self, batch: Batch) -> bool:
-        """Return True if processing of a message of the batch may begin at this moment. For any thread: call
-        it in the thread that begins.
+        """Return True if processing of a message of the batch may begin at this moment: the consumer is not
+        paused, and the bucket belongs to it (`owns`). For any thread: call it in the thread that begins.
         """
         return not self._is_paused and self.owns(batch)
 
     def ask(self, what: str, document: Mapping[str, object]) -> Any:
-        """Send a worker a request of this consumer, and return the response. For any thread. Raises
-        StoreUnavailable, or the worker's refusal.
+        """Send a worker a request of this consumer, and return the response. `what` is the last part of the
+        request's path, such as `opened`. For any thread. Raises StoreUnavailable, or the worker's refusal.
         """
         return self._session.ask(what, document)
 
@@ -318,7 +320,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def give_back(self, batch: Batch) -> None:
         """Return a batch that cannot be processed. The unacknowledged messages of its bucket are delivered
-        again from the first on, here or to another consumer; no later message is delivered before.
+        again from the first on, here or to another consumer; no later message is delivered before. Does
+        nothing if the ownership of the batch has ended.
         """
         attachment = batch.origin
         with self._maintenance.turn:
@@ -340,8 +343,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
                 self._release()
 
     def stay_while(self, is_working: Callable[[], bool]) -> None:
-        """Register a function that returns True while messages of this consumer are being processed. Until it
-        returns False, `close` does not leave.
+        """Register a function that returns True while messages of this consumer are being processed. If a
+        registered function returns True when `close` is called, `close` does not deregister the consumer,
+        whose buckets then stay with it for the grace period.
         """
         self._still_working.append(is_working)
 
@@ -385,6 +389,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._attachments.close()
 
     def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
+        """Acknowledge as `acknowledge` does. The caller holds the turn of the maintenance thread."""
         attachment = batch.origin
         if (
             not isinstance(attachment, Attachment)
@@ -414,6 +419,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return True
 
     def _reason(self, attachment: Attachment) -> str:
+        """Return the reason why no message of an owned bucket is delivered at present: an unreachable leader,
+        a pause, or the reason of the attachment.
+        """
         if not self._session.is_current:
             return "the leader is out of reach: the bucket may belong to another consumer"
         return "paused" if self._is_paused and not attachment.owned.release else attachment.reason
@@ -426,6 +434,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def _lasting_reasons(self) -> list[BucketReason]:
         """Return the reasons for which owned buckets have delivered no messages for `LASTING_SECONDS`.
+        Buckets that only wait for the application's next `receive` are left out.
 
         For any thread.
         """
@@ -445,6 +454,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._changed()
 
     def _changed(self) -> None:
+        """Note that the assignment or an attachment has changed, and wake `receive` and the maintenance
+        thread.
+        """
         self._has_changed.set()
         self._wakeup.set()
         self._maintenance.notify()
@@ -513,7 +525,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _is_ours(self, attachment: Attachment) -> bool:
-        """Return True if the bucket belongs to this consumer, and belonged to it during the read."""
+        """Return True if the newest assignment contains this very ownership of the bucket, and the leader has
+        responded recently. An ownership that ended during a read is not in the assignment.
+        """
         assignment = self._session.assignment
         return (
             self._session.is_current
@@ -527,6 +541,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         self._release()
 
     def _adopt(self) -> None:
+        """Make the attachments follow the newest assignment, and report the released buckets to the leader."""
         released = self._attachments.adopt(self._session.assignment)
         if released:
             self._session.report_released(released)
@@ -613,9 +628,14 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return Batch(attachment.owned.segment_id, attachment.owned.bucket, messages, attachment, after)
 
     def _stored(self, attachment: Attachment) -> Position | None:
+        """Claim the bucket's row in the position table, and return the position that the results have
+        reached. None if they contain no message, or the consumer has no position table. Raises the errors of
+        `PositionTable.claim`.
+        """
         return None if self._positions is None else self._positions.claim(self._claim(attachment))
 
     def _claim(self, attachment: Attachment) -> Claim:
+        """Return the ownership of the attachment as the position table identifies it."""
         owned = attachment.owned
         return Claim(
             self._session.topic_id,

@@ -67,8 +67,9 @@ class SuccessorRouting:
         self._opened_ahead = self.watch.snapshot
 
     def route_all(self) -> bool:
-        """Move unrouted messages into their lanes, in order. Return False if that must wait for batches in
-        doubt.
+        """Move unrouted messages into their lanes, in order, under the newest layout, which is read first if
+        it may have changed. Return False if that must wait for batches in doubt. Raises the errors of the
+        layout source; StoreUnavailable is retried for `timeout_seconds`.
         """
         if not self._follow_layout():
             return False
@@ -89,8 +90,9 @@ class SuccessorRouting:
             self.look_again()
 
     def await_log(self, lane: SendLane) -> None:
-        """Repeat the batch under its number after a delay: it can be stored once the log is created again,
-        which makes no new layout.
+        """Count the segment of the lane as fenced, because its log is missing, and have the batch in doubt
+        repeated under its number, not before LOOK_SECONDS from now. The batch can be stored once a worker has
+        created the log again, which makes no new layout.
         """
         self._fenced.add(lane.segment_id, is_missing=True)
         lane.next_try_at = time.monotonic() + LOOK_SECONDS
@@ -114,6 +116,7 @@ class SuccessorRouting:
         self._changed()
 
     def _changed(self) -> None:
+        """Note that a newer layout may exist, and call `on_change`."""
         self.is_outdated = True
         self._on_change()
 

@@ -85,7 +85,7 @@ class TopicWatch(OneProcess):
     def _handle(self, _event: str, data: str) -> None:
         """Adopt an event: update the topics, and call `on_change` if they differ.
 
-        If that raises, restore the earlier topics, so that the next stream repeats the change.
+        If `on_change` raises, restore the earlier topics, so that the next stream repeats the change.
         """
         event = _TOPIC_EVENT.decode(data)
         before = self.topics
@@ -105,6 +105,9 @@ class TopicWatch(OneProcess):
 
     @staticmethod
     def _after(before: Collection[str], event: _TopicEvent) -> frozenset[str]:
+        """Return the topics after an event: those that the event lists, or the earlier topics with its
+        changes.
+        """
         if event.topics is not None:
             return frozenset(event.topics)
         # the order matters for a topic that is in both

@@ -25,7 +25,9 @@ class WorkObserver:
         """Called when the handler has raised; the message is not done."""
 
     def ended(self, batch: Batch, message: LogMessage) -> None:
-        """Called when the message is done."""
+        """Called when the message is done: its handler has returned, or the message is in the dead-letter
+        log.
+        """
 
     def acknowledged(self, batch: Batch, messages: Sequence[LogMessage]) -> None:
         """Called when the data plane has accepted the acknowledgement of the messages."""

@@ -39,7 +39,8 @@ QUIET_SECONDS = 10.0
 
 def main() -> int:
     """Run the demo. Return exit code 0 if the demo saw a split by load, a split by consumers and a merge, each consumer
-    got its first message in time, and no subscription lost a message or got messages out of order.
+    got its first message in time, and no subscription lost a message or got messages out of order. Return 1 if any of
+    this did not happen or a server failed, and 2 for an invalid environment variable.
     """
     try:
         return _demo()
@@ -49,6 +50,9 @@ def main() -> int:
 
 
 def _demo() -> int:
+    """Run the demo as the environment variables say, and print the results. Return 0, or 1 if the results show a
+    problem. Raises CleaveError for an invalid variable or a server that fails.
+    """
     trace = Path(os.environ["TRACE"]).resolve() if os.environ.get("TRACE") else None
     plane = plane_named(os.environ.get("PLANE", ""))
     day_seconds = _day_seconds(os.environ.get("DAY_SECONDS") or str(DAY_SECONDS))
@@ -132,6 +136,7 @@ def _day_seconds(text: str) -> float:
 
 
 def _line(moment: Moment, story: Story) -> Text:
+    """Return the line of text that shows an observation while the day runs."""
     hottest = max(moment.load.values(), default=0.0)
     waits = f" (waits for {story.clock.waits_for})" if story.clock.waits_for else ""
     return Text(
@@ -157,6 +162,7 @@ def _show_addresses(stack: Stack) -> None:
 
 
 def _keep() -> None:
+    """Wait for Ctrl-C."""
     console.print("everything keeps running; press Ctrl-C to stop")
     try:
         signal.pause()

@@ -53,7 +53,9 @@ def write_trace(profile: LoadProfile, path: Path) -> float:
 def compare(
     stack: Stack, profile: LoadProfile, policy: Mapping[str, int | float | str], directory: Path
 ) -> list[RuleCost]:
-    """Return the cost of the profile under each rule. Raises DevstackFailed."""
+    """Run `cleave backtest` on the profile, and return the cost of the profile under each of RULES. Writes the trace to
+    `day.csv` in `directory`. Raises DevstackFailed if the backtest fails.
+    """
     trace = directory / "day.csv"
     mean_load = write_trace(profile, trace) / float(policy["split_msg_rate_in"])
     policies = [part for rule in RULES for part in ("--policy", rule)]

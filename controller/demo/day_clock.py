@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A share (0..1) of the day at which the clock waits until `sight` was seen."""
+    """A share (0..1) of the day at which the clock waits until `sight`, the name of an expected operation, was seen."""
 
     share: float
     sight: str

@@ -81,6 +81,7 @@ def synthetic_day() -> LoadProfile:
 
 
 def _rate_at_hour(hour: float) -> float:
+    """Return the messages per second at an hour since midnight, 5 to 29. Raises InvariantViolated for another hour."""
     first, last = BURST_HOURS
     if first <= hour < last:
         return BURST_MESSAGES_PER_SECOND
@@ -91,11 +92,11 @@ def _rate_at_hour(hour: float) -> float:
 
 
 def from_trace(path: Path) -> LoadProfile:
-    """Return the profile of a CSV file with a header whose last column is a load: averaged into STEPS steps, scaled to the demo's peak,
-    and cut at SPIKE_MESSAGES_PER_SECOND.
+    """Return the profile of a CSV file with a header whose last column is a load: averaged into STEPS steps, scaled to
+    the demo's peak, raised to at least 5 messages per second, and cut at SPIKE_MESSAGES_PER_SECOND.
 
-    Of a long trace, the stretch around its highest value is used, so that the topic both grows and shrinks. Raises InvalidInput for a
-    file that cannot be read, or without a load above 0.
+    Of a long trace, the stretch around its highest value is used, so that the topic both grows and shrinks. Raises
+    InvalidInput for a file that cannot be read, or without a load above 0.
     """
     values = _read(path)
     width = min(len(values), STEPS * 2)
@@ -115,6 +116,9 @@ def from_trace(path: Path) -> LoadProfile:
 
 
 def _read(path: Path) -> list[float]:
+    """Return the last column of a CSV file, without its header. Raises InvalidInput for a file that cannot be read, and
+    unless the column has at least two values, all of them finite and not negative.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.reader(lines))[1:]

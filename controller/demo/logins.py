@@ -37,7 +37,9 @@ LOGINS: Final[Mapping[str, Login]] = {
 
 
 def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, login: Login) -> None:
-    """Create the login. An existing login (of a kept directory) gets the password and the limits."""
+    """Create the login, as a member of its role and with its limits and settings. An existing login (of a kept
+    directory) gets the password and the limits.
+    """
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (name,))
     verb, identifier = "ALTER" if cursor.rowcount else "CREATE", sql.Identifier(name)
     cursor.execute(

@@ -92,6 +92,7 @@ def operation_rows(day: DayRecord) -> list[dict[str, Any]]:
 
 
 def _milliseconds(start: Any, end: Any) -> str:
+    """Return the time from `start` to `end` as text, such as `12 ms`; empty if either time is missing."""
     return f"{(end - start).total_seconds() * 1000:.0f} ms" if start and end else ""
 
 
@@ -216,6 +217,7 @@ def _seconds_of_epochs(day: DayRecord) -> dict[int, float]:
 
 
 def _draw_decisions(figure: go.Figure, day: DayRecord) -> None:
+    """Add one point per committed automatic operation: the time from its intent to its commit."""
     done = [row for row in day.operations if row["committed_at"] and row["origin"] == "auto"]
     figure.add_trace(
         go.Scatter(

@@ -55,6 +55,9 @@ class Stack:
     """The running parts; `env` is the environment of every process of Cleave, `client_env` that of every application."""
 
     def __init__(self, directory: Path, say: Callable[[str], None], plane: Plane = EMBEDDED) -> None:
+        """Store the arguments, and generate passwords and the secret. `with` starts the parts. `say` shows a line of
+        progress.
+        """
         self.directory = directory.resolve()
         self.plane = plane
         self._say = say
@@ -89,6 +92,7 @@ class Stack:
         self._running.close()
 
     def _start(self) -> None:
+        """Start all parts in order, and write the file `env_file` at the end. `__exit__` stops what was started."""
         postgres = self._running.enter_context(EmbeddedPostgres(self.directory / "postgres"))
         self._servers["PostgreSQL"] = postgres.pid
         self._say(f"PostgreSQL runs on port {postgres.port}")
@@ -122,6 +126,9 @@ class Stack:
         return {"CLEAVE_API_SECRET": self._secret, "CLEAVE_SERVE_PORT": str(port)}
 
     def _databases(self, postgres: EmbeddedPostgres) -> str:
+        """Create both databases again, without the data of an earlier run: Cleave's with its schema, and the logins.
+        Return the URL of Cleave's database with the owner's login.
+        """
         for name in (DATABASE, METADATA):
             postgres.drop_database(name)
             postgres.create_database(name)
@@ -140,6 +147,10 @@ class Stack:
         return owner_url
 
     def _addresses(self, postgres: EmbeddedPostgres) -> dict[str, str]:
+        """Return the settings with the addresses of Cleave's database and of the landing area. Store the URLs for
+        readers and for applications.
+        """
+
         def url(login: str) -> str:
             return postgres.url(DATABASE, user=login, password=self._passwords[login])
 
@@ -191,12 +202,16 @@ class Stack:
                 child.restart()
 
     def _note_restart(self, process: str, log: Path) -> None:
+        """Count and report a restart of the process. Raises DevstackFailed after MOST_RESTARTS restarts."""
         self._restarts[process] += 1
         if self._restarts[process] > MOST_RESTARTS:
             raise DevstackFailed(f"{process} ended {MOST_RESTARTS + 1} times; see its log {log}")
         self._say(f"{process} ended unexpectedly and is restarted; see its log {log}")
 
     def _spark(self) -> SparkConnectServer | None:
+        """Start Spark Connect, and return the server. None, with a report, if the server cannot run here; PostgreSQL
+        then aggregates the load.
+        """
         try:
             spark = self._running.enter_context(SparkConnectServer(self.directory / "spark"))
             self._servers["Spark Connect"] = spark.pid
@@ -206,6 +221,9 @@ class Stack:
             return None
 
     def _airflow(self, postgres: EmbeddedPostgres, spark: SparkConnectServer | None) -> AirflowStandalone:
+        """Start Airflow with Cleave's DAGs and pages, and return it when it is healthy. The DAGs use the Spark server
+        if there is one.
+        """
         if spark is not None:
             self.env["SPARK_MASTER"] = spark.url
             self._say("Spark Connect is running")
@@ -246,6 +264,7 @@ class Stack:
 
 
 def _runs(pid: int) -> bool:
+    """Return True if the process exists and has not ended."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -93,7 +93,7 @@ class DayRecord:
         )
 
     def has_seen(self, sight: str) -> bool:
-        """Return True if the operation was seen; `sight` is one of the three."""
+        """Return True if the operation was seen. `sight` is BY_LOAD, BY_CONSUMERS or MERGED."""
         return {
             BY_LOAD: self.count(LOAD_REASONS),
             BY_CONSUMERS: self.count({"consumer-count"}) - self.splits_before_crowd,
@@ -118,6 +118,10 @@ class Story:
         trace: Path | None,
         say: Callable[[str], None],
     ) -> None:
+        """Prepare the clock, and the connection for observations. `day_seconds` is the length of the day without the
+        waits for operations. `trace` is the file from which `profile` was read, for the producers; None: the synthetic
+        day. `say` shows a line of progress.
+        """
         self._stack = stack
         self._trace = trace
         self._say = say
@@ -175,6 +179,9 @@ class Story:
         return self.seen
 
     def _prepare(self) -> None:
+        """Set the policy, create the topic and its subscription, and start the first consumer and the standard
+        consumers.
+        """
         parameters = [f"{parameter}={value}" for parameter, value in self.seen.policy.items()]
         self._cleave("policy", "set", "cluster", *parameters)
         self._cleave("topics", "create", TOPIC, "--data-plane", self._stack.plane.name)
@@ -202,6 +209,7 @@ class Story:
         )  # fmt: skip
 
     def _replace_producers(self) -> None:
+        """Start another producer for each producer that has ended with an error, once for each."""
         for name, child in list(self._producers.items()):
             if child.ended_by_itself and child.exit_code != 0 and name not in self._replaced:
                 self._replaced.add(name)
@@ -209,6 +217,7 @@ class Story:
                 self._start_producer()
 
     def _start_consumers(self, count: int) -> None:
+        """Start consumers until `count` consumers run; those that run already continue."""
         for number in range(count):
             name = f"billing-{number}"
             if name not in self._consumers:
@@ -248,10 +257,12 @@ class Story:
         self._say(f"{STANDARD_CONSUMERS} standard Java consumers read {STANDARD_SUBSCRIPTION}")
 
     def _stop_consumers(self, remaining: int) -> None:
+        """Request the end of all consumers except the first `remaining`, by name. Does not wait."""
         for name in sorted(self._consumers)[remaining:]:
             self._consumers.pop(name).ask_to_end()
 
     def _traffic(self, *arguments: str, name: str, kept: bool = False) -> ChildProcess:
+        """Start a process of `controller.demo.traffic` with these arguments; with `kept` the stack restarts it."""
         command = [*TRAFFIC, *arguments, "--plane", self._stack.plane.name]
         return self._stack.spawn(name, command, kept=kept, env=self._stack.client_env)
 
@@ -267,6 +278,11 @@ class Story:
             self._say("all consumers but one have left")
 
     def _observations(self, began: float) -> Iterator[Moment]:
+        """Yield an observation about every second, without end. Before each, restart processes that have ended, and
+        advance the clock. `began` is the beginning of the day in `time.monotonic` seconds.
+
+        Raises the errors of `Stack.watch_over`.
+        """
         last_total, last_at = 0, time.monotonic()
         while True:
             time.sleep(1.0)
@@ -332,8 +348,9 @@ class Story:
         return check(read_history(*produced, *self.records.glob(_CONSUMED[subscription])))
 
     def _drain(self, patience_seconds: float = 60.0) -> None:
-        """Wait until every subscription has consumed all produced messages. A message that is delivered twice does not replace a message
-        that is not delivered yet.
+        """Wait until every subscription has consumed all produced messages, at most `patience_seconds`; no error is
+        raised if messages are missing then. A message that is delivered twice does not replace a message that is not
+        delivered yet.
         """
         deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
@@ -342,10 +359,12 @@ class Story:
             time.sleep(0.5)
 
     def _is_consumed(self, subscription: str) -> bool:
+        """Return True if the subscription has received each produced message at least once."""
         is_enough = self.consumed(subscription) >= self.produced()
         return is_enough and not self.verdict(subscription).counts[Kind.LOST]
 
     def _read_metadata(self) -> None:
+        """Read operations, layout changes, segments and decisions of the topic into `seen`, and close the connection."""
         statements = {
             "operations": OPERATIONS,
             "changes": "SELECT * FROM inspect.layout_changes WHERE topic = :t ORDER BY epoch",

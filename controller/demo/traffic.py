@@ -66,6 +66,7 @@ def wait_file(records: Path, name: str) -> Path:
 
 
 def _identity(payload: bytes, key: bytes | None) -> tuple[str, str, int]:
+    """Return producer, key and number of a message that `produce` has sent."""
     producer, number = payload.decode().split()
     return producer, (key or b"").decode(), int(number)
 

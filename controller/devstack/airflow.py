@@ -126,7 +126,9 @@ class AirflowStandalone(Running):
         return failed
 
     def kill(self, component: str) -> None:
-        """Kill one of api-server, scheduler, dag-processor, triggerer without warning."""
+        """Kill one of api-server, scheduler, dag-processor, triggerer without warning. `revive` does not restart the
+        component.
+        """
         self._children[component].kill()
 
     def restart(self, component: str) -> None:
@@ -156,6 +158,7 @@ class AirflowStandalone(Running):
         return inherited | dict(_SETTINGS) | base | connections | self._extra
 
     def _is_healthy(self) -> bool:
+        """Return True if all components report healthy. Raises DevstackFailed if a component has ended."""
         for child in self._children.values():
             child.demand_running()
         return self.api.is_healthy()
@@ -170,6 +173,7 @@ def _end_tasks_of(home: Path) -> None:
 
 
 def _airflow(*arguments: str) -> list[str]:
+    """Return the command line of `airflow` with these arguments. Raises DevstackFailed if this Python has no Airflow."""
     command = Path(sys.executable).with_name("airflow")
     if not command.exists():
         raise DevstackFailed("this Python has no Airflow; run 'pip install apache-airflow' or 'make setup'")

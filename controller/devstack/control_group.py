@@ -25,7 +25,10 @@ _JOIN: Final = 'for group in cpu cpuacct; do echo $$ >"/sys/fs/cgroup/$group/$0/
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """A group with at most `cores` of processor time per second."""
+    """A group that exists during a `with` block, and whose processes get at most `cores` seconds of processor time per
+    second. A process joins the group with `prefix`. The end of the block removes the group if its processes end within
+    5 s; the beginning raises DevstackFailed if no group can be created.
+    """
 
     name: str
     cores: float

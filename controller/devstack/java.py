@@ -25,8 +25,8 @@ exec {java} "$@"
 
 
 def java_home(directory: Path) -> Path:
-    """Return a JAVA_HOME that runs Spark; the launcher for the wheel's Java is written below `directory`. Raises
-    DevstackFailed.
+    """Return a JAVA_HOME that runs Spark: this machine's Java, or the wheel's Java, for which a launcher is written
+    below `directory`. Raises DevstackFailed if there is neither.
     """
     home = system_java_home() or bundled_java_home(directory)
     if home is None:

@@ -51,6 +51,7 @@ def is_listening(port: int, host: str = LOOPBACK) -> bool:
 
 
 def _claim(port: int) -> bool:
+    """Claim the port for this process with a lock on a file. Return False if another process has the claim."""
     directory = Path(tempfile.gettempdir()) / f"cleave-ports-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(directory / str(port), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)

@@ -91,6 +91,7 @@ class PostgresServer:
         return connect(address, application_name="cleave-devstack", statement_seconds=60.0)
 
     def _administer(self, statement: sql.Composed) -> None:
+        """Execute a statement as the superuser, outside a transaction."""
         connection = self._connect()
         try:
             connection.autocommit = True  # CREATE and DROP DATABASE cannot run in a transaction
@@ -136,7 +137,7 @@ class EmbeddedPostgres(PostgresServer, Running):
 
     @property
     def pid(self) -> int:
-        """Process id of the postmaster."""
+        """Process id of the postmaster. Raises DevstackFailed if the server was not started."""
         if self._child is None:
             raise DevstackFailed(f"PostgreSQL in {self._directory} is not running; call start() first")
         return self._child.pid
@@ -214,6 +215,9 @@ class EmbeddedPostgres(PostgresServer, Running):
         return True
 
     def _initialise(self, binaries: Path) -> None:
+        """Create an empty data directory and a password for the superuser, and store the password. Existing data is
+        deleted.
+        """
         data, stored_password = self.room / "data", self._directory / "password"
         stored_password.unlink(missing_ok=True)
         shutil.rmtree(data, ignore_errors=True)
@@ -249,5 +253,8 @@ class EmbeddedPostgres(PostgresServer, Running):
         return copy_wheel(source, self.room / "server", self._account)
 
     def _change_owner(self, path: Path) -> None:
+        """Make the server's account the owner of the path; nothing changes if the server runs under this process's
+        account.
+        """
         if self._account is not None:
             shutil.chown(path, self._account.user_id, self._account.group_id)

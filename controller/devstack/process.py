@@ -53,6 +53,10 @@ class ChildProcess:
         run_as: RunAs | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
+        """Store the settings; the command starts with `start`. `env` is the complete environment, None that of this
+        process. `run_as` is the account of the child, None this process's account. `stop_signal` requests the end of
+        the group.
+        """
         self._command = [str(part) for part in command]
         self._log, self._cwd, self._env, self._run_as = log, cwd, env, run_as
         self._stop_signal = stop_signal
@@ -81,7 +85,9 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a child that has ended unexpectedly; negative: the signal that ended it. None while it runs."""
+        """Exit code of a child that has ended unexpectedly; negative: the signal that ended it. None while it runs,
+        before `start`, and after `stop` or `kill`.
+        """
         return None if self._child is None else self._child.poll()
 
     def restart(self) -> None:
@@ -159,18 +165,20 @@ class ChildProcess:
             self._drop_leash()
 
     def last_words(self, lines: int = 12) -> str:
-        """Return the end of the log of this start."""
+        """Return the last `lines` lines that the child has written to the log since this start, joined to one line."""
         with self._log.open("rb") as log:
             log.seek(self._log_start)
             text = log.read().decode(errors="replace")
         return " / ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
 
     def _drop_leash(self) -> None:
+        """End the leash without a signal to the group."""
         leash, self._leash = self._leash, None
         if leash is not None:
             leash.communicate(b"done\n")
 
     def _fail(self, event: str) -> None:
+        """Stop the child, and raise DevstackFailed with the event and the end of the log."""
         output = self.last_words()
         self.stop(grace_seconds=5)
         raise DevstackFailed(f"{Path(self._command[0]).name} {event}; its log {self._log} ends: {output}")
@@ -212,6 +220,7 @@ def _private_log(path: Path) -> BinaryIO:
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
+    """Return the processes that the process has started, directly or not. Empty if the process does not exist."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -224,6 +233,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 def _kill_all(child: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
+    """Kill the child's group and the processes of `family`, and wait up to 10 s for their end."""
     _signal_group(child.pid, signal.SIGKILL)
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -232,6 +242,7 @@ def _kill_all(child: subprocess.Popen[bytes], family: list[psutil.Process]) -> N
 
 
 def _wait_gone(child: subprocess.Popen[bytes], family: list[psutil.Process], seconds: float) -> bool:
+    """Wait until the child and the processes of `family` have ended. Return False if they have not after `seconds`."""
     deadline = time.monotonic() + seconds
     while child.poll() is None or any(_alive(process) for process in family):
         if time.monotonic() > deadline:
@@ -241,6 +252,7 @@ def _wait_gone(child: subprocess.Popen[bytes], family: list[psutil.Process], sec
 
 
 def _alive(process: psutil.Process) -> bool:
+    """Return True if the process has not ended. A zombie has ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -52,17 +52,21 @@ class ServingWorker:
 
 
 def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:
-    """Return a client's token for these topics, or for all topics if none is given."""
+    """Return a client's token for these topics, or for all topics if none is given, valid for `life_seconds`."""
     return access.sign(SECRET, topics or ("topic://*",), life_seconds)
 
 
 def token_of(role: Role, *namespaces: str, subject: str | None = None) -> str:
-    """Return a token of another role than a client's."""
+    """Return a token of a role other than that of clients, for these namespaces, valid for a day. `subject` is the name
+    of the holder; None: the name of the role.
+    """
     return access.sign(SECRET, (), 24 * 3600.0, role=role, namespaces=namespaces, subject=subject)
 
 
 def client_of(*addresses: str, topics: tuple[str, ...] = ()) -> Servers:
-    """Return a client that may consume these topics."""
+    """Return a client of the workers at these addresses, which may consume these topics, or all topics if none is
+    given.
+    """
     return Servers(addresses, token_for(*topics), call_timeout_seconds=10.0)
 
 
@@ -126,6 +130,9 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
 
 
 def _settings(database: str, overrides: dict[str, object]) -> Settings:
+    """Return the settings of a worker on `database`, with leases of 5 s and a grace period of 4 s unless `overrides`
+    has others.
+    """
     return Settings(
         database_url=database,
         api_secret=SECRET,

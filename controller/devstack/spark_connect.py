@@ -56,7 +56,7 @@ class SparkConnectServer(Running):
 
     @property
     def url(self) -> str:
-        """URL for `SparkSession.builder.remote`; add `;session_id=<uuid>` to share one session."""
+        """URL for `SparkSession.builder.remote`, valid after `start`; add `;session_id=<uuid>` to share one session."""
         # Without TLS the client sends a token only to the name localhost, not to its address.
         return f"sc://localhost:{self._port}/;token={self._token}"
 

@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _server(options: argparse.Namespace, directory: Path) -> PulsarStandalone | PulsarCluster:
+    """Return the server that the options describe, not started: one process, or a cluster if a number of brokers is
+    given.
+    """
     jvm = Jvm(heap=options.heap, quick_start=options.quick)
     if options.brokers is None:
         return PulsarStandalone(directory, options.version, jvm=jvm)

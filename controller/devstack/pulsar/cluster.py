@@ -90,6 +90,11 @@ class PulsarCluster(Running):
         hosts: Sequence[str] = (LOOPBACK,),
         groups: Mapping[str, ControlGroup] | None = None,
     ) -> None:
+        """Store the settings, fetch the jars of the version if necessary, and write the configuration of each part. No
+        part is started.
+
+        Raises DevstackFailed for less than one broker, and the errors of `pulsar_jars` and `kept_ports`.
+        """
         if brokers < 1:
             raise DevstackFailed(f"a cluster cannot have {brokers} brokers; give at least 1")
         self._directory = directory.resolve()
@@ -162,6 +167,7 @@ class PulsarCluster(Running):
         return f"zk:{LOOPBACK}:{self._ports['zookeeper']}"
 
     def _initialise(self) -> None:
+        """Write the metadata of the cluster to ZooKeeper, unless an earlier start has done so."""
         done = self._directory / "data" / "initialised"
         if done.exists():
             return

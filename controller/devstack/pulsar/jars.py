@@ -86,6 +86,7 @@ def file_lock(path: Path) -> Iterator[None]:
 
 
 def _pom(version: str) -> bytes:
+    """Return the text of the pom with which Maven fetches the version. Raises DevstackFailed for an unknown version."""
     if version not in VERSIONS:
         raise DevstackFailed(f"Pulsar {version!r} is unknown; choose one of {', '.join(VERSIONS)}")
     own = PULSAR_4 if version == PULSAR_4_OLDEST else version
@@ -94,6 +95,9 @@ def _pom(version: str) -> bytes:
 
 
 def _fetch(maven: str, pom: bytes, jars: Path) -> None:
+    """Have Maven copy the jars of the pom into a draft, and rename the draft to `jars`. Raises DevstackFailed if Maven
+    fails, fetches no broker, or takes longer than `_FETCH_TIMEOUT_SECONDS`.
+    """
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=jars.parent) as name:
         draft = Path(name)
         (draft / "pom.xml").write_bytes(pom)

@@ -117,7 +117,7 @@ class JavaServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM."""
+        """Process id of the JVM. Raises DevstackFailed if the program was not started."""
         if self._child is None:
             raise DevstackFailed(f"{self.name} is not running: call start() first")
         return self._child.pid
@@ -129,7 +129,7 @@ class JavaServer:
 
     @property
     def log(self) -> Path:
-        """The file to which all its starts have written."""
+        """The file to which all starts of the program have written."""
         return self._directory / f"{self.name}.log"
 
     def start(self) -> None:
@@ -147,7 +147,9 @@ class JavaServer:
         self._child.start()
 
     def wait_ready(self, *, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-        """Wait until the program serves. Raises DevstackFailed with the end of its log if it does not in time."""
+        """Wait until the program serves. If the program ends, or does not serve in time, stop it and raise
+        DevstackFailed with the end of its log. Raises DevstackFailed also if the program was not started.
+        """
         if self._child is None:
             raise DevstackFailed(f"{self.name} is not running: call start() first")
         try:

@@ -52,12 +52,12 @@ class PulsarStandalone(Running):
 
     @property
     def admin_url(self) -> str:
-        """Address of the admin REST API and the metrics."""
+        """Address of the admin REST API and the metrics; known after the first `start`."""
         return f"http://{LOOPBACK}:{self._ports['admin']}"
 
     @property
     def service_url(self) -> str:
-        """Address to which clients connect (binary protocol)."""
+        """Address to which clients connect (binary protocol); known after the first `start`."""
         return f"pulsar://{LOOPBACK}:{self._ports['service']}"
 
     @property
@@ -106,6 +106,9 @@ class PulsarStandalone(Running):
         shutil.rmtree(self._directory / "data", ignore_errors=True)
 
     def _get_server(self) -> JavaServer:
+        """Return the server. The first call fetches the jars if necessary, chooses the ports and writes the
+        configuration.
+        """
         if self._server is None:
             jars = pulsar_jars(self.version)
             self._ports = kept_ports(self._directory, ("admin", "service", "bookie"))

@@ -46,6 +46,7 @@ class TokenAuthentication:
         return jwt.encode({"sub": role}, self._secret(), algorithm="HS256")
 
     def _secret(self) -> bytes:
+        """Return the secret that signs the tokens; the first call creates its file, which only this user may read."""
         if not self._key.exists():
             self._key.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
