@@ -115,6 +115,7 @@ def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
 def _refuse_topic(
     context: EvaluationContext, reason: RefusalReason, metric: str, value: int, needed: int
 ) -> None:
+    """Add a refusal of the consumer lane that concerns the whole topic."""
     context.refuse(
         Refusal(segment_id=None, lane=Lane.CONSUMER, reason=reason, metric=metric, value=value, needed=needed)
     )

@@ -88,10 +88,12 @@ class MergeConditions:
         return True
 
     def _is_busy(self, i: int) -> bool:
+        """Refuse the pair and return True if either side is part of a live operation or of a held action."""
         left, right = self._ids[i], self._ids[i + 1]
         return self._context.refuse_busy(_LANE, left, right) or self._context.refuse_busy(_LANE, right, left)
 
     def _is_at_min(self, i: int) -> bool:
+        """Refuse the pair and return True always. Called only if the topic has its minimum number of segments."""
         segments, minimum = self._context.segments_low, self._context.policy.min_segments
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", segments, minimum)
 
@@ -192,6 +194,7 @@ class MergeConditions:
 
     @property
     def _most_places(self) -> int:
+        """Maximum number of consumers that one segment can serve after a merge or a rebucket."""
         return min(self._context.policy.entry_bucket_max_per_segment, self._context.most_readers)
 
     def _places_of(self, buckets: int) -> int:
@@ -200,6 +203,9 @@ class MergeConditions:
 
     @property
     def _counts_buckets(self) -> bool:
+        """True if the places of a segment are counted by its entry buckets, False if every segment has one place.
+        Under `strict_pulsar` always True.
+        """
         return self._context.shared_buckets or self._context.strict
 
     def _would_idle_consumer(self, i: int) -> bool:
@@ -242,6 +248,7 @@ class MergeConditions:
         return [i for i in pairs if not self._is_stale(i)]
 
     def _is_stale(self, i: int) -> bool:
+        """Refuse the pair and return True if the load record of either side is stale."""
         left, right = self._ids[i], self._ids[i + 1]
         return refuse_stale(self._context, _LANE, i, right) or refuse_stale(self._context, _LANE, i + 1, left)
 
