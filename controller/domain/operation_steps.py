@@ -204,12 +204,13 @@ def moves_of(operation: Operation) -> Mapping[OperationState, tuple[Step, Operat
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
-    """Return the step to take, and the state that follows when the step succeeds. Step.WAIT keeps the state.
+    """Return the step to take, and the state that follows when the step succeeds. Step.WAIT and
+    Step.SYNC_SUBSCRIPTIONS keep the state.
 
-    An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline
-    is over, as far as the state permits. Then the operation waits for older operations and for readers. A commit
-    with children is preceded by Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final
-    state; pass live operations only.
+    An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline is
+    over, as far as the state permits. Then the operation waits for older operations and for readers. A commit with
+    children is preceded by Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final state;
+    pass live operations only.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):

@@ -79,6 +79,9 @@ _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", st
 
 
 def _read(parameter: str, value: Any, kind: type, subject: str) -> ParameterValue:
+    """Return the value converted to its type; for a float also a text of `NON_FINITE`. Raises InvalidPolicy, which
+    names the parameter and the `subject`, for a value of another type.
+    """
     if kind is float and isinstance(value, str) and value in NON_FINITE:
         return float(value)
     expected = misfit(value, kind)

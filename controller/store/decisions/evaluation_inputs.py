@@ -393,6 +393,7 @@ def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScale
 
 
 def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
+    """Return the layout of a topic with its ACTIVE segments only."""
     return SegmentLayout.from_segments(
         topic.epoch,
         topic.next_segment_id,
@@ -446,6 +447,9 @@ def _clients(
 
 
 def _refilled(remaining: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
+    """Return the reconnection budget at `now`: `remaining`, which was stored at `at`, and `per_minute` for each
+    minute since, at most `per_minute`. Without a stored budget, return `per_minute`.
+    """
     if remaining is None or at is None:
         return per_minute
     return float(min(per_minute, remaining + per_minute * (now - at).total_seconds() / 60))
