@@ -230,5 +230,6 @@ def still_held(tx: Connection, leases: Sequence[Lease]) -> bool:
 
 
 def _lease(tx: Connection, statement: TextClause, **parameters: object) -> Lease | None:
+    """Execute the statement, and return the lease in its row; None if the statement returns no row."""
     row = tx.execute(statement, parameters).one_or_none()
     return None if row is None else Lease(*row)

@@ -131,6 +131,9 @@ def restrict(tx: Connection) -> list[str]:
 
 
 def _restrictable(tx: Connection) -> Sequence[Row[Any]]:
+    """Return the rights and settings to change, each with the statement that changes them and `is_ours`, True if this
+    login may execute the statement.
+    """
     return tx.execute(_RESTRICTABLE, {"roles": _TEMPORARY_TABLES, "idle": IDLE_IN_TRANSACTION}).all()
 
 
