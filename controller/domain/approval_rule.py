@@ -200,6 +200,7 @@ class ApprovalGate:
         return True
 
     def _propose(self, action: Decision) -> None:
+        """Add the action to the held actions, and to `proposals` unless `MAX_PENDING` is reached."""
         self._held.append(HeldAction(action))
         if self._pending_count < MAX_PENDING:
             self._pending_count += 1
@@ -209,7 +210,9 @@ class ApprovalGate:
         return self._now < self._approved_until(approval) and approval.covers(action)
 
     def _approved_until(self, approval: Approval) -> int:
+        """Return the end of an approval that was granted, in milliseconds since the Unix epoch."""
         return (approval.answered_at or 0) + VALID_MS
 
     def _rejected_until(self, approval: Approval) -> int:
+        """Return the time until which a rejected action is not proposed again, in milliseconds since the Unix epoch."""
         return (approval.answered_at or 0) + self._policy.approval_hold_seconds * 1000

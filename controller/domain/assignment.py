@@ -93,6 +93,7 @@ def assign(
     units = cache(entry_buckets.ownership_units)  # many segments have the same boundaries
 
     def distribute(current_owners: Mapping[SegmentBucket, str]) -> Assignment:
+        """Return the assignment if the buckets have `current_owners` at present."""
         if strict_pulsar:
             sizes = [len(units(segment.bucket_splits)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
@@ -382,6 +383,7 @@ def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -
     numbers, open_to_more, surplus = _equal_readers(sizes, consumers)
 
     def gain_of_one_more(index: int) -> int:
+        """Return how many more buckets of the segment stay with their consumers if it gets another reader."""
         counts = sorted((claim.settled for claim in claims[index].values()), reverse=True)
         return _count_kept(counts, sizes[index], numbers[index] + 1) - _count_kept(
             counts, sizes[index], numbers[index]

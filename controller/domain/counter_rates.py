@@ -130,6 +130,10 @@ def judge_counters(
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
+    """Two consecutive samples of one series. `increases` has the difference of each counter, in the order of
+    `COUNTERS`.
+    """
+
     before: CounterSample
     after: CounterSample
     increases: tuple[int, ...]

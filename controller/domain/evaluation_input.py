@@ -394,6 +394,7 @@ def _read_number(value: Any, name: str) -> float | None:
 
 
 def _read_bool(value: Any, name: str) -> bool:
+    """Return the value unchanged. Raises InvalidInput, which names the field `name`, unless it is a boolean."""
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} = {shown(value)}; give true or false")
     return value

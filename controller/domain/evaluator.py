@@ -126,6 +126,7 @@ class _PolicyIdentity:
 
 @lru_cache(maxsize=256)
 def _violations(identity: _PolicyIdentity) -> tuple[Violation, ...]:
+    """Return the rules that the policy violates. The result for a policy object is cached."""
     return violations(identity.policy)
 
 

@@ -153,6 +153,7 @@ class MergeConditions:
         return busiest >= split_rate and self._refuse(i, reason, "msg_rate_in", busiest, split_rate)
 
     def _msg_rate_in(self, index: int) -> float:
+        """Return the incoming messages per second of the segment at `index`; 0 without a load record."""
         record = self._context.records[index]
         return 0.0 if record is None else record.stats.msg_rate_in
 

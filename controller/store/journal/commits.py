@@ -446,6 +446,9 @@ def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRac
 def _queue_deletions(
     tx: Connection, topic: TopicRow, operation: Operation, logs: Mapping[int, str], reason: str
 ) -> None:
+    """Queue the logs, by segment id, for deletion by the operation. Only the deletion of a topic discards unread
+    messages; a prune stores which subscriptions had drained the segments.
+    """
     deletion_entries.add(
         tx,
         data_plane=topic.data_plane,

@@ -327,6 +327,7 @@ def _parameters(draft: ReshapeDraft) -> dict[str, object]:
 def _documents(
     tx: Connection, draft: ReshapeDraft, children: Sequence[ReservedChild]
 ) -> list[dict[str, object]]:
+    """Return the reserved children as JSON values, each with the merge depth to store."""
     return [
         {
             "segment_id": child.plan.segment_id,
@@ -439,4 +440,5 @@ def _view(row: Row[Any]) -> TopicView:
 
 @lru_cache(maxsize=64)
 def _policy(document: str | None) -> AutoScalePolicy:
+    """Return the cluster policy of a stored document; the defaults without a document."""
     return read_policy(document or "{}")

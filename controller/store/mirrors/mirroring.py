@@ -179,6 +179,9 @@ def _write_mirrored(tx: Connection, topic: TopicRow, from_epoch: int, epoch: int
 
 
 def _reason(step: LayoutStep) -> str:
+    """Return a text with the kind of the step and its sealed and created segments: `split on the broker: sealed 3,
+    created 7, 8`.
+    """
     kind = step.kind.value if step.kind is not None else "change"
     sealed, created = (", ".join(map(str, ids)) or "none" for ids in (step.sealed_ids, step.created_ids))
     return f"{kind} on the broker: sealed {sealed}, created {created}"

@@ -191,8 +191,8 @@ def _broken_constraint(
     state: str, diagnostics: Any, message: str, comments: Mapping[str, str]
 ) -> CleaveError:
     """Return the error for a broken constraint: the error of its name in `_BY_NAME`; InvariantViolated if no input
-    can break it; otherwise Conflict for a unique constraint, NotFound for a foreign key, and InvalidInput for any
-    other. The message is the comment on the constraint, without one `message`.
+    can break the constraint; otherwise Conflict for a unique constraint, NotFound for a foreign key, and InvalidInput
+    for any other. The message is the comment on the constraint; `message` if there is no comment.
     """
     name: str = diagnostics.constraint_name or ""
     sentence = comments.get(name, message)

@@ -39,6 +39,8 @@ _VIEWS = "views"
 
 @dataclass(frozen=True, slots=True)
 class _Script:
+    """SQL text to execute as a whole, with the name under which the list of migrations records the text."""
+
     name: str
     sql: str
 
