@@ -116,7 +116,7 @@ class LoadMemory:
 
     def strikes(self, segment_ids: Iterable[int]) -> dict[int, int]:
         """Return the number of consecutive splits that left nearly all of the load in one part, by segment id.
-        Segments without such a split are left out.
+        Segments without a strike are left out.
         """
         return {i: self.known[i].strikes for i in segment_ids if i in self.known and self.known[i].strikes}
 

@@ -1,6 +1,6 @@
 """The steps of operations: the tables of their order, and the rules when an operation waits, is aborted or is given up.
 
-The runner (services) asks `next_step` for the next step, performs the step on the data plane, and records the state
+The runner (services) gets the next step from `next_step`, performs the step on the data plane, and records the state
 that follows under its claim term. This module decides the order only: it calls no other component and reads no clock.
 
 The order of a reshape has these reasons (PIP-468 gives the same). Children exist with every subscription before the

@@ -67,7 +67,11 @@ _SUPPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh load."""
+    """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh
+    load. `shared_segments`: segments that several consumers of a subscription read. `buckets_withheld`: owned buckets
+    whose owner was requested to release them and has not done so. `buckets_away`: owned buckets whose owner is not
+    connected.
+    """
 
     topic: str
     active_segments: int

@@ -15,8 +15,8 @@ from controller.domain.errors import Conflict, Retryable
 
 KEPT_DAYS = 7
 TAKEN_OVER_AFTER_SECONDS = 300
-"""Seconds after which a request without an answer counts as lost, and the next request with the key is handled. Longer than the
-longest wait for an operation.
+"""Seconds after which a request without an answer counts as lost, and the next request with the key is performed.
+Longer than the longest wait for an operation.
 """
 
 _FORGET = text("""

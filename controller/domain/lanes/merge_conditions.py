@@ -119,10 +119,10 @@ class MergeConditions:
 
     def _busiest_that_splits(self) -> float:
         """Return the highest incoming rate of a segment that the consumer lane would split instead of adding buckets:
-        at least `split_vs_rebucket_min_msg_rate_in`; 0 if no segment has such a rate. Segments of one hash and stale
+        at least `split_vs_rebucket_min_msg_rate_in`; 0 if no segment has this rate. Segments of one hash and stale
         load records do not count.
 
-        The evaluation is valid only while the load records with such rates are fresh.
+        The evaluation is valid only while the load records of these segments are fresh.
         """
         context = self._context
         split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
@@ -171,8 +171,9 @@ class MergeConditions:
         return any(2 * merge > split for merge, split in pairs)
 
     def _would_split_for_load(self, i: int) -> bool:
-        """Refuse the pair and return True if the sum of the rates of its sides exceeds a split threshold; the refusal
-        names the first such metric. A pair of which a side has no load record is not refused.
+        """Refuse the pair and return True if the sum of the rates of its sides exceeds a split threshold. The refusal
+        names the first metric, in the order of `METRICS`, whose sum exceeds its threshold. A pair of which a side has
+        no load record is not refused.
         """
         left, right = self._context.records[i : i + 2]
         if left is None or right is None:

@@ -264,9 +264,9 @@ class _Planner:
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
         """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
-        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape. For such a
-        child, the evaluation is valid at most until the `SETTLE_TICKS` ticks are over. The caller has checked that
-        the load exceeds the capacity.
+        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape. For a child
+        created within `SETTLE_TICKS` ticks, the evaluation is valid at most until these ticks are over. The caller
+        has checked that the load exceeds the capacity.
         """
         context = self._context
         created_at = context.active[i].created_at_ms

@@ -466,11 +466,11 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. A record has the age
-    of the oldest load record of the ancestors. Other segments are absent.
+    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. A
+    record has the age of the oldest load record of the ancestors. Other segments are absent.
 
-    A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is not known. Such a
-    segment waits for its own load record.
+    A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is
+    not known. The segment waits for its own load record.
     """
     records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):

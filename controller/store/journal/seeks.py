@@ -153,10 +153,10 @@ def intend_seek(
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
-    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the runners, which perform
-    the abort. Return the operations.
+    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the
+    runners, which perform the abort. Return the operations.
 
-    Raises TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no seek that can be aborted.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     key = SubscriptionKey(topic_id, subscription)
