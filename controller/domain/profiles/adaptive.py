@@ -593,7 +593,7 @@ class _Planner:
         )
 
     def _refuse_kept(self, ids: Sequence[int]) -> None:
-        """Refuse the merge of these adjacent segments because a person keeps some of them apart: name the segment
+        """Refuse the scale-in of these adjacent segments because a person keeps some of them apart: name the segment
         that is kept apart for the longest time. Does nothing if no segment is kept apart.
         """
         kept_id = self._context.kept_longest(ids)
