@@ -89,7 +89,7 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Remove the marks of these segments, after a seek into them, and notify the leader.
+    """Remove the marks of these segments, which have unread messages again, and notify the leader.
 
     Waits for the topic's lock. Raises SubscriptionNotFound.
     """
