@@ -111,8 +111,9 @@ class HeldAction:
     until: int | None = None
 
     def refusal(self, lane: Lane, segment_id: int, other_id: int | None) -> Refusal:
-        """Return the refusal of a segment that this action would seal: AWAITING_APPROVAL, or APPROVAL_REFUSED until
-        the rejection ends. The ids are those of `Refusal`.
+        """Return the refusal of a segment that this action would seal: APPROVAL_REFUSED if a person rejected the
+        action, with the end of the rejection as `not_before`; AWAITING_APPROVAL otherwise. `lane`, `segment_id` and
+        `other_id` are fields of the refusal.
         """
         if self.until is None:
             return Refusal(
@@ -136,7 +137,9 @@ class HeldAction:
 
     @property
     def own_refusal(self) -> Refusal:
-        """The refusal of the action itself."""
+        """The refusal in the action's own lane. It names the first segment that the action would seal, and the last
+        as `other_id` if there are several.
+        """
         sealed = sealed_by(self.action)
         return self.refusal(lane_of(self.action), sealed[0], sealed[-1] if len(sealed) > 1 else None)
 
@@ -197,6 +200,7 @@ class ApprovalGate:
         return True
 
     def _propose(self, action: Decision) -> None:
+        """Add the action to the held actions, and to `proposals` unless `MAX_PENDING` is reached."""
         self._held.append(HeldAction(action))
         if self._pending_count < MAX_PENDING:
             self._pending_count += 1
@@ -206,7 +210,9 @@ class ApprovalGate:
         return self._now < self._approved_until(approval) and approval.covers(action)
 
     def _approved_until(self, approval: Approval) -> int:
+        """Return the end of an approval that was granted, in milliseconds since the Unix epoch."""
         return (approval.answered_at or 0) + VALID_MS
 
     def _rejected_until(self, approval: Approval) -> int:
+        """Return the time until which a rejected action is not proposed again, in milliseconds since the Unix epoch."""
         return (approval.answered_at or 0) + self._policy.approval_hold_seconds * 1000

@@ -93,6 +93,7 @@ def assign(
     units = cache(entry_buckets.ownership_units)  # many segments have the same boundaries
 
     def distribute(current_owners: Mapping[SegmentBucket, str]) -> Assignment:
+        """Return the assignment if the buckets have `current_owners` at present."""
         if strict_pulsar:
             sizes = [len(units(segment.bucket_splits)) for segment in ready]
             reader_lists = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
@@ -177,6 +178,7 @@ def _homes(
 
 
 def _only(consumer: int | None) -> Sequence[int]:
+    """Return the owner of a bucket as its only home; empty if the owner is gone."""
     return () if consumer is None else (consumer,)
 
 
@@ -196,12 +198,15 @@ def _inherited(ranges: Sequence[HashRange], parents: Sequence[Mapping[HashRange,
 
 
 def _widest(widths: Mapping[int, int]) -> Sequence[int]:
+    """Return the consumers with the largest number of hashes, ascending; empty if there are none."""
     widest = max(widths.values(), default=0)
     return sorted(consumer for consumer, width in widths.items() if width == widest)
 
 
 def _count_by_consumer(homes: Iterable[Sequence[int]]) -> dict[int, int]:
-    """Return, for each consumer, how many of these buckets may stay with it."""
+    """Return, for each consumer, the number of buckets in `homes` that may stay with the consumer. Consumers without
+    a bucket are absent.
+    """
     return dict(Counter(consumer for bucket in homes for consumer in bucket))
 
 
@@ -209,7 +214,9 @@ def _count_by_consumer(homes: Iterable[Sequence[int]]) -> dict[int, int]:
 
 
 def _assign_whole(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket of each segment, if one consumer reads all buckets of a segment."""
+    """Return the reader of each bucket of each segment, if one consumer reads all buckets of a segment. The
+    consumers' numbers of segments differ by at most one, and as many buckets as possible stay with their consumers.
+    """
     readers = _distribute([_count_by_consumer(segment) for segment in homes], consumers)
     return [[reader] * len(segment) for reader, segment in zip(readers, homes, strict=True)]
 
@@ -247,8 +254,9 @@ def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: b
 
 def _free_places(counts: Sequence[int], least: int, surplus: int, in_runs: bool) -> list[int]:
     """Return the places for the remaining items, in the order of the items. `counts` has the number of items that
-    each place keeps. Each place is filled to `least` items; `surplus` places get one item more, the first places
-    first. With `in_runs` one place is filled after the other; otherwise the places get items in turn.
+    each place keeps. Each place is filled to `least` items. `surplus` places get one item more: the places that
+    already keep more than `least`, then the first places. With `in_runs` one place is filled after the other;
+    otherwise the places get items in turn.
     """
     surplus -= sum(count > least for count in counts)
     free_places: list[tuple[int, int]] = []
@@ -292,7 +300,9 @@ def _fan_out(
 
 
 class _Claim(NamedTuple):
-    """The buckets of a segment that may stay with a consumer: all of them, and those that count for no other consumer."""
+    """Numbers of buckets of a segment that may stay with a consumer: `at_home` counts all of them, `settled` only the
+    buckets that are counted for no other consumer.
+    """
 
     at_home: int
     settled: int
@@ -373,6 +383,7 @@ def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -
     numbers, open_to_more, surplus = _equal_readers(sizes, consumers)
 
     def gain_of_one_more(index: int) -> int:
+        """Return how many more buckets of the segment stay with their consumers if it gets another reader."""
         counts = sorted((claim.settled for claim in claims[index].values()), reverse=True)
         return _count_kept(counts, sizes[index], numbers[index] + 1) - _count_kept(
             counts, sizes[index], numbers[index]
@@ -438,7 +449,8 @@ def _place_idle(readers_by_segment: Sequence[list[int]], numbers: Sequence[int],
 
 def _divide_buckets(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
     """Return the reader of each bucket of one segment. The numbers of buckets differ by at most one, and as many
-    buckets as possible stay where they are.
+    buckets as possible stay with their consumers. The other buckets go to the readers in runs, in the order of
+    `readers`.
     """
     at = {reader: place for place, reader in enumerate(readers)}
     weights = [{at[n]: 1 for n in bucket if n in at} for bucket in homes]
@@ -449,8 +461,8 @@ def _divide_buckets(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
 
 
 def _in_turn(sizes: Sequence[int], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket if segment i is read by consumer i mod K, as Pulsar 5 assigns whole
-    segments.
+    """Return the reader of each bucket if segment i is read by consumer i modulo `consumers`, as Pulsar 5 assigns
+    whole segments. `sizes`: number of buckets of each segment.
     """
     return [[index % consumers] * size for index, size in enumerate(sizes)]
 

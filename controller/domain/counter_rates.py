@@ -130,6 +130,10 @@ def judge_counters(
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
+    """Two consecutive samples of one series. `increases` has the difference of each counter, in the order of
+    `COUNTERS`.
+    """
+
     before: CounterSample
     after: CounterSample
     increases: tuple[int, ...]
@@ -164,10 +168,12 @@ class _Sum:
 
     @property
     def covered_ms(self) -> int:
+        """Milliseconds that the valid intervals cover, at most the length of the window."""
         return min(self._overlaps_ms, self._window_ms)
 
     @property
     def observed(self) -> tuple[int, int]:
+        """Sort key of a reader: the milliseconds covered, then the end of the latest valid interval."""
         return self.covered_ms, self.counted_last[0]
 
 
@@ -202,5 +208,6 @@ def _is_valid(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]])
 
 
 def _greatest(sample: CounterSample, other: CounterSample) -> CounterSample:
+    """Return `sample` with the greater value of each counter of the two samples."""
     msg_in, byte_in, msg_out, byte_out = map(max, zip(sample.counters, other.counters, strict=True))
     return CounterSample(sample.source, sample.instant_ms, msg_in, byte_in, msg_out, byte_out, sample.reader)

@@ -172,13 +172,15 @@ def action_text(action: Decision) -> str:
 
 
 def size_of(action: Decision) -> int:
-    """Return the number of segments that the action seals or the number that it creates, whichever is larger."""
+    """Return the number of segments that the action seals or the number that it creates, whichever is larger; 1 for a
+    rebucket.
+    """
     return max(len(sealed_by(action)), 1 if isinstance(action, Rebucket) else parts_of(action))
 
 
 def lane_of(action: Decision) -> Lane:
-    """Return the lane that chose the action. A recut belongs to the merge lane if its reason is `cold`, otherwise
-    to the load lane.
+    """Return the lane that chose the action: the merge lane for a merge and for a recut with the reason `cold`; the
+    consumer lane for a rebucket and for the reason `consumer-count`; the load lane for the others.
     """
     if isinstance(action, Merge) or (isinstance(action, Recut) and action.reason == COLD):
         return Lane.MERGE

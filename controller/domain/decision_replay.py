@@ -33,9 +33,9 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The stored evaluation and the evaluation that this code makes from the same input. The latter is None if this code
-    cannot read the input; `unreadable` then gives the reason. `code_version` is the version of the rules of the
-    replay.
+    """The stored evaluation and the evaluation that this code makes from the same input. `replayed` and
+    `code_version` (the version of the rules of the replay) are None if this code cannot read the input; `unreadable`
+    then gives the reason.
     """
 
     stored: Document

@@ -47,7 +47,9 @@ def buckets_for_budget(budget: int, segments: int, max_buckets: int = DEFAULT_MA
 
 
 def inherited_on_split(bucket_count: int, children: int = 2) -> int:
-    """Return the number of buckets of each child of a split, rounded down, so that splitting never multiplies buckets."""
+    """Return the number of buckets of each child of a split: at least 1, and rounded down, so that splitting never
+    multiplies buckets.
+    """
     return max(1, bucket_count // children)
 
 

@@ -43,7 +43,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class LiveReshape:
-    """A running reshape: its parents are busy, its children count, its start counts for cooldowns."""
+    """A running reshape: its parents are busy, its children count, its start counts for cooldowns. `for_consumers`:
+    True if the reshape gives consumers places (`is_for_consumers`).
+    """
 
     operation_id: int
     kind: ReshapeKind
@@ -57,7 +59,10 @@ class LiveReshape:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of the data plane. Without `shared_buckets` each consumer needs its own segment."""
+    """Capabilities of the data plane. `midpoint_only`: a segment can be cut at its midpoint only. `max_children`:
+    maximum number of children of one reshape. `recut`: several adjacent segments can become several others. Without
+    `shared_buckets` each consumer needs its own segment.
+    """
 
     midpoint_only: bool = False
     max_children: int = 2
@@ -214,6 +219,7 @@ class EvaluationInput:
         return self.policy.profile == "adaptive"
 
     def _ancestors(self) -> Iterable[Segment]:
+        """Return the ancestors of the active segments, by id; empty unless the policy sets `strict_pulsar`."""
         if not self.policy.strict_pulsar:
             return ()
         layout = self.layout
@@ -234,6 +240,9 @@ def _write_segment(segment: Segment, with_age: bool) -> dict[str, Any]:
 
 
 def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
+    """Return the layout of a document: the active segments with buckets of equal width, and their ancestors as sealed
+    segments with the range 0000-0000.
+    """
     active = (
         Segment(
             whole(value["id"], "id"),
@@ -265,11 +274,17 @@ _WHY_UNREADABLE = "unreadable"
 
 
 def _write_policy(policy: AutoScalePolicy) -> dict[str, Any]:
+    """Return the policy as JSON values; for a policy that could not be read, with the reason in the field
+    `unreadable`.
+    """
     reason = {_WHY_UNREADABLE: policy.why} if isinstance(policy, UnreadablePolicy) else {}
     return {**policy.to_document(), **reason}
 
 
 def _read_policy(document: Mapping[str, Any]) -> AutoScalePolicy:
+    """Return the policy that `_write_policy` wrote. Raises InvalidPolicy for an unknown parameter, and InvalidInput
+    for a reason that is not a text.
+    """
     if _WHY_UNREADABLE not in document:
         return AutoScalePolicy.from_document(document)
     reason = document[_WHY_UNREADABLE]
@@ -283,6 +298,7 @@ def _write_stats(stats: LoadStats) -> list[Any]:
 
 
 def _as_float(rate: float) -> float:
+    """Return the rate as a float; infinity for an integer that is larger than any float."""
     try:
         return float(rate)
     except OverflowError:  # an integer larger than any float
@@ -313,6 +329,7 @@ def _read_load(value: Mapping[str, Any]) -> LoadRecord:
 
 
 def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[str, Any]:
+    """Return the fields by name. Fields of `_OMITTED_IF_EMPTY` without a value are left out."""
     values = {f.name: getattr(value, f.name) for f in fields(value)}
     return {
         name: field_value
@@ -360,17 +377,24 @@ def _read_instant(value: Any, name: str) -> int | None:
 
 
 def _read_span(value: Any) -> tuple[int, int]:
+    """Return the two instants of a list, in milliseconds since the Unix epoch. Raises InvalidInput if they are not
+    whole numbers.
+    """
     began, ends = value
     return whole(began, "kept", -MOST), whole(ends, "kept", -MOST)
 
 
 def _read_number(value: Any, name: str) -> float | None:
+    """Return the value as a float, None for null. Raises InvalidInput, which names the field `name`, for other
+    values.
+    """
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return None if value is None else float(value)
     raise InvalidInput(f"{name} = {shown(value)}; give a number")
 
 
 def _read_bool(value: Any, name: str) -> bool:
+    """Return the value unchanged. Raises InvalidInput, which names the field `name`, unless it is a boolean."""
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} = {shown(value)}; give true or false")
     return value

@@ -50,13 +50,14 @@ ALL_LANES = frozenset(Lane)
 
 
 def decide(situation: EvaluationInput, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
-    """Return the evaluation of one topic.
+    """Return the evaluation of one topic. `lanes`: the lanes to evaluate.
 
-    A topic whose policy is disabled or invalid, for which another controller decides, or that is held, has no
-    action. Its refusals name no segment and say why: one refusal, or for an invalid policy one for each broken
-    rule. Otherwise every segment above its capacity, and every run of neighbours with spare capacity, that is left
-    unchanged has a refusal. Actions that need an approval are refused, and returned as `proposals` if none was
-    requested. A lane that is not evaluated contributes nothing, and `valid_until` refers to the evaluated lanes.
+    A topic whose policy is disabled or invalid, for which another controller decides, or that is held, has no action.
+    Its refusals name no segment and say why: one refusal, or for an invalid policy one for each broken rule.
+    Otherwise every segment above its capacity, and every run of neighbours with spare capacity, that is left
+    unchanged has a refusal. An action that needs an approval and has none that is valid is refused instead of chosen;
+    it is also returned in `proposals` if its approval is to be requested. A lane that is not evaluated contributes
+    nothing, and `valid_until` refers to the evaluated lanes.
     """
     policy = situation.policy
     if not policy.enabled:
@@ -125,6 +126,7 @@ class _PolicyIdentity:
 
 @lru_cache(maxsize=256)
 def _violations(identity: _PolicyIdentity) -> tuple[Violation, ...]:
+    """Return the rules that the policy violates. The result for a policy object is cached."""
     return violations(identity.policy)
 
 

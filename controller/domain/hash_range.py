@@ -28,7 +28,9 @@ _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")
 
 
 def parse_hash(text: str) -> int:
-    """Return a point of the ring: hexadecimal with the prefix (0x8000), otherwise decimal. Raises InvalidInput."""
+    """Return a point of the ring, 0 to 65535, written as an integer of Python: hexadecimal with the prefix (0x8000),
+    otherwise decimal. Raises InvalidInput for another text and for a number outside the ring.
+    """
     try:
         value = int(text, 0)
     except ValueError as error:

@@ -29,7 +29,9 @@ def bin_starts(hash_range: HashRange, bins: int) -> list[int]:
 
 
 def count_hashes(hash_range: HashRange, hashes: Iterable[int]) -> list[int]:
-    """Return the histogram of these segment hashes (0..65535). Raises InvalidInput for a hash outside the range."""
+    """Return the histogram of segment hashes: the number of `hashes` in each bin of the range. Raises InvalidInput
+    for a hash outside the range.
+    """
     bins, width = bin_count(hash_range), hash_range.width
     counts = [0] * bins
     for segment_hash in hashes:

@@ -95,27 +95,33 @@ class SegmentLayout(SegmentGraph):
         )
 
     def split(self, segment_id: int, now: int, at: int | Sequence[int] | None = None) -> Self:
-        """Return the next layout: one segment is sealed, and two or more segments take over its range. Parameters
-        and errors as in `plan_split`.
+        """Return the next layout: one segment is sealed, and two or more segments take over its range. The range is
+        cut at its midpoint (`at` None) or at `at`, the first hash of each child but the first. Raises
+        SegmentNotFound, or InvalidLayoutChange for a sealed segment and for cut points that do not ascend within the
+        range.
         """
         return self.apply(plan_split(self, segment_id, at), now)
 
     def merge(self, a: int, b: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Self:
-        """Return the next layout: two neighbours are sealed, and one segment takes over their range. Parameters and
-        errors as in `plan_merge`.
+        """Return the next layout: two neighbours are sealed, and one segment takes over their range, with the sum of
+        their entry buckets but at most `max_buckets`. Raises SegmentNotFound, or InvalidLayoutChange for segments
+        that are sealed or not adjacent.
         """
         return self.apply(plan_merge(self, a, b, max_buckets), now)
 
     def rebucket(
         self, segment_id: int, bucket_count: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS
     ) -> Self:
-        """Return the next layout: a segment is sealed, and a segment with other entry buckets takes over its range.
-        Parameters and errors as in `plan_rebucket`.
+        """Return the next layout: a segment is sealed, and a segment with `bucket_count` equal entry buckets takes
+        over its range. Raises SegmentNotFound, or InvalidLayoutChange for a sealed segment, a count outside
+        1..`max_buckets`, and buckets that the segment has already.
         """
         return self.apply(plan_rebucket(self, segment_id, bucket_count, max_buckets), now)
 
     def apply(self, plan: Reshape, now: int) -> Self:
-        """Return the layout after a planned reshape. Raises the errors of `reshape.validate`."""
+        """Return the layout of the next epoch, after a planned reshape. Raises SegmentNotFound or InvalidLayoutChange
+        if the plan does not fit this layout.
+        """
         return self.reshape(plan.parent_ids, plan.children, now)
 
     def reshape(self, parent_ids: Sequence[int], children: Sequence[ChildPlan], now: int) -> Self:

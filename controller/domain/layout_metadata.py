@@ -66,6 +66,9 @@ def read(document: Mapping[str, Any]) -> SegmentGraph:
 
 
 def _write_segment(segment: Segment) -> dict[str, Any]:
+    """Return the record of a segment as JSON values; -1 stands for the epoch and the time of a seal that has not
+    happened.
+    """
     sealed_epoch, sealed_at_ms = segment.sealed_epoch, segment.sealed_at_ms
     return {
         "segmentId": segment.segment_id,
@@ -123,6 +126,7 @@ def _instant(record: Mapping[str, Any], name: str) -> int:
 
 
 def _text(record: Mapping[str, Any], name: str) -> str | None:
+    """Return the text of a field; None if the field is absent or empty. Raises InvalidInput for another type."""
     value = record.get(name) or None
     if value is not None and not isinstance(value, str):
         raise InvalidInput(f"{name} = {shown(value)}; give a text")

@@ -103,7 +103,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class LoadMemory:
-    """The memories of one topic's segments; each keeps at most `most_ticks` ticks."""
+    """The memories of one topic's segments, by segment id in `known`; each keeps at most `most_ticks` ticks."""
 
     most_ticks: int = TICKS_OF_MEMORY
     known: dict[int, _Memory] = field(default_factory=dict)
@@ -116,12 +116,12 @@ class LoadMemory:
 
     def strikes(self, segment_ids: Iterable[int]) -> dict[int, int]:
         """Return the number of consecutive splits that left nearly all of the load in one part, by segment id.
-        Segments without such a split are left out.
+        Segments without a strike are left out.
         """
         return {i: self.known[i].strikes for i in segment_ids if i in self.known and self.known[i].strikes}
 
     def keep(self, segment_ids: Collection[int]) -> None:
-        """Remove the memories of all other segments."""
+        """Remove the memories of all segments that are not among `segment_ids`."""
         self.known = {i: memory for i, memory in self.known.items() if i in segment_ids}
 
     def remember(
@@ -196,6 +196,7 @@ class LoadMemory:
 
 
 def _part_of(parent: HashRange, child: HashRange) -> float:
+    """Return the part (0..1) of the parent's range that the child covers. The ranges overlap."""
     return (min(parent.end, child.end) - max(parent.start, child.start) + 1) / parent.width
 
 

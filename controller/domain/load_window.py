@@ -17,7 +17,8 @@ SHORTEST_LOOKBACK_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """The window `(end_ms - length_ms, end_ms]`, milliseconds since the Unix epoch.
+    """The window `(end_ms - length_ms, end_ms]`, milliseconds since the Unix epoch. Raises InvalidInput at
+    construction for a length of 0 or less, and for a negative `lookback_ms`.
 
     An interval between two samples may begin before the window: samples are read from `lookback_ms` before its start.
     The series of a reporter that paused for longer restarts with a base line.
@@ -48,7 +49,7 @@ class LoadWindow:
 
     @property
     def start_ms(self) -> int:
-        """The instant just before the window's first."""
+        """The start of the window, which is not part of the window; milliseconds since the Unix epoch."""
         return self.end_ms - self.length_ms
 
     @property

@@ -78,7 +78,10 @@ class Ownership:
     """True if the log belonged to a segment of a layout that this journal committed, pruned segments included."""
 
     def created(self, origin: LogOrigin | None) -> bool:
-        """Return True if an operation of this journal created the log that has this origin, or adopted the log."""
+        """Return True if an operation of this journal created the log that has this origin, or adopted the log.
+        `origin` is None for a log without a creation record, which only an operation without a token can have
+        created.
+        """
         stored = None if origin is None else origin.token
         return self.is_adopted or (self.is_reserved and stored == self.token)
 

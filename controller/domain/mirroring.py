@@ -58,8 +58,8 @@ def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep
 
 
 def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKind | None:
-    """Return the kind of reshape that turned `sealed` into `created`, by their numbers. None if either is empty or
-    their widths differ.
+    """Return the kind of reshape that turned `sealed` into `created`, by their numbers. None if either is empty or if
+    the two cover different numbers of hashes.
     """
     if not sealed or not created or _widths(sealed) != _widths(created):
         return None
@@ -116,6 +116,9 @@ def _kind_of_origin(layout: SegmentGraph, segment: Segment, since: SegmentGraph 
 
 
 def _kind_from_ranges(parent: HashRange, child: HashRange) -> ReshapeKind:
+    """Return the kind of a reshape from the ranges of a child and of the only parent that is known: REBUCKET for
+    equal ranges, SPLIT if the parent contains the child, otherwise MERGE.
+    """
     if parent == child:
         return ReshapeKind.REBUCKET
     is_part = parent.start <= child.start and child.end <= parent.end
@@ -148,4 +151,5 @@ def have_children_taken_over(
 
 
 def _widths(segments: Sequence[Segment]) -> int:
+    """Return the number of hashes that the segments cover in total."""
     return sum(segment.hash_range.width for segment in segments)

@@ -96,7 +96,13 @@ class ReservedChild:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row of the journal, with its parents and reserved children."""
+    """One row of the journal, with its parents and reserved children.
+
+    `subscription_version`: version of the topic's subscriptions that the children have; None before it is recorded.
+    `attempts`: number of failed attempts since the last recorded step. `deadline_at_ms`: time, in milliseconds since
+    the Unix epoch, at which an operation that can still be aborted is given up; a seek is not. `epoch`: layout epoch
+    that the operation committed; None before, and for an operation that changes no layout.
+    """
 
     operation_id: int
     topic_id: int

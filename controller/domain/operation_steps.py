@@ -1,6 +1,6 @@
 """The steps of operations: the tables of their order, and the rules when an operation waits, is aborted or is given up.
 
-The runner (services) asks `next_step` for the next step, performs the step on the data plane, and records the state
+The runner (services) gets the next step from `next_step`, performs the step on the data plane, and records the state
 that follows under its claim term. This module decides the order only: it calls no other component and reads no clock.
 
 The order of a reshape has these reasons (PIP-468 gives the same). Children exist with every subscription before the
@@ -204,12 +204,13 @@ def moves_of(operation: Operation) -> Mapping[OperationState, tuple[Step, Operat
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
-    """Return the step to take, and the state that follows when the step succeeds. Step.WAIT keeps the state.
+    """Return the step to take, and the state that follows when the step succeeds. Step.WAIT and
+    Step.SYNC_SUBSCRIPTIONS keep the state.
 
-    An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline
-    is over, as far as the state permits. Then the operation waits for older operations and for readers. A commit
-    with children is preceded by Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final
-    state; pass live operations only.
+    An abort comes first: the data plane refuses the next step permanently, an abort is requested, or the deadline is
+    over, as far as the state permits. Then the operation waits for older operations and for readers. A commit with
+    children is preceded by Step.SYNC_SUBSCRIPTIONS if the subscriptions changed. Raises KeyError for a final state;
+    pass live operations only.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):

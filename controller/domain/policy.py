@@ -147,7 +147,8 @@ does the cluster's budget of reconnections.
 
 
 class PolicyOverride:
-    """A set of parameters of which the others are None (inherit): `PolicyOverride(max_segments=8).max_segments`.
+    """Some parameters of a policy. The other parameters are None, so they are inherited from the level above:
+    `PolicyOverride(max_segments=8).max_segments`.
 
     Immutable and compared by value. Raises InvalidPolicy for a parameter that does not exist or may not be
     overridden, and for a value of the wrong type. Only `violations` of the resolved policy can say whether the values

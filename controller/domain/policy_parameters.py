@@ -38,11 +38,11 @@ def write_parameter(value: ParameterValue) -> ParameterValue:
 def read_parameters(
     document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
 ) -> Iterator[tuple[str, ParameterValue]]:
-    """Yield the parameters that a document sets, in the order of `kinds`, converted to their types; null is the
-    same as absent.
+    """Yield the parameters that a document sets, in the order of `kinds`, converted to their types; null is the same
+    as absent.
 
-    Raises InvalidPolicy, whose message contains `subject`, for a document that is not an object, a name that is not
-    in `kinds`, or a value of another type.
+    Raises InvalidPolicy during the iteration, whose message contains `subject`, for a document that is not an object,
+    a name that is not in `kinds`, or a value of another type.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy(
@@ -79,6 +79,9 @@ _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", st
 
 
 def _read(parameter: str, value: Any, kind: type, subject: str) -> ParameterValue:
+    """Return the value converted to its type; for a float also a text of `NON_FINITE`. Raises InvalidPolicy, which
+    names the parameter and the `subject`, for a value of another type.
+    """
     if kind is float and isinstance(value, str) and value in NON_FINITE:
         return float(value)
     expected = misfit(value, kind)

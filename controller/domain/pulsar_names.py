@@ -22,8 +22,8 @@ _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]*)", re.ASCII)
 
 
 def full_name(name: str, domain: str = "persistent") -> str:
-    """Return the complete name of a short form without checking it: `x` is `persistent://public/default/x`, `t/n/x` is
-    `persistent://t/n/x`.
+    """Return the complete name of a short form without checking it: `x` is `persistent://public/default/x`, `t/n/x`
+    is `persistent://t/n/x`, each with the given `domain`. A name with `://` is returned unchanged.
     """
     if "://" in name:
         return name

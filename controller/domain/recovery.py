@@ -57,7 +57,7 @@ class RecoveryPlan:
 
     @property
     def is_needed(self) -> bool:
-        """True if the logs are ahead of the journal."""
+        """True if the logs show another layout than the journal has, or contradict each other or the journal."""
         return bool(self.added or self.sealed or self.problems)
 
 
@@ -210,8 +210,8 @@ def _replaced_by_descendants(
     effective: Sequence[SegmentLog],
     sealed: Collection[int],
 ) -> tuple[int, ...]:
-    """Return the ids of ACTIVE segments that are not in `sealed`, whose log is closed and whose range later
-    segments cover: their children were pruned as well.
+    """Return the ids of ACTIVE segments that are not in `sealed`, whose log is closed and whose range overlaps an
+    effective log of a later segment id than the journal has: the segments that replaced them were pruned as well.
     """
     covering = [log for log in effective if log.segment_id >= journal.next_segment_id]
     return tuple(
@@ -226,6 +226,7 @@ def _replaced_by_descendants(
 
 
 def _sealed(segment: Segment, epoch: int, now: int) -> Segment:
+    """Return the segment sealed at this epoch and time. `now` is in milliseconds since the Unix epoch."""
     return replace(segment, state=SegmentState.SEALED, sealed_epoch=epoch, sealed_at_ms=now)
 
 

@@ -50,7 +50,9 @@ class Reshape:
     children: tuple[ChildPlan, ...]
 
     def validate_against(self, layout: SegmentGraph) -> None:
-        """Raise the errors of `validate`; a plan that was made earlier may no longer fit the layout."""
+        """Raise SegmentNotFound for an unknown parent, and InvalidLayoutChange if the plan does not fit the layout
+        otherwise. The layout may have changed since the plan was made.
+        """
         validate(layout, self.parent_ids, self.children)
 
 
@@ -228,11 +230,17 @@ def plan_recut(
 
 
 def _children(layout: SegmentGraph, ranges: Sequence[HashRange], bucket_count: int) -> tuple[ChildPlan, ...]:
+    """Return a child for each range, with ids from the layout's next id on and `bucket_count` entry buckets of equal
+    width.
+    """
     splits = entry_buckets.equal_splits(bucket_count)
     return tuple(ChildPlan(i, r, splits) for i, r in enumerate(ranges, layout.next_segment_id))
 
 
 def _active(layout: SegmentGraph, segment_id: int) -> Segment:
+    """Return the segment with this id. Raises SegmentNotFound if there is none, InvalidLayoutChange if the segment is
+    sealed.
+    """
     segment = layout.segment(segment_id)
     if not segment.is_active:
         raise InvalidLayoutChange(
@@ -243,6 +251,9 @@ def _active(layout: SegmentGraph, segment_id: int) -> Segment:
 
 
 def _active_parents(layout: SegmentGraph, parent_ids: Sequence[int]) -> list[Segment]:
+    """Return the segments with these ids, in this order. Raises InvalidLayoutChange for an empty list, a repeated id
+    or a sealed segment, and SegmentNotFound for an unknown segment.
+    """
     if not parent_ids or len(set(parent_ids)) < len(parent_ids):
         raise InvalidLayoutChange(f"parents {shown(list(parent_ids))} must be one or more different segments")
     return [_active(layout, segment_id) for segment_id in parent_ids]
@@ -260,6 +271,7 @@ def _union(parents: Sequence[Segment]) -> HashRange:
 
 
 def _demand_divisible(parent: Segment, parts: int) -> None:
+    """Raise InvalidLayoutChange if the segment covers fewer than `parts` hashes."""
     if parent.hash_range.width < parts:
         raise InvalidLayoutChange(
             f"segment {parent} covers {parent.hash_range.width} hash(es) and cannot be split into {shown(parts)}; "

@@ -9,8 +9,9 @@ from controller.domain.segment_graph import SegmentGraph
 
 
 def plan(action: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
-    """Return the reshape that performs the action on this layout. `max_buckets`: maximum number of entry buckets of
-    a child of a merge, rebucket or recut. Raises the errors of the planners in `reshape`.
+    """Return the reshape that performs the action on this layout. `max_buckets`: maximum number of entry buckets of a
+    child of a merge, rebucket or recut. Raises SegmentNotFound for an unknown segment, and InvalidLayoutChange if the
+    layout does not permit the action.
     """
     match action:
         case Split(segment_id, at):

@@ -270,5 +270,6 @@ def _by_range(segment: Segment) -> tuple[int, int]:
 
 
 def _demand(holds: bool, violation: str) -> None:
+    """Raise InvariantViolated with the text `violation` unless `holds` is True."""
     if not holds:
         raise InvariantViolated(f"layout law broken: {violation}; restore the layout from its history")

@@ -168,4 +168,5 @@ class _Network:
         return None
 
     def _is_free(self, number: int, start: int, end: int) -> bool:
+        """Return True if the link from node `start` to node `end` costs nothing under the present potentials."""
         return self._cost[number] + self._potential[start] == self._potential[end]

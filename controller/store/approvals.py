@@ -165,9 +165,11 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """Return, by topic, the newest approval of each action, if it is pending, approved or rejected.
+    """Return, by topic, the newest approval of each action among the approvals that are pending, approved or
+    rejected.
 
-    An action counts only while all segments that it seals are ACTIVE. A topic without such an approval is absent.
+    An action counts only while all segments that it seals are ACTIVE. A topic without an approval to return is
+    absent.
     """
     approvals_by_topic: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
@@ -178,7 +180,9 @@ def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Ap
 
 
 def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
-    """Add the approvals as pending. An action or subject with an approval that has not ended keeps that approval."""
+    """Add the approvals as pending. If the action or subject of an approval has a pending approval already, that
+    approval stays and the given approval is ignored.
+    """
     if approvals:
         tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
 
@@ -283,10 +287,14 @@ def forget_before(tx: Connection, older_than: datetime) -> int:
 
 
 def _key(action: Decision) -> dict[str, Any]:
+    """Return the columns that identify the approval of an action within a topic: the kind, and the ids of the sealed
+    segments.
+    """
     return {"kind": kind_of(action), "segment_ids": list(sealed_by(action))}
 
 
 def _document(approval: NewApproval) -> dict[str, Any]:
+    """Return the approval as JSON values. An action adds its key, its number of parts and its size."""
     document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
     action = document.pop("act")
     if action is None:

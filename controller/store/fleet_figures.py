@@ -67,7 +67,11 @@ _SUPPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh load."""
+    """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh
+    load. `shared_segments`: segments that several consumers of a subscription read. `buckets_withheld`: owned buckets
+    whose owner was requested to release them and has not done so. `buckets_away`: owned buckets whose owner is not
+    connected.
+    """
 
     topic: str
     active_segments: int
@@ -106,6 +110,7 @@ class FleetFigures:
     recent: Sequence[RecentFigure]
     topics: Sequence[TopicFigures]
     topics_left_out: int
+    """Number of live topics that `topics` does not contain."""
 
 
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
@@ -134,6 +139,7 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
 
 
 def _topics(tx: Connection, topic_rows: Sequence[Mapping[str, Any]]) -> Iterator[TopicFigures]:
+    """Yield the figures of these rows of `inspect.topics`, in their order."""
     topic_ids = [row["topic_id"] for row in topic_rows]
     buckets, loads, readers, drains = (
         {row["topic_id"]: row for row in inspection.rows(tx, statement, topic_ids=topic_ids)}
@@ -173,6 +179,9 @@ TOTALS = ("auto_splits", "auto_merges", *_SUPPRESSED.values(), "rebucket_rollove
 
 
 def _total_of(tally: str, kind: str, because: str) -> str | None:
+    """Return the name in `TOTALS` of the total to which a row of `inspect.tallies` counts; None if the row counts to
+    no total.
+    """
     if tally == "refusal":
         return _SUPPRESSED.get(because)
     if tally == "bucket":

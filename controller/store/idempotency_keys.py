@@ -15,8 +15,8 @@ from controller.domain.errors import Conflict, Retryable
 
 KEPT_DAYS = 7
 TAKEN_OVER_AFTER_SECONDS = 300
-"""Seconds after which a request without an answer counts as lost, and the next request with the key is handled. Longer than the
-longest wait for an operation.
+"""Seconds after which a request without an answer counts as lost, and the next request with the key is performed.
+Longer than the longest wait for an operation.
 """
 
 _FORGET = text("""
@@ -43,11 +43,12 @@ _FREE = text("""
 
 
 def begin(tx: Connection, subject: str, key: str, digest: str) -> Mapping[str, Any] | None:
-    """Return the answer to the first request with the key. None if the caller handles the request, and then calls `finish` or `free`:
-    the key is unused, or its first request has had no answer for `TAKEN_OVER_AFTER_SECONDS`.
+    """Return the answer to the first request with the key. None if the caller has to perform the request and then
+    call `finish` or `free`: the key is unused, or its first request has had no answer for `TAKEN_OVER_AFTER_SECONDS`.
+    `digest` identifies the content of the request.
 
-    Also deletes up to 100 keys that are older than `KEPT_DAYS`. Raises Conflict if the key was used for another request, Retryable
-    while the first request is being handled.
+    Also deletes up to 100 keys that are older than `KEPT_DAYS`. Raises Conflict if the key was used for a request
+    with another digest, Retryable while the first request is being performed.
     """
     parameters = {"subject": subject, "key": key}
     tx.execute(_FORGET, {"days": KEPT_DAYS})

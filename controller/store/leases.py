@@ -105,10 +105,11 @@ def resign_all(tx: Connection, holder: str, incarnation: str | None = None) -> N
 def resign_forgotten(
     tx: Connection, prefix: str, holder: str, incarnation: str | None, held: Sequence[Lease]
 ) -> None:
-    """End the leases with the prefix whose rows name this process but which are not among `held`. Does nothing if `incarnation` is
-    None.
+    """End the leases with the prefix whose rows name this process but which are not among `held`. Does nothing if
+    `incarnation` is None.
 
-    Such a row exists if the answer to an earlier request was lost, or if a fail-over lost the row of a later holder.
+    A lease that this process does not know of exists if the answer to an earlier request was lost, or if a fail-over
+    lost the row of a later holder.
     """
     tx.execute(
         text("""
@@ -230,5 +231,6 @@ def still_held(tx: Connection, leases: Sequence[Lease]) -> bool:
 
 
 def _lease(tx: Connection, statement: TextClause, **parameters: object) -> Lease | None:
+    """Execute the statement, and return the lease in its row; None if the statement returns no row."""
     row = tx.execute(statement, parameters).one_or_none()
     return None if row is None else Lease(*row)

@@ -60,5 +60,6 @@ def recent_figures(tx: Connection) -> list[RecentFigure]:
 
 
 def _spread(of: str, labels: tuple[str, ...], seconds: Sequence[float]) -> Iterator[RecentFigure]:
+    """Yield one figure for each quantile of `QUANTILES`; `seconds` holds the values in this order."""
     for quantile, value in zip(QUANTILES, seconds, strict=True):
         yield RecentFigure(of, (*labels, quantile), float(value))

@@ -43,8 +43,10 @@ class SetAside:
 
 def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
     """Log the number of skipped subjects and the first of them, and record the first `NOTED_AT_MOST` in the database.
+    A subject that the batch skipped before keeps its row, whose count is raised. Also deletes rows that were last
+    written a day ago.
 
-    Does nothing if there are none.
+    Does nothing without a skipped subject.
     """
     if not subjects:
         return

@@ -56,9 +56,9 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
 
 def _busiest(context: EvaluationContext, rates: list[float]) -> int | None:
-    """Return the index of the segment with the highest rate of `rates` (incoming messages per second, by index)
-    that can be split; of equal rates the lowest id. None if no segment can be split. Each segment that is passed
-    over is refused. Under `strict_pulsar` a segment of one hash counts as one that can be split, as in Pulsar. The
+    """Return the index of the segment with the highest rate of `rates` (incoming messages per second, by index) that
+    can be split; of equal rates the lowest id. None if no segment can be split. Each segment that is passed over is
+    refused. Under `strict_pulsar` a segment of one hash counts as a segment that can be split, as in Pulsar. The
     evaluation becomes due again when a load record that was compared becomes stale.
     """
     active = context.active
@@ -115,6 +115,7 @@ def _rebucket(context: EvaluationContext, reason: str) -> tuple[Decision, ...]:
 def _refuse_topic(
     context: EvaluationContext, reason: RefusalReason, metric: str, value: int, needed: int
 ) -> None:
+    """Add a refusal of the consumer lane that concerns the whole topic."""
     context.refuse(
         Refusal(segment_id=None, lane=Lane.CONSUMER, reason=reason, metric=metric, value=value, needed=needed)
     )

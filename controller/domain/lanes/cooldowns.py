@@ -75,4 +75,7 @@ def _latest(situation: EvaluationInput, kinds: tuple[ReshapeKind, ...], last: in
 
 
 def _pause(reason: RefusalReason, metric: str, began: int | None, seconds: int) -> Pause | None:
+    """Return the pause of this length that began at `began`, in milliseconds since the Unix epoch; None if `began` is
+    None.
+    """
     return None if began is None else Pause(reason, metric, began, began + seconds * 1000)

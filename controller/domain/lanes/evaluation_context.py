@@ -209,6 +209,7 @@ class EvaluationContext:
 
 
 def _measured(record: LoadRecord | None) -> LoadRecord | None:
+    """Return the record with NaN in place of each rate that is negative or not finite; None without a record."""
     if record is None or record.stats.are_rates:
         return record
     rates = (rate if 0 <= rate <= LARGEST_FLOAT else math.nan for rate in record.stats.rates)

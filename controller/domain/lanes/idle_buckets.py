@@ -11,10 +11,11 @@ from controller.domain.lanes.evaluation_context import EvaluationContext
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return the rebuckets; the caller evaluates this lane only if there is no other action. Empty under
-    `strict_pulsar`, if consumers cannot share a segment, or if it is unknown since when consumers have not changed.
-    If a segment could give up buckets, the topic is refused during a cooldown for splits, merges or rebuckets, and
-    for `bucket_idle_seconds` after the last change of consumers or rebucket. After that, a busy segment is refused.
+    """Return the rebuckets that give up idle entry buckets; the caller evaluates this lane only if there is no other
+    action. Empty under `strict_pulsar`, if consumers cannot share a segment, or if it is unknown since when consumers
+    have not changed. If a segment could give up buckets, the topic is refused during a cooldown for splits, merges or
+    rebuckets, and for `bucket_idle_seconds` after the last change of consumers or rebucket. After that, a busy
+    segment is refused.
 
     A segment keeps its share of the topic's `entry_bucket_budget`, rounded up. The topic keeps as many places as the
     number of its consumers, rounded up to a power of two.
@@ -49,6 +50,9 @@ def _rebuckets(context: EvaluationContext) -> list[Rebucket]:
 
 
 def _idle_window(context: EvaluationContext, changed_at: int) -> Pause:
+    """Return the pause of `bucket_idle_seconds` that begins with the last change of consumers or the last rebucket,
+    whichever is later.
+    """
     began = max(changed_at, context.situation.history.last_rebucket_at or 0)
     ends_at = began + context.policy.bucket_idle_seconds * 1000
     return Pause(RefusalReason.BUCKET_IDLE_WINDOW, "consumers_changed_at", began, ends_at)

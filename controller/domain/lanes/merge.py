@@ -76,9 +76,9 @@ def _cold(context: EvaluationContext) -> list[LoadRecord | None]:
 
 
 def _refuse_lone(context: EvaluationContext, cold: list[LoadRecord | None], touching: list[bool]) -> None:
-    """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold,
-    its worst metric and the threshold; NO_LOAD_RECORD if this neighbour has no record. A segment without a
-    neighbour has no refusal.
+    """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold as
+    `segment_id` and the cold segment as `other_id`, with the neighbour's worst metric and the threshold;
+    NO_LOAD_RECORD if this neighbour has no record. A segment without a neighbour has no refusal.
     """
     limits = context.thresholds.merge.rates
     touches_left = [False, *touching, False]

@@ -88,10 +88,12 @@ class MergeConditions:
         return True
 
     def _is_busy(self, i: int) -> bool:
+        """Refuse the pair and return True if either side is part of a live operation or of a held action."""
         left, right = self._ids[i], self._ids[i + 1]
         return self._context.refuse_busy(_LANE, left, right) or self._context.refuse_busy(_LANE, right, left)
 
     def _is_at_min(self, i: int) -> bool:
+        """Refuse the pair and return True always. Called only if the topic has its minimum number of segments."""
         segments, minimum = self._context.segments_low, self._context.policy.min_segments
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", segments, minimum)
 
@@ -117,10 +119,10 @@ class MergeConditions:
 
     def _busiest_that_splits(self) -> float:
         """Return the highest incoming rate of a segment that the consumer lane would split instead of adding buckets:
-        at least `split_vs_rebucket_min_msg_rate_in`; 0 if no segment has such a rate. Segments of one hash and stale
+        at least `split_vs_rebucket_min_msg_rate_in`; 0 if no segment has this rate. Segments of one hash and stale
         load records do not count.
 
-        The evaluation is valid only while the load records with such rates are fresh.
+        The evaluation is valid only while the load records of these segments are fresh.
         """
         context = self._context
         split_rate = context.policy.split_vs_rebucket_min_msg_rate_in
@@ -151,6 +153,7 @@ class MergeConditions:
         return busiest >= split_rate and self._refuse(i, reason, "msg_rate_in", busiest, split_rate)
 
     def _msg_rate_in(self, index: int) -> float:
+        """Return the incoming messages per second of the segment at `index`; 0 without a load record."""
         record = self._context.records[index]
         return 0.0 if record is None else record.stats.msg_rate_in
 
@@ -168,8 +171,9 @@ class MergeConditions:
         return any(2 * merge > split for merge, split in pairs)
 
     def _would_split_for_load(self, i: int) -> bool:
-        """Refuse the pair and return True if the sum of the rates of its sides exceeds a split threshold; the refusal
-        names the first such metric. A pair of which a side has no load record is not refused.
+        """Refuse the pair and return True if the sum of the rates of its sides exceeds a split threshold. The refusal
+        names the first metric, in the order of `METRICS`, whose sum exceeds its threshold. A pair of which a side has
+        no load record is not refused.
         """
         left, right = self._context.records[i : i + 2]
         if left is None or right is None:
@@ -192,6 +196,7 @@ class MergeConditions:
 
     @property
     def _most_places(self) -> int:
+        """Maximum number of consumers that one segment can serve after a merge or a rebucket."""
         return min(self._context.policy.entry_bucket_max_per_segment, self._context.most_readers)
 
     def _places_of(self, buckets: int) -> int:
@@ -200,6 +205,9 @@ class MergeConditions:
 
     @property
     def _counts_buckets(self) -> bool:
+        """True if the places of a segment are counted by its entry buckets, False if every segment has one place.
+        Under `strict_pulsar` always True.
+        """
         return self._context.shared_buckets or self._context.strict
 
     def _would_idle_consumer(self, i: int) -> bool:
@@ -242,6 +250,7 @@ class MergeConditions:
         return [i for i in pairs if not self._is_stale(i)]
 
     def _is_stale(self, i: int) -> bool:
+        """Refuse the pair and return True if the load record of either side is stale."""
         left, right = self._ids[i], self._ids[i + 1]
         return refuse_stale(self._context, _LANE, i, right) or refuse_stale(self._context, _LANE, i + 1, left)
 

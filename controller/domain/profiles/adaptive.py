@@ -94,6 +94,7 @@ def answer(context: EvaluationContext, lanes: Collection[Lane]) -> tuple[Decisio
 
 
 def _changed_segments(actions: Sequence[Decision]) -> frozenset[int]:
+    """Return the ids of the segments that the splits and rebuckets among the actions seal."""
     return frozenset(action.segment_id for action in actions if isinstance(action, Split | Rebucket))
 
 
@@ -161,6 +162,7 @@ class _Planner:
         return tuple(self._decision(action) for action in actions)
 
     def _plan(self, prices: Prices) -> RingPlan:
+        """Return the plan with the lowest cost under these prices."""
         edges = [segment.hash_range for segment in self._context.active]
         is_touching = [low.end + 1 == high.start for low, high in pairwise(edges)]
         return plan_ring(self._members, prices, is_touching.__getitem__)
@@ -262,9 +264,9 @@ class _Planner:
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
         """Return True if the load exceeds the capacity by more than `overload_tolerance`, if the segment is a child
-        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape. For such a
-        child, the evaluation is valid at most until the `SETTLE_TICKS` ticks are over. The caller has checked that
-        the load exceeds the capacity.
+        created within `SETTLE_TICKS` ticks, or if the overload has already cost as much as a reshape. For a child
+        created within `SETTLE_TICKS` ticks, the evaluation is valid at most until these ticks are over. The caller
+        has checked that the load exceeds the capacity.
         """
         context = self._context
         created_at = context.active[i].created_at_ms
@@ -386,6 +388,7 @@ class _Planner:
         return gain / (1 + action.reconnections)
 
     def _union(self, run: Run) -> HashRange:
+        """Return the hash range that the segments of the run cover together."""
         active = self._context.active
         return HashRange(
             active[run.first].hash_range.start, active[run.first + run.length - 1].hash_range.end
@@ -515,6 +518,9 @@ class _Planner:
         return Recut(ids, action.cuts, reason, action.buckets)
 
     def _hottest_metric(self, run: Run) -> str:
+        """Return Pulsar's name of the metric with the highest rate of any segment of the run, as a share of the split
+        threshold.
+        """
         records = self._context.records[run.first : run.first + run.length]
         shares = [
             max((r.stats.rates[i] * scale for r in records if r is not None), default=0.0)
@@ -551,9 +557,11 @@ class _Planner:
             self._wake_after(TICKS_BETWEEN_LOOKS)
 
     def _wake_after(self, ticks: int) -> None:
+        """Limit the validity of the evaluation to this number of ticks from now."""
         self._context.wake_at(self._context.now + self._ms(ticks))
 
     def _ms(self, ticks: int) -> int:
+        """Return the length of this number of ticks in milliseconds, rounded up."""
         return math.ceil(ticks * self._tick_seconds * 1000)
 
     def _refuse_saving(self, candidate: Candidate) -> None:
@@ -585,6 +593,9 @@ class _Planner:
         )
 
     def _refuse_kept(self, ids: Sequence[int]) -> None:
+        """Refuse the scale-in of these adjacent segments because a person keeps some of them apart: name the segment
+        that is kept apart for the longest time. Does nothing if no segment is kept apart.
+        """
         kept_id = self._context.kept_longest(ids)
         if kept_id is not None:
             other_id = ids[0] if kept_id != ids[0] else ids[-1]
@@ -612,8 +623,8 @@ class _Planner:
         return RefusalReason.AT_MIN_SEGMENTS, "segments", segments, fewest + removed - 1
 
     def _lane(self, load: float) -> Lane:
-        """Return the lane that reports a segment with this load: the load lane for a hot segment, the merge lane
-        for others, or the one that is evaluated.
+        """Return the lane that reports a segment with this load: the load lane for a hot segment, the merge lane for
+        others; the other lane if this lane is not evaluated.
         """
         hot = load > 1
         return (

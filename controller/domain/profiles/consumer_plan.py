@@ -79,7 +79,9 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The result for one segment: `parts` children with `per_part` places each."""
+    """The children that a segment gets: `parts` children with `per_part` places each. `places`: number of consumers
+    that the segment serves before.
+    """
 
     segment: Segment
     places: int
@@ -104,10 +106,10 @@ class _Share:
 
 
 def _shares(context: EvaluationContext, places: int) -> list[_Share]:
-    """Return the results for the fewest segments, the busiest first, that serve all consumers. If no number of
-    segments can serve all, return the results for every segment that is not busy. Children that the rate does not
-    justify are planned only if the justified children do not suffice. `places`: number of consumers that the present
-    segments can serve.
+    """Return the shares of the fewest segments, the busiest first, that serve all consumers. If no number of segments
+    can serve all, return the shares of every segment that is not busy. Children that the rate does not justify are
+    planned only if the justified children do not suffice. `places`: number of consumers that the present segments can
+    serve.
     """
     candidates = _candidates(context)
     segments_to_add = max(0, segments_wanted(context) - context.segments_net)
@@ -132,9 +134,10 @@ def _shares(context: EvaluationContext, places: int) -> list[_Share]:
 def _divide_consumers(
     context: EvaluationContext, chosen: Sequence[_Candidate], other_places: int, segments_to_add: int
 ) -> list[_Share]:
-    """Return the results for the `chosen` segments. They get `segments_to_add` additional children, as far as the
-    rate justifies them. The consumers for which the other segments have no place (`other_places`) are divided
-    equally among the chosen segments, within the limits. A segment keeps at least its present places.
+    """Return the shares of the `chosen` segments, the segments with the lowest limit of children first. They get
+    `segments_to_add` additional children, as far as the rate justifies them. The consumers for which the other
+    segments have no place (`other_places`) are divided equally among the chosen segments, within the limits. A
+    segment keeps at least its present places.
     """
     justified = []
     for parts in _most_parts(context, chosen, is_justified=True):
@@ -212,6 +215,7 @@ def _rate(context: EvaluationContext, record: LoadRecord | None) -> float:
 
 
 def _is_midpoint(context: EvaluationContext) -> bool:
+    """Return True if the data plane can cut a segment at its midpoint only."""
     return context.situation.capabilities.midpoint_only
 
 

@@ -47,9 +47,9 @@ class Member(NamedTuple):
 
 
 class RingPlan(NamedTuple):
-    """The chosen runs, disjoint and in the order of the members, and for each member the best scale-in that was
-    priced: the one with the largest saving beyond its cost, chosen or not. Members that no priced scale-in contains
-    are absent from `best_scale_ins`.
+    """The chosen runs, disjoint and in the order of the members, and, by the index of each member, the best scale-in
+    that was priced: the scale-in with the largest saving beyond its cost, chosen or not. Members that no priced
+    scale-in contains are absent from `best_scale_ins`.
     """
 
     runs: tuple[Run, ...]

@@ -177,4 +177,5 @@ def _forgone_saving(
 
 
 def _parts(load: float, prices: Prices) -> int:
+    """Return the number of segments that carry the load if each has at most the target load; 0 without load."""
     return math.ceil(load / prices.target - _ROUNDING)

@@ -70,6 +70,7 @@ def _add_cuts(bins: Sequence[Bin], cuts: Sequence[int], parts: int) -> set[int]:
 
 
 def _pieces(bins: Sequence[Bin], cuts: set[int]) -> list[list[Bin]]:
+    """Return the bins of each part, in order. A part ends before each bin whose first hash is in `cuts`."""
     pieces: list[list[Bin]] = [[]]
     for load_bin in bins:
         if load_bin.start in cuts:

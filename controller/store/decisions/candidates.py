@@ -55,7 +55,7 @@ class CandidateRow:
 
 
 def parameters_text(override: Mapping[str, Any]) -> str:
-    """Return the parameters in the notation of the command line."""
+    """Return the parameters in the notation of the command line, sorted by name: `max_segments=8 min_segments=2`."""
     return " ".join(
         f"{parameter}={json.dumps(value).strip(chr(34))}" for parameter, value in sorted(override.items())
     )

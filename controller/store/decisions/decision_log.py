@@ -75,7 +75,9 @@ def ensure_partitions(tx: Connection, days_ahead: int) -> list[str]:
 
 
 def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
-    """Drop the tables of days (UTC) that ended at or before `older_than`, except those of the last 30 days. Return their names."""
+    """Drop the tables of days (UTC) that ended at or before `older_than`, except those of the last 30 days. Return
+    their names. Rows of these days that are still in `decision_default` are deleted.
+    """
     drop = text("SELECT cleave.drop_decision_partitions(:older_than)")
     return list(tx.execute(drop, {"older_than": older_than}).scalars())
 

@@ -393,6 +393,7 @@ def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScale
 
 
 def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
+    """Return the layout of a topic with its ACTIVE segments only."""
     return SegmentLayout.from_segments(
         topic.epoch,
         topic.next_segment_id,
@@ -446,6 +447,9 @@ def _clients(
 
 
 def _refilled(remaining: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
+    """Return the reconnection budget at `now`: `remaining`, which was stored at `at`, and `per_minute` for each
+    minute since, at most `per_minute`. Without a stored budget, return `per_minute`.
+    """
     if remaining is None or at is None:
         return per_minute
     return float(min(per_minute, remaining + per_minute * (now - at).total_seconds() / 60))
@@ -462,11 +466,11 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. A record has the age
-    of the oldest load record of the ancestors. Other segments are absent.
+    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. A
+    record has the age of the oldest load record of the ancestors. Other segments are absent.
 
-    A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is not known. Such a
-    segment waits for its own load record.
+    A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is
+    not known. The segment waits for its own load record.
     """
     records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):

@@ -38,7 +38,9 @@ from controller.store.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class PendingEvaluation:
-    """A topic to evaluate. `outcome_digest` is the digest that `finish` stored last; None if nothing was refused."""
+    """A topic to evaluate. `not_before`: the end of its pause, which may have passed; None if the topic never was
+    paused. `outcome_digest` is the digest that `finish` stored last; None if nothing was refused.
+    """
 
     topic_id: int
     input_version: int
@@ -107,7 +109,9 @@ def lock_due(
 
 
 def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
-    """Return the rows of these topics, due or not, without a lock, for evaluations that are not performed."""
+    """Return the rows of these topics, due or not, by topic id. Locks nothing; serves evaluations whose actions are
+    not performed.
+    """
     statement = _PENDING.where(*_scope(None, topic_ids, ())).order_by(_E.topic_id)
     return [PendingEvaluation(*row) for row in tx.execute(statement)]
 
@@ -189,6 +193,7 @@ def _next_of_lane(lane: Lane, scope: Sequence[ColumnElement[bool]]) -> Iterator[
 
 
 def _dirty(lane: Lane) -> ColumnElement[bool]:
+    """Return the condition that an input has changed since the last evaluation of the lane."""
     return _E[f"{lane}_version"] < _E.input_version
 
 
@@ -200,6 +205,9 @@ def _due(lane: Lane) -> ColumnElement[bool]:
 def _scope(
     shards: Shards | None, topic_ids: Collection[int] | None, skip: Collection[int]
 ) -> list[ColumnElement[bool]]:
+    """Return the conditions that limit the topics to the shards held and to `topic_ids` (None: no limit), without the
+    topics in `skip`.
+    """
     conditions: list[ColumnElement[bool]] = []
     if shards is not None:
         conditions.append((_E.topic_id % shards.count).in_(sorted(shards.held)))

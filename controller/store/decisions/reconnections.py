@@ -1,8 +1,8 @@
 """The reconnection budget: the number of connected clients that decisions may still make reconnect.
 
-Each topic and the cluster have a token bucket, which is refilled at the rates of the policies. `situations` reads the remaining budget.
-The autoscaler records the cost of its intents here, in their transaction. Concurrent batches may together exceed the budget; later
-batches wait until the budget is positive again.
+Each topic and the cluster have a token bucket, which is refilled at the rates of the policies. `evaluation_inputs`
+reads the remaining budget. The autoscaler records the cost of its intents here, in their transaction. Concurrent
+batches may together exceed the budget; later batches wait until the budget is positive again.
 """
 
 from __future__ import annotations

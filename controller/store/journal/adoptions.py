@@ -45,7 +45,7 @@ class Adoption:
     max_buckets: int
     policy: PolicyOverride | None = None
     stock: frozenset[str] = frozenset()
-    """Those of the subscriptions that standard consumers go on to read."""
+    """Names in `subscriptions` that standard consumers continue to read."""
 
 
 def intend_adopt(

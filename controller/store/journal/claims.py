@@ -160,21 +160,25 @@ def claim(
     shards: Shards | None = None,
     in_hand: Collection[int] | None = None,
 ) -> list[Claim]:
-    """Claim up to `limit` live operations that are due and not claimed by another runner. Increment their claim terms.
+    """Claim up to `limit` live operations that are due and not claimed by another runner, and increment their claim
+    terms. Return them in the order of their ids. Operations of held topics, and of kinds that this version does not
+    know, are skipped, and so are rows that another transaction has locked.
 
-    Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to `fenced_limit` of
-    them, or one if they do not share calls. Fresh reshapes (intended, never tried, never claimed) on `sharing_planes` share calls
-    and follow, up to `limit`. One operation of any other kind or state is added, so that neither group starves the other. With
-    `operation_id`, only that operation is claimed.
+    Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to
+    `fenced_limit` of them. Fresh reshapes (intended, never tried, never claimed) on `sharing_planes`, which share
+    calls, follow. If no fenced operation was claimed, a single operation of any other kind or state is added, and
+    fresh reshapes leave room for it if `limit` is at least 2. So neither group starves the other. With
+    `operation_id`, only that operation is claimed, whatever its shard.
 
-    If a broker keeps the layout of the topic, a reshape is claimed only after all older reshapes have finished. An older reshape that
-    is claimed or deferred has not finished, because its last call may be in progress.
+    If a broker keeps the layout of the topic, a reshape is claimed only after all older reshapes have finished. An
+    older reshape that is claimed or deferred has not finished, because its last call may be in progress.
 
-    The claim of another runner ends `call_timeout_seconds` (the time-out of the longest data-plane call) after its expiry, when no
-    call of that runner can still be in progress.
+    The claim of another runner ends `call_timeout_seconds` (the time-out of the longest data-plane call) after its
+    expiry, when no call of that runner can still be in progress.
 
-    `in_hand` lists the operations that threads of this runner are performing. The claim skips them, and resumes all other
-    operations whose claim names the runner, because the runner knows that none of its calls is in progress. None resumes nothing.
+    `in_hand` lists the operations that threads of this runner are performing. The claim skips them, and resumes all
+    other operations whose claim names the runner, because the runner knows that none of its calls is in progress.
+    None resumes nothing.
     """
     parameters: dict[str, object] = {
         "runner": runner,
@@ -196,9 +200,10 @@ def claim(
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
-    """Return the earliest time, which may be in the past, at which a live operation of the shards can be claimed.
+    """Return the earliest time, which may be in the past, at which a live operation of the shards (None: of all
+    topics) can be claimed.
 
-    None if only topics that are held have live operations.
+    None if there is no live operation, except those of held topics.
     """
     parameters: dict[str, object] = {
         "kinds": _KINDS,
@@ -239,5 +244,8 @@ def record_failure(
 def _write(
     tx: Connection, operations: Sequence[Operation], runner: str, statement: str, **parameters: object
 ) -> set[int]:
+    """Execute the statement for the operations whose claims the runner still holds, and return the ids of these
+    operations.
+    """
     parameters |= held_parameters(operations, runner)
     return {row.operation_id for row in tx.execute(text(statement), parameters)}

@@ -193,6 +193,7 @@ def commit_reshapes(
 
 
 def _stamps(operation: Operation) -> tuple[str, ...]:
+    """Return the columns of the cooldowns that the operation begins."""
     stamps = STAMPS.get(operation.kind, ())
     if is_for_consumers(operation.kind, operation.reason):
         return (*stamps, "last_consumer_act_at")
@@ -213,6 +214,9 @@ def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> d
 
 
 def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> CleaveError:
+    """Return the error for which `commit_reshapes` skipped the operation. `row` is its row of `WHY_SKIPPED`, None if
+    the operation does not exist.
+    """
     operation = record.operation
     if row is None or not row.is_held:  # the row is missing if a fail-over lost the intent
         return fenced_out(operation, runner)
@@ -257,13 +261,14 @@ def abort(
     started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
 ) -> None:
-    """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
-    gates. Waits for the lock of the topic row.
+    """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion,
+    and delete their gates. Waits for the lock of the topic row.
 
-    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion is aborted is live again. A subscription
-    whose deletion is aborted is live again; if its creation is aborted, its deletion is requested. After a seek, the leader is notified
-    to assign the buckets again; if the seek had stopped its readers, the seek is committed with all segments unread. After any other
-    operation, automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost.
+    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion or detachment is
+    aborted is live again. A subscription whose deletion is aborted is live again; if its creation is aborted, its
+    deletion is requested. After a seek, the leader is notified to assign the buckets again; if the seek had stopped
+    its readers, the seek is committed with all segments unread. After any other operation, automatic decisions on the
+    topic pause for `pause_seconds`. Raises FencedOut if the claim is lost.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -288,6 +293,9 @@ def abort(
 
 
 def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
+    """Record the steps of the operation, and return the time of the database in milliseconds since the Unix epoch.
+    Raises FencedOut if the claim is lost.
+    """
     recorded = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
     if record.operation.operation_id not in recorded:
         raise fenced_out(record.operation, runner)
@@ -295,6 +303,9 @@ def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms
 
 
 def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
+    """Write the first layout of a topic in state creating, make the topic live, and return the epoch. Raises LostRace
+    if the topic is in another state, or if its subscriptions have changed.
+    """
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
     _demand_subscription_version(topic, record)
@@ -330,6 +341,9 @@ def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
+    """Delete the topic: seal and prune its segments in a last epoch, queue their logs for deletion, and free the
+    name. Return the epoch. Raises HeldUp while another operation of the topic is live.
+    """
     deletion.demand_alone(tx, topic, record.operation)
     epoch = _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, record.operation, epoch)
@@ -379,6 +393,7 @@ def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) ->
 
 
 def _end_deletion(tx: Connection, topic: TopicRow, operation: Operation, statement: str) -> None:
+    """Execute the statement on the row of the operation's subscription, and raise the topic's subscription version."""
     tx.execute(text(statement), {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]})
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
 
@@ -392,6 +407,7 @@ def _seek(tx: Connection, _topic: TopicRow, record: StepRecord) -> None:
 
 
 def _ids(value: object) -> list[int]:
+    """Return the ids in a list of a step's detail; empty if the detail has no list."""
     return [int(segment_id) for segment_id in value] if isinstance(value, list) else []
 
 
@@ -414,6 +430,7 @@ def _next_epoch(tx: Connection, topic: TopicRow) -> int:
 
 
 def _demand_subscription_version(topic: TopicRow, record: StepRecord) -> None:
+    """Raise LostRace unless the children have the subscriptions of the topic's present version."""
     if record.noted_version != topic.subscription_version:
         raise _stale_subscriptions(topic.name, topic.subscription_version, record.noted_version)
 
@@ -429,6 +446,9 @@ def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRac
 def _queue_deletions(
     tx: Connection, topic: TopicRow, operation: Operation, logs: Mapping[int, str], reason: str
 ) -> None:
+    """Queue the logs, by segment id, for deletion by the operation. Only the deletion of a topic discards unread
+    messages; a prune stores which subscriptions had drained the segments.
+    """
     deletion_entries.add(
         tx,
         data_plane=topic.data_plane,

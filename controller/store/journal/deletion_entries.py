@@ -123,7 +123,9 @@ def add(
 
 
 def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[DeletionEntry]:
-    """Claim up to `limit` deletion entries that are due. No other caller gets them for `hold_seconds`."""
+    """Claim up to `limit` deletion entries that are due, except those of held topics, and return them by id. No other
+    caller gets them for `hold_seconds`.
+    """
     rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
     return sorted(
         (_deletion_entry(row) for row in rows), key=lambda deletion_entry: deletion_entry.deletion_entry_id

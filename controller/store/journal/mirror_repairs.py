@@ -28,11 +28,12 @@ _CHECKED = (
 
 
 def note_check(tx: Connection, topic_id: int, epoch: int, missing: Collection[int]) -> int:
-    """Write the intent to split each segment in `missing`, which lacks a log, or record that the layout of `epoch` is complete. Return
-    the number of intents.
+    """Write the intent to split each segment in `missing`, which lacks a log, or record that the layout of `epoch` is
+    complete. Return the number of intents.
 
-    Locks the topic row. Does nothing and returns 0 for a topic that is not mirrored, is paused or is not live. Skips segments that a live
-    operation already reshapes, that are not ACTIVE, or that are too narrow to split.
+    Locks the topic row. Does nothing and returns 0 for a topic that is not mirrored, is paused or is not live. Skips
+    segments that a live operation already reshapes, that are not ACTIVE, or that are too narrow to split, and all
+    segments of a held topic.
     """
     topic, mirror = topics.get_topic(tx, topic_id, lock=True), get_mirror(tx, topic_id)
     if mirror is None or mirror.paused_reason is not None or topic.state is not TopicState.LIVE:
@@ -43,6 +44,9 @@ def note_check(tx: Connection, topic_id: int, epoch: int, missing: Collection[in
 
 
 def _intend(tx: Connection, view: TopicView, segment_id: int) -> bool:
+    """Write the intent to split the segment, and return True. Return False without an intent if nothing may act on
+    the topic, or if the segment is busy, not ACTIVE or too narrow to split.
+    """
     if view.why_not is not None or segment_id not in view.layout.segments or segment_id in view.busy:
         return False
     try:

@@ -175,10 +175,11 @@ def write_operation(
     request: Request,
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
-    """Write the operation with its parents and children, and return it as stored. The deadline is the request's, from now on.
+    """Write the operation with its parents and children, and return it as stored. The deadline is `deadline_seconds`
+    of the request from now.
 
-    `backing_topic` names the logs of the children; without it no children are written. A used request key or a busy parent breaks a
-    constraint (IntegrityError), which `request_keys.once` or `Store` handles.
+    `backing_topic` names the logs of the children; without it no children are written. A used request key or a busy
+    parent breaks a constraint (IntegrityError), which `request_keys.once` catches or `Store` translates.
     """
     parameters = {
         "topic_id": topic.topic_id,

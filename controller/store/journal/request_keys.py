@@ -32,11 +32,12 @@ def once(
     write_intent: Callable[[], Operation],
     is_same: Callable[[Operation], bool],
 ) -> Intent:
-    """Return the operation of the request key: the existing one, or the one that `write_intent` writes in a nested transaction. Raises
-    Conflict if the existing operation is not the requested one (`is_same`).
+    """Return the operation of the request key: the existing operation, or the operation that `write_intent` writes in
+    a nested transaction. Raises Conflict if the existing operation is not the requested operation (`is_same`).
 
-    An error of `write_intent` may be an effect of the first request, which was committed while this request waited for a lock. So after
-    an error, the operation of the key is returned if it exists by then; otherwise the error is raised.
+    An error of `write_intent` may be an effect of the first request, which was committed while this request waited
+    for a lock. So after an error, the operation of the key is returned if it exists by then; otherwise the error is
+    raised.
     """
     first = find_by_request_key(tx, request.request_key)
     if first is None:
@@ -61,7 +62,9 @@ def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bo
 
 
 def is_same(first: Operation, topic_id: int, kind: OperationKind, subscription: str | None = None) -> bool:
-    """Return True if the first operation of the request key is the requested one: of this topic, kind and subscription (None: any)."""
+    """Return True if the first operation of the request key has this topic, kind and subscription (None: any), so
+    that the request is a repetition.
+    """
     return (
         first.topic_id == topic_id
         and first.kind is kind

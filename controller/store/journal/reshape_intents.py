@@ -224,7 +224,9 @@ def look(tx: Connection, topic: int | str, request_key: str | None = None) -> To
 def look_at_many(
     tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
-    """Return the states of several topics, in order; None for a topic that does not exist."""
+    """Return the states of several topics, in the order of `topic_ids`; None for a topic that does not exist.
+    `request_keys` has, for each topic, the request key whose operation is looked up, or None.
+    """
     return _views(LOOK_BY_ID, tx, topic_ids, request_keys)
 
 
@@ -298,6 +300,7 @@ def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation
 
 
 def _reserved(draft: ReshapeDraft) -> tuple[ReservedChild, ...]:
+    """Return the children of the plan with the names of their logs; empty if a broker keeps the layout."""
     name = draft.backing_topic
     if name is None:
         return ()
@@ -308,7 +311,9 @@ def _reserved(draft: ReshapeDraft) -> tuple[ReservedChild, ...]:
 
 
 def _parameters(draft: ReshapeDraft) -> dict[str, object]:
-    """Return the parameters of a reshape that a broker performs. The broker chooses the ids, so the ranges identify the children."""
+    """Return the parameters of a reshape that a broker performs; empty for a layout that Cleave keeps. The broker
+    chooses the ids, so the ranges identify the children.
+    """
     if draft.backing_topic is not None:
         return {}
     children = draft.planned.children
@@ -322,6 +327,7 @@ def _parameters(draft: ReshapeDraft) -> dict[str, object]:
 def _documents(
     tx: Connection, draft: ReshapeDraft, children: Sequence[ReservedChild]
 ) -> list[dict[str, object]]:
+    """Return the reserved children as JSON values, each with the merge depth to store."""
     return [
         {
             "segment_id": child.plan.segment_id,
@@ -385,6 +391,7 @@ def _first_of_key(tx: Connection, draft: ReshapeDraft) -> Intent | None:
 
 
 def _repeat(first: Operation, view: TopicView, request: Request) -> Intent:
+    """Return the first operation of the request key. Raises Conflict unless the operation is a reshape of this topic."""
     return repeat(
         first, request, lambda operation: operation.topic_id == view.topic_id and operation.kind.is_reshape
     )
@@ -393,6 +400,7 @@ def _repeat(first: Operation, view: TopicView, request: Request) -> Intent:
 def _views(
     statement: Prepared, tx: Connection, topics: Sequence[int | str], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
+    """Return the rows of the statement as states, in the order of `topics`; None for a topic without a row."""
     rows = statement.execute(tx, {"topics": list(topics), "request_keys": list(request_keys)})
     views = {row.ordinal: _view(row) for row in rows}
     return [views.get(ordinal) for ordinal in range(1, len(topics) + 1)]
@@ -432,4 +440,5 @@ def _view(row: Row[Any]) -> TopicView:
 
 @lru_cache(maxsize=64)
 def _policy(document: str | None) -> AutoScalePolicy:
+    """Return the cluster policy of a stored document; the defaults without a document."""
     return read_policy(document or "{}")

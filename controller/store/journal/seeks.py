@@ -79,8 +79,9 @@ _FORGET_DELIVERIES = """
 
 @dataclass(frozen=True, slots=True)
 class SeekUnderWay:
-    """The oldest seek of the subscription that has not yet moved all cursors. `is_release_over` is True if the time for releases has
-    passed, so that the seek no longer waits for owners.
+    """The oldest seek of the subscription that has not yet moved all cursors. `is_release_over` is True if the time
+    for releases has passed, so that the seek no longer waits for owners. `asked_seconds`: seconds since the intent of
+    the seek.
     """
 
     operation_id: int
@@ -107,13 +108,14 @@ def intend_seek(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Write the intent to move the subscription to the target, and notify the leader. The consumers of the subscription have
-    `release_seconds` to release their buckets.
+    """Write the intent to move the subscription to the target, and notify the leader. The consumers of the
+    subscription have `release_seconds` to release their buckets.
 
-    After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader lock the row of
-    the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, Unsupported if a broker keeps the layout, and Conflict unless a
-    checkpoint subscription, and no other, seeks to `kept`, if standard consumers would read a segment before its ancestors, or if the
-    request key was used for another request.
+    After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader
+    lock the row of the subscription. A repeated request key returns the first seek, whatever its target. Raises
+    TopicNotFound, TopicNotLive, SubscriptionNotFound, and Unsupported if a broker keeps the layout. Raises Conflict
+    if a checkpoint subscription seeks to another target than `kept`, if another subscription seeks to `kept`, if
+    standard consumers would read a segment before its ancestors, or if the request key was used for another request.
     """
 
     def write_intent() -> Operation:
@@ -151,10 +153,10 @@ def intend_seek(
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
-    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the runners, which perform
-    the abort. Return the operations.
+    """Request the abort of all seeks of the subscription that have not stopped its readers yet, and notify the
+    runners, which perform the abort. Return the operations.
 
-    Raises TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if there is no seek that can be aborted.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     key = SubscriptionKey(topic_id, subscription)
@@ -173,9 +175,8 @@ def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason
 
 
 def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
-    """Return the oldest seek that keeps buckets from being assigned; None if there is none.
-
-    Hold the lock of the subscription to act on it.
+    """Return the oldest seek that keeps buckets of the subscription from being assigned; None if there is none. A
+    caller that acts on the result holds the lock of the subscription.
     """
     row = tx.execute(text(_UNDER_WAY), key.parameters).one_or_none()
     return None if row is None else SeekUnderWay(row.operation_id, row.is_release_over, row.asked_seconds)

@@ -1,10 +1,11 @@
 """Steps: reads the state on which a runner chooses the next step, and records steps.
 
-One statement records steps of any number of operations. For each operation the statement checks the runner, the term and an
-unexpired claim (`HELD`), the state in which the runner saw the operation, that no abort was requested while it is still possible,
-and, for the step to fencing, that the deadline has not passed and the topic is not being deleted. An operation that fails a check is
-not changed. Two steps of one operation are recorded together if the second needs no data-plane call; each has its row in the
-journal. `domain/operation.py` defines the order of steps. Operation rows are locked after topic rows, never before.
+One statement records steps of any number of operations. For each operation the statement checks the runner, the term
+and an unexpired claim (`HELD`), the state in which the runner saw the operation, that no abort was requested while it
+is still possible, and, for the step to fencing, that the deadline has not passed and the topic is not being deleted.
+An operation that fails a check is not changed. Two steps of one operation are recorded together if the second needs
+no data-plane call; each has its row in the journal. `domain/operation_steps.py` defines the order of steps. Operation
+rows are locked after topic rows, never before.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observ
 
 
 def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> set[int]:
-    """Return the ids of the operations that the runner still holds, in the states in which it saw them."""
+    """Return the ids of the operations that the runner still holds and that are still in the states of `operations`."""
     return {row.operation_id for row in _STILL_HELD.execute(tx, held_parameters(operations, runner))}
 
 

@@ -19,7 +19,9 @@ class RunOfWindow:
 
 
 def merged(tx: Connection, runs: Collection[RunOfWindow]) -> set[RunOfWindow]:
-    """Return the runs that were merged. The role of a loader suffices."""
+    """Return the runs that were merged with the same id and the same end of the window. The role of a loader
+    suffices.
+    """
     if not runs:
         return set()
     runs_by_id = {run.run_id: [r for r in runs if r.run_id == run.run_id] for run in runs}

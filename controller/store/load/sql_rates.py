@@ -174,9 +174,11 @@ def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _load(tx: Connection, table: str, columns: str, batches: Iterable[pa.RecordBatch]) -> None:
+    """Create the temporary table with these columns, and copy the batches into the table."""
     tx.execute(text(f"CREATE TEMPORARY TABLE {table} ({columns}) ON COMMIT DROP"))
     copy_in(tx, table, batches)
 
 
 def _fetch(tx: Connection, table: str, schema: pa.Schema) -> pa.Table:
+    """Return the columns of the schema from all rows of the table."""
     return copy_out(tx, f"SELECT {', '.join(schema.names)} FROM {table}", schema)  # noqa: S608  # our own names

@@ -37,6 +37,9 @@ def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping
 
 
 def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
+    """Store the layout that was read from the broker as that of a topic in state creating. Return the epoch. Raises
+    LostRace if the topic is in another state.
+    """
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
     adopt_layout(tx, topic, layout, operation)
@@ -63,6 +66,9 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: Segm
 
 
 def _leave(tx: Connection, topic: TopicRow, operation: Operation) -> int:
+    """Set the topic to deleted in a last epoch, with its segments sealed and pruned, and leave its logs to the
+    broker. Return the epoch. Raises HeldUp while another operation of the topic is live.
+    """
     deletion.demand_alone(tx, topic, operation)
     epoch = topic.epoch + 1
     at = layout_changes.write(tx, topic, operation, epoch)

@@ -143,6 +143,9 @@ def _write_history(
     steps: Sequence[LayoutStep],
     operations: OperationByEpoch,
 ) -> None:
+    """Write a row of history for each step, with the operation that requested the step, if there is one, and a
+    `mirrored` row for each gap up to the epoch of the layout.
+    """
     written_epoch = topic.epoch
     for step in steps:
         row = operations.get(step.epoch)
@@ -170,11 +173,15 @@ def _write_history(
 
 
 def _write_mirrored(tx: Connection, topic: TopicRow, from_epoch: int, epoch: int, reason: str) -> None:
+    """Write one row of history for all changes after `from_epoch` up to `epoch`, which no operation requested."""
     change = {"topic_id": topic.topic_id, "epoch": epoch, "kind": "mirrored", "mirrored_from": from_epoch}
     tx.execute(text(_CHANGE), {**change, **FOREIGN, "reason": reason})
 
 
 def _reason(step: LayoutStep) -> str:
+    """Return a text with the kind of the step and its sealed and created segments: `split on the broker: sealed 3,
+    created 7, 8`.
+    """
     kind = step.kind.value if step.kind is not None else "change"
     sealed, created = (", ".join(map(str, ids)) or "none" for ids in (step.sealed_ids, step.created_ids))
     return f"{kind} on the broker: sealed {sealed}, created {created}"
@@ -217,6 +224,9 @@ def _stamps(
 def _insert(
     tx: Connection, topic: TopicRow, layout: SegmentLayout, ids: Iterable[int], recorded: Collection[int]
 ) -> None:
+    """Insert the rows of the segments `ids` of the layout, and their links to parents that are inserted as well or
+    are among `recorded`, the ids of segments that have rows already.
+    """
     segments = [layout.segments[i] for i in sorted(ids)]
     if not segments:
         return
@@ -257,6 +267,7 @@ def _row(topic: TopicRow, segment: Segment) -> dict[str, object]:
 
 
 def _recorded_ids(tx: Connection, topic: TopicRow) -> frozenset[int]:
+    """Return the ids of all segments of the topic that have rows, including pruned segments."""
     return frozenset(tx.execute(text(_KNOWN), {"topic_id": topic.topic_id}).scalars())
 
 

@@ -22,7 +22,8 @@ from controller.store.topics import topics
 class Mirror:
     """A mirrored topic. `paused_reason` is the reason for which Cleave does not act on the topic; None if it acts.
 
-    `checked_epoch` is the newest layout epoch at which all segments had logs.
+    `policy_before` is the policy that the broker's auto-scaler had before Cleave turned it off; None if the topic had
+    none. `checked_epoch` is the newest layout epoch at which all segments had logs.
     """
 
     topic_id: int

@@ -18,14 +18,18 @@ def database_now(tx: Connection) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Difference of a clock and the database's clock in milliseconds, with an error of at most `unsure_ms`."""
+    """Milliseconds by which a clock is ahead of the database's clock, negative if it is behind, with an error of at
+    most `unsure_ms`.
+    """
 
     ms: int
     unsure_ms: int
 
 
 def ahead_of_database(tx: Connection, clock: Clock) -> Ahead:
-    """Return the difference of the clock and the database's clock."""
+    """Return by how much the clock is ahead of the database's clock. Reads the database's clock in one statement;
+    half of its duration is the possible error.
+    """
     began_ms = clock.now_ms()
     database_ms = to_ms(database_now(tx))
     ended_ms = clock.now_ms()

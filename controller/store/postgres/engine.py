@@ -131,6 +131,7 @@ class Store(Renewed):
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:
+        """Raise errors of the driver and of the pool as errors of Cleave (see `transaction`), and count lost races."""
         try:
             yield
         except DBAPIError as error:
@@ -162,6 +163,7 @@ class Store(Renewed):
         self._engine.dispose()
 
     def _begin_in_child(self) -> None:
+        """Give a forked process a pool of its own, without closing the connections of the parent process."""
         self._engine.dispose(close=False)
 
     def _constraint_comments(self) -> dict[str, str]:
@@ -233,6 +235,7 @@ def _is_closed_or_readable(connection: Any) -> bool:
 
 
 def _answers(engine: Engine, connection: Any) -> bool:
+    """Return True if the server answers a ping within `ANSWER_SECONDS`."""
     try:
         with connection.answering_by(time.monotonic() + ANSWER_SECONDS):
             return engine.dialect.do_ping(connection)

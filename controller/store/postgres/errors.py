@@ -132,6 +132,7 @@ _SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
 
 
 def _unavailable(error: DBAPIError, message: str) -> StoreUnavailable:
+    """Return the error for a server that is unreachable, or that did not answer a statement in time."""
     if isinstance(error.orig, NoAnswer):
         return StoreUnavailable(
             f"{message}; the connection was closed and the transaction may or may not have been committed, so read the "
@@ -189,6 +190,10 @@ def _refusal(state: str | None, message: str) -> str | None:
 def _broken_constraint(
     state: str, diagnostics: Any, message: str, comments: Mapping[str, str]
 ) -> CleaveError:
+    """Return the error for a broken constraint: the error of its name in `_BY_NAME`; InvariantViolated if no input
+    can break the constraint; otherwise Conflict for a unique constraint, NotFound for a foreign key, and InvalidInput
+    for any other. The message is the comment on the constraint; `message` if there is no comment.
+    """
     name: str = diagnostics.constraint_name or ""
     sentence = comments.get(name, message)
     if state in (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION) and diagnostics.message_detail:

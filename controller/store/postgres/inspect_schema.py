@@ -113,4 +113,5 @@ def _ours(tx: Connection) -> list[tuple[str, str]]:
 
 
 def _execute(tx: Connection, statement: str) -> None:
+    """Execute the statement as it is: a percent sign has no special meaning."""
     tx.exec_driver_sql(statement, execution_options={"no_parameters": True})

@@ -39,6 +39,8 @@ _VIEWS = "views"
 
 @dataclass(frozen=True, slots=True)
 class _Script:
+    """SQL text to execute as a whole, with the name under which the list of migrations records the text."""
+
     name: str
     sql: str
 
@@ -121,9 +123,11 @@ def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
 
 
 def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
-    """Return the pending names for an open connection. The role of an inspector suffices.
+    """Return the names of the scripts that are not applied yet, in their order, without `views`. The role of an
+    inspector suffices.
 
-    Raises Conflict if the database is newer than this program, Terminal if this login may not read the list of migrations.
+    Raises Conflict if the applied scripts are not those of this program, for example because the database is newer,
+    and Terminal if this login may not read the list of migrations.
     """
     directory = sql_directory or _default_directory()
     return [script.name for script in _unapplied(_known(directory), _seen_as_applied(tx))]
@@ -170,6 +174,9 @@ _default_directory = sql_directory  # the parameter of the same name hides the f
     reraise=True,
 )
 def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[str]:
+    """Apply all pending scripts in one transaction and return their names. Up to 8 attempts are made after a race
+    with another run. Raises Conflict as `migrate` does.
+    """
     with store.transaction() as tx:
         _run(tx, _Script("bootstrap", (directory / "bootstrap.sql").read_text()))
         plan = _plan(tx, directory, _applied(tx))
@@ -196,6 +203,7 @@ def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[
 
 
 def _plan(tx: Connection, directory: Path, applied: Mapping[str, str]) -> Plan:
+    """Return the changes of a run in a database in which the scripts in `applied` (checksums by name) are applied."""
     unapplied = _unapplied(_known(directory), applied)
     views = _joined(_VIEWS, directory / "views")
     rebuild = bool(unapplied) or applied.get(_VIEWS) != views.checksum
@@ -217,6 +225,7 @@ def _known(directory: Path) -> list[_Script]:
 
 
 def _joined(name: str, directory: Path) -> _Script:
+    """Return the SQL files of the directory, in the order of their names, as one script."""
     return _Script(name, "\n".join(script.sql for script in _scripts(directory)))
 
 
@@ -225,6 +234,7 @@ def _scripts(directory: Path) -> list[_Script]:
 
 
 def _run(tx: Connection, script: _Script) -> None:
+    """Execute the script. Does nothing for a script without a statement."""
     if script.sql.strip():
         # With no_parameters, a percent sign in the file stays a percent sign.
         tx.exec_driver_sql(script.sql, execution_options={"no_parameters": True})
@@ -301,6 +311,7 @@ def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_
 
 
 def _note(tx: Connection, script: _Script) -> None:
+    """Record the script as applied, with its checksum."""
     tx.execute(
         text("""
             INSERT INTO cleave.migration (name, checksum) VALUES (:name, :checksum)
@@ -331,6 +342,7 @@ def _changed_defaults(tx: Connection) -> tuple[str, ...]:
 
 
 def _write_policy_defaults(tx: Connection) -> None:
+    """Write the default of each policy parameter to `cleave.policy_default`, and delete the rows of other parameters."""
     parameters = AutoScalePolicy().to_document()
     tx.execute(
         text("""

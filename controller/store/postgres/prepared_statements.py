@@ -21,7 +21,9 @@ until the table has been analyzed.
 
 
 class Prepared:
-    """A prepared statement. `types` holds the PostgreSQL type of each parameter. The name must be unique."""
+    """A prepared statement. `types` holds the PostgreSQL type of each parameter. The name must be unique. Raises
+    ValueError at construction unless `types` has exactly the parameters of the statement.
+    """
 
     def __init__(self, name: str, statement: str, types: Mapping[str, str]) -> None:
         self.parameters = tuple(types)

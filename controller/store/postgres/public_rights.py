@@ -81,7 +81,9 @@ class Login:
 
     @property
     def surplus(self) -> str | None:
-        """The attribute or role of the login that only migrations need; None if the login has no such right."""
+        """The attribute or role of the login that only migrations need: `a superuser` or `in role cleave_owner`; None
+        if the login has neither.
+        """
         if self.is_superuser:
             return "a superuser"
         return "in role cleave_owner" if "cleave_owner" in self.roles else None
@@ -131,6 +133,9 @@ def restrict(tx: Connection) -> list[str]:
 
 
 def _restrictable(tx: Connection) -> Sequence[Row[Any]]:
+    """Return the rights and settings to change, each with the statement that changes them and `is_ours`, True if this
+    login may execute the statement.
+    """
     return tx.execute(_RESTRICTABLE, {"roles": _TEMPORARY_TABLES, "idle": IDLE_IN_TRANSACTION}).all()
 
 

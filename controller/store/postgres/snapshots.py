@@ -16,7 +16,8 @@ _LIMIT = text("SELECT set_config('statement_timeout', :milliseconds, true)")
 def snapshot(store: Store, *, statement_seconds: float | None = None) -> Iterator[Connection]:
     """Open one read-only transaction whose statements all see the same state.
 
-    `statement_seconds` limits the time of each statement; None uses the limit of the store. Statements raise StoreUnavailable after it.
+    `statement_seconds` limits the time of each statement; None uses the limit of the store. A statement that takes
+    longer raises StoreUnavailable.
     """
     with store.transaction() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))

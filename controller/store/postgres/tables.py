@@ -13,6 +13,9 @@ from sqlalchemy.types import Integer
 
 
 def _table(name: str, plain: str, *, arrays: str = "", documents: str = "") -> TableClause:
+    """Return the declaration of a table of schema cleave. Each parameter holds the names of columns, separated by
+    spaces: `plain` of any type, `arrays` of integer arrays, `documents` of JSON documents, in which None is NULL.
+    """
     columns: list[ColumnClause[Any]] = [column(c) for c in plain.split()]
     columns += [column(c, ARRAY(Integer)) for c in arrays.split()]
     columns += [column(c, JSONB(none_as_null=True)) for c in documents.split()]

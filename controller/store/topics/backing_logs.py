@@ -145,7 +145,9 @@ _OWNERSHIP = text("""
 
 
 def ownership(tx: Connection, names: Collection[str]) -> dict[str, Ownership]:
-    """Return which operation of this journal reserved each log's name, and the token that it stored with the log."""
+    """Return the journal's record of each of these names of logs, by name. For a name that no operation of this
+    journal reserved, `is_reserved` is False.
+    """
     rows = tx.execute(_OWNERSHIP, {"names": sorted(names)}) if names else ()
     return {row.name: Ownership(row.is_reserved, row.token, row.is_adopted, row.was_active) for row in rows}
 

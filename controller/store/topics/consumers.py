@@ -162,7 +162,9 @@ def not_yours(name: str, subscription: str) -> AccessForbidden:
 
 
 def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, subject: str | None) -> None:
-    """Raise AccessForbidden if the session of the consumer belongs to another subject."""
+    """Raise AccessForbidden if the session of the consumer belongs to another subject. Does nothing if the session
+    began without a token, or if `subject` is None.
+    """
     row = {**_key(topic_id, subscription, name), "subject": subject}
     if tx.execute(text(_IS_FOREIGN), row).scalar_one():
         raise not_yours(name, subscription)
@@ -192,7 +194,9 @@ def note_disconnected(
 
 
 def of_shards(tx: Connection, shards: Shards) -> list[ConsumerRow]:
-    """Return the registered consumers of all topics of the shards, by topic, subscription and name."""
+    """Return the registered consumers of all topics of the shards, by topic, subscription and name. `away_seconds` is
+    not read and None for all.
+    """
     return [ConsumerRow(**row._mapping) for row in tx.execute(text(_OF_SHARDS), shards.parameters)]
 
 

@@ -45,7 +45,9 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class MessageDelivery:
-    """A message that failed, or whose handling began and has not ended."""
+    """A message that failed, or whose handling began and has not ended. `deaths`: number of processes that ended
+    while they handled the message.
+    """
 
     position: Sequence[int]
     deliveries: int
@@ -76,8 +78,12 @@ _NOTE = """
 def open_bucket(
     tx: Connection, ownership: Ownership, position: Sequence[int]
 ) -> tuple[int, list[MessageDelivery]]:
-    """Record that the owner begins to read at this message. Return the number of incarnations that in turn began there, and the recorded
-    messages from there on. Raises LostRace if the consumer does not own the bucket.
+    """Record that the owner begins to read at this position. Return the number of incarnations that in turn began
+    there, and the recorded messages from there on, by position, at most `MOST_TROUBLED`, with errors of at most
+    `LONGEST_ERROR` characters. Raises LostRace if the consumer does not own the bucket.
+
+    Deletes the records of messages before the position. A message that another incarnation began to handle and did
+    not end counts one more in `deaths`.
     """
     parameters = {**ownership.parameters, "position": list(position)}
     openings = tx.execute(text(_OPEN), parameters).scalar_one()

@@ -89,7 +89,7 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Remove the marks of these segments, after a seek into them, and notify the leader.
+    """Remove the marks of these segments, which have unread messages again, and notify the leader.
 
     Waits for the topic's lock. Raises SubscriptionNotFound.
     """
@@ -119,6 +119,7 @@ def notify_leader(tx: Connection, topic_id: int) -> None:
 def _locked(
     tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]
 ) -> dict[str, object]:
+    """Lock the topic row, and return the parameters of statements about these segments. Raises SubscriptionNotFound."""
     topics.get_topic(tx, topic_id, lock=True)
     subscriptions.get_subscription(tx, topic_id, subscription)
     return {"topic_id": topic_id, "subscription": subscription, "segment_ids": list(segment_ids)}

@@ -209,7 +209,9 @@ def close_for_all(tx: Connection, topic_id: int, segment_ids: Collection[int]) -
 
 
 def shut(tx: Connection, shards: Shards, planes: Collection[str]) -> list[ShutGates]:
-    """Return the shut gates of the shards, grouped by subscription. A topic on hold is absent."""
+    """Return the shut gates on these shards and data planes, grouped by subscription. A topic that is held or has to
+    be verified first is absent.
+    """
     rows = tx.execute(_SHUT, {**shards.parameters, "planes": sorted(planes)})
     return [
         ShutGates(
@@ -300,16 +302,17 @@ class LogBehind:
 def behind_unread(
     tx: Connection, topic_id: int, *, after_epoch: int, since: datetime | None = None
 ) -> list[LogBehind]:
-    """Return the segments with a sealed ancestor that a subscription reads: one sealed after the epoch, and at or after `since` (an
-    aware datetime; None: at any time).
+    """Return the segments that descend from a sealed segment which a subscription reads: a segment that was sealed
+    after the epoch, and at or after `since` (an aware datetime; None: at any time). Pruned segments are absent.
     """
     parameters = {"topic_id": topic_id, "after_epoch": after_epoch, "since": since}
     return [LogBehind(*row) for row in tx.execute(text(_BEHIND), parameters)]
 
 
 def behind_read_by(tx: Connection, key: SubscriptionKey, since: datetime | None = None) -> list[LogBehind]:
-    """Return the segments with a sealed ancestor that the subscription reads: one sealed since the subscription was created, and at or
-    after `since` (an aware datetime; None: at any time). Raises SubscriptionNotFound.
+    """Return the segments that descend from a sealed segment which the subscription reads: a segment that was sealed
+    since the subscription was created, and at or after `since` (an aware datetime; None: at any time). Raises
+    SubscriptionNotFound.
     """
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     return behind_unread(tx, key.topic_id, after_epoch=row.created_epoch, since=since)

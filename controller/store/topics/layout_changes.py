@@ -45,7 +45,9 @@ _CHANGE = """
 
 @dataclass(frozen=True, slots=True)
 class LayoutEvent:
-    """One layout change of a topic. `sealed` and `created` are the segment ids of its operation."""
+    """One layout change of a topic. `sealed` and `created` are the segment ids of its operation; empty for a change
+    without an operation.
+    """
 
     topic_id: int
     topic: str

@@ -97,6 +97,7 @@ def layout_of(rows: Sequence[Row[Any]]) -> SegmentLayout:
 
 
 def _segment(row: Row[Any], epoch: int) -> Segment:
+    """Return the segment as it was at the epoch: a seal in a later epoch is left out."""
     is_sealed = row.sealed_epoch is not None and row.sealed_epoch <= epoch
     return Segment(
         segment_id=row.segment_id,

@@ -91,6 +91,7 @@ def _parameters(observations: Iterable[Observation]) -> dict[str, object]:
 
 
 def _rows(observation: Observation) -> Iterable[dict[str, object]]:
+    """Yield a row for each subscription, with at most `NAMES_KEPT` names of consumers."""
     subscriptions = {_storable(name): subscription for name, subscription in observation.uses.items()}
     for name, subscription in subscriptions.items():
         yield {

@@ -60,12 +60,14 @@ class TopicPolicy:
 
 
 def get_cluster(tx: Connection) -> ClusterPolicy:
-    """Return the policy of the cluster."""
+    """Return the policy of the cluster. Raises InvalidPolicy if the stored document is not readable."""
     return _cluster(tx, "")
 
 
 def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
-    """Return the parameters that the namespace (`tenant/namespace`) overrides, possibly none."""
+    """Return the parameters that the namespace (`tenant/namespace`) overrides, possibly none. Raises InvalidPolicy if
+    the stored document is not readable.
+    """
     return _namespace(tx, namespace, "")
 
 
@@ -215,6 +217,7 @@ _FOR_SHARE, _FOR_UPDATE = "FOR SHARE", "FOR UPDATE"
 
 
 def _locked(statement: str) -> dict[str, TextClause]:
+    """Return the statement with each lock clause, by the clause; the empty text locks nothing."""
     return {lock: text(f"{statement} {lock}") for lock in ("", _FOR_SHARE, _FOR_UPDATE)}
 
 
@@ -245,6 +248,9 @@ _SET_NAMESPACE = text("""
 
 
 def _cluster(tx: Connection, lock: str) -> ClusterPolicy:
+    """Return the policy of the cluster, read with the lock clause `lock`. Raises InvalidPolicy if the stored document
+    is not readable.
+    """
     row = tx.execute(_CLUSTER[lock]).one()
     return ClusterPolicy(
         AutoScalePolicy.from_document(row.policy), row.row_version, row.actor, row.updated_at
@@ -252,6 +258,9 @@ def _cluster(tx: Connection, lock: str) -> ClusterPolicy:
 
 
 def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
+    """Return the override of the namespace, read with the lock clause `lock`; an empty override with row version 0 if
+    there is no row. Raises InvalidPolicy if the stored document is not readable.
+    """
     row = tx.execute(_NAMESPACE[lock], {"namespace": namespace}).one_or_none()
     if row is None:
         return NamespacePolicy(namespace, PolicyOverride(), 0, None, None)
@@ -260,6 +269,9 @@ def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
 
 
 def _demand_version(owner: str, seen: int | None, present: int) -> None:
+    """Raise LostRace, which names the `owner` of the policy, if its row version is `present` and not `seen`. `seen`
+    None accepts any version.
+    """
     if seen is not None and seen != present:
         raise LostRace(
             f"the policy of {owner} is at version {present}, not {seen}; read the policy again and decide again",

@@ -101,17 +101,22 @@ class ReadableSegments:
 
 
 def front(tx: Connection, topic_id: int, subscription: str) -> ReadableSegments:
-    """Return the segments that the subscription may read, and those with owned buckets. Raises SubscriptionNotFound."""
+    """Return the segments that the subscription may read at present, and those with owned buckets. Segments that only
+    wait for an ancestor are left out. Raises SubscriptionNotFound.
+    """
     rows = _rows(tx, _FRONT, topic_id, subscription)
     return ReadableSegments(_to_read(rows), frozenset(row.segment_id for row in rows if row.waits))
 
 
 def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
-    """Return the segments that the subscription has to read. Raises SubscriptionNotFound."""
+    """Return the segments that the subscription has to read: ACTIVE segments, sealed segments that are not drained,
+    and their descendants, which may have to wait. Raises SubscriptionNotFound.
+    """
     return _to_read(_rows(tx, _TO_READ, topic_id, subscription))
 
 
 def _rows(tx: Connection, statement: str, topic_id: int, subscription: str) -> Sequence[Row[Any]]:
+    """Return the rows of the statement, at least one row. Raises SubscriptionNotFound if there is none."""
     rows = tx.execute(text(statement), {"topic_id": topic_id, "subscription": subscription}).all()
     if not rows:
         raise subscriptions.missing(tx, topic_id, subscription)

@@ -141,6 +141,7 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
 
 
 def _insert(tx: Connection, topic: TopicRow, plan: RecoveryPlan) -> None:
+    """Insert the segments that the plan adds, and the links to their parents."""
     segments = [plan.layout.segments[i] for i in sorted(plan.added)]
     if not segments:
         return

@@ -55,8 +55,9 @@ _EXPIRED = text(f"""
 def expired_topics(
     tx: Connection, *, default_minutes: float, limit: int, after: int = 0, shards: Shards | None = None
 ) -> Sequence[ExpiredTopic]:
-    """Return up to `limit` topics with ids above `after`, each with its expired segments that are in no live operation. A topic without
-    a retention time of its own has `default_minutes`. `shards` None: all topics.
+    """Return up to `limit` live topics with ids above `after`, by id, each with its expired segments that are in no
+    live operation. A topic that is held or has to be verified first is left out. A topic without a retention time of
+    its own has `default_minutes`. `shards` None: all topics.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(

@@ -157,7 +157,9 @@ def set_sharing(
 
 
 def set_consumers(tx: Connection, topic_id: int, name: str, consumers: SubscriptionConsumers) -> None:
-    """Record who reads the subscription from now on. The caller has refused a change that would break the order."""
+    """Record the kind of consumers that read the subscription from now on. The caller has refused a change that would
+    break the order.
+    """
     tx.execute(text(_SET_CONSUMERS), {"topic_id": topic_id, "name": name, "consumers": consumers.value})
 
 

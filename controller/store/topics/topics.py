@@ -80,7 +80,7 @@ def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
 
 
 def name_of(tx: Connection, topic_id: int) -> str:
-    """Return the name of a topic, which may be deleted, for a message."""
+    """Return the name of a topic, which may be deleted, for a message; `with id 7` if the topic does not exist."""
     name = tx.execute(select(TOPIC.c.name).where(TOPIC.c.topic_id == topic_id)).scalar_one_or_none()
     return f"with id {topic_id}" if name is None else str(name)
 
@@ -109,7 +109,8 @@ def namespace_of(name: str) -> str:
 
 
 def first_free_segment_id(tx: Connection, name: str) -> int:
-    """Return the first segment id that no earlier topic of this name has reserved. Raises TopicExists.
+    """Return the first segment id that no deleted topic of this name has reserved; 0 for a name that was never used.
+    Raises TopicExists if a topic that is not deleted has the name.
 
     If another topic uses the name before the caller's row is written, the database refuses that row.
     """

@@ -31,8 +31,8 @@ def watched_logs(
 ) -> list[WatchedLog]:
     """Return the logs of live topics whose names begin with `prefix`, by topic and segment.
 
-    Sealed segments are included for `sealed_for_seconds` after their seal. `planes` restricts the result to these data planes, `logs`
-    to these backing topics.
+    Sealed segments are included for `sealed_for_seconds` after their seal. `planes` restricts the result to these
+    data planes, `logs` to these backing topics; None does not restrict the result.
     """
     rows = tx.execute(
         text("""
