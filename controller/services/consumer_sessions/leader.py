@@ -200,6 +200,9 @@ class SessionLeader:
         return key.topic_id % self._shard_count
 
     def _sessions_of(self, key: SubscriptionKey) -> SubscriptionSessions:
+        """Return the sessions of the subscription in memory. A subscription that is not in memory is added
+        without sessions.
+        """
         return self._subscriptions.setdefault(key, SubscriptionSessions(self.timing))
 
     def _take_requests(self) -> None:
@@ -413,10 +416,10 @@ class SessionLeader:
         requests: Sequence[Request],
         error: CleaveError,
     ) -> None:
-        """Handle a failed settlement, which wrote nothing: refuse the requests, log the error, and settle the
+        """Refuse the requests of a failed settlement, which wrote nothing, log the error, and settle the
         subscription again after `RETRY_SECONDS` (at once after InvalidInput). After an error that is not
-        retryable, each of several requests is tried alone, because a request that can never succeed must not
-        block the others. A lost lease refuses the requests as StoreUnavailable.
+        retryable, each of several requests is tried alone instead, because a request that can never succeed
+        must not block the others. A lost lease refuses the requests as StoreUnavailable.
 
         Raises StoreUnavailable if the database is unavailable.
         """

@@ -1,9 +1,10 @@
 """Performs each step on logs, for any number of operations on one data plane. Every action first reads the
 present state and may be repeated.
 
-This module writes nothing to the store; `operation_set` records the results. All calls go through `call_all`,
-which keeps the claims valid during the calls. An obstacle of one operation is reported for this operation
-only; an error of a call applies to all operations of the call.
+This module writes to the store only the ends of ownerships before a seek, and the gates (`gate_steps`);
+`operation_set` records the results. All calls go through `call_all`, which keeps the claims valid during the
+calls. An obstacle of one operation is reported for this operation only; an error of a call applies to all
+operations of the call.
 """
 
 from __future__ import annotations

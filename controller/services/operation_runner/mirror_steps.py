@@ -202,6 +202,7 @@ class MirrorSteps:
         )
 
     def _read(self) -> Detail:
+        """Return the broker's present layout, as the journal's detail of the commit."""
         return {"layout": self._layout().to_metadata()}
 
     def _layout(self) -> SegmentLayout:

@@ -193,7 +193,7 @@ class ShardLeases(OneProcess):
             self._schema.compare(tx)
 
     def _report_changes(self, change: str, changed: Mapping[int, Lease]) -> None:
-        """Count the acquired or lost leases, and log a line for each."""
+        """Count the leases that were acquired (`change` is `got`) or lost (`lost`), and log a line for each."""
         metrics.LEASE_CHANGES.labels(change).inc(len(changed))
         event = "shard acquired" if change == "got" else "shard lost"
         for shard, lease in sorted(changed.items()):
