@@ -73,7 +73,9 @@ class Consequences:
 
 
 def kind_of(level: str) -> PolicyLevel:
-    """Return the kind of the level: by the name `cluster`, or by `://` in a topic's name."""
+    """Return the kind of the level: `cluster` is the cluster, a name with `://` a topic, and any other name a
+    namespace.
+    """
     if level == PolicyLevel.CLUSTER:
         return PolicyLevel.CLUSTER
     return PolicyLevel.TOPIC if "://" in level else PolicyLevel.NAMESPACE

@@ -77,7 +77,8 @@ def submit(
     topic first, and after `UNLOCKED_ATTEMPTS` do it under the topic's lock.
 
     A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
-    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot do it.
+    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot perform the
+    reshape.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
         with store.single_statement() as tx:

@@ -46,8 +46,8 @@ class Computers:
         self._lock = threading.Lock()
 
     def take(self) -> _Child:
-        """Return an idle child, or start a new one. The caller must give it back. Raises Retryable after
-        `close`.
+        """Return an idle child, or a new child if none is idle. The caller must pass the child to
+        `give_back`. Raises Retryable after `close`.
         """
         with self._lock:
             if self._is_closed:
@@ -203,11 +203,14 @@ class _Child:
 
     @property
     def ended_idle(self) -> bool:
-        """True if the process ended by itself before it received a request."""
+        """True if the process ended by itself because no request arrived for a minute. Waits for the end of
+        the process.
+        """
         return self._process.wait() == IDLE_EXIT_CODE
 
     @property
     def ending(self) -> str:
+        """Signal or exit code with which the process ended, as text. Waits for the end of the process."""
         code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
@@ -235,6 +238,7 @@ class _Child:
         return outcome
 
     def kill(self) -> None:
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.wait()
 

@@ -49,8 +49,8 @@ class Feed(Protocol):
         """Note what must be read again; in a sweep, everything."""
 
     def notify(self) -> None:
-        """Read what is due, and notify the watchers of it. Raises Retryable, and then reads the rest in the
-        next call.
+        """Read the subjects that are due, and notify their watchers. Raises Retryable, and then reads the
+        rest in the next call.
         """
 
     def end_all(self, reason: str) -> None:
