@@ -52,7 +52,10 @@ class KeptSegment:
 
 @dataclass(slots=True)
 class CollectionReport:
-    """Result of one round. `operation_ids` are the operations that prune `segments`; a dry run has none."""
+    """Result of one round. `segments` are, by topic, the segments that may be pruned according to the first
+    reading of their logs. `operation_ids` are the operations that prune those segments that a second reading
+    confirms; a dry run has none.
+    """
 
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     operation_ids: list[int] = field(default_factory=list)

@@ -58,7 +58,7 @@ def _ignore(_name: str) -> None:
 
 @dataclass(slots=True)
 class _Pace:
-    """Times of the next poll and the next audit of a subscription's gates, by the monotonic clock."""
+    """Times of the next poll and the next audit of a subscription's gates, by the monotonic clock, and the number of failures in a row."""
 
     next_at: float = 0.0
     audit_at: float = 0.0
@@ -255,7 +255,7 @@ class GateKeeper:
         return True
 
     def _audit_soon(self, topic_id: int) -> None:
-        """Bring the next audits of the topic's gates forward."""
+        """Bring the next audits of the topic's gates forward, to `AUDIT_AFTER_OPENING_SECONDS` from now at the latest."""
         audit_at = self._clock.monotonic_seconds() + AUDIT_AFTER_OPENING_SECONDS
         for key, pace in self._paces.items():
             if key.topic_id == topic_id:

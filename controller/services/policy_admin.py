@@ -201,7 +201,9 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
 
 
 def _topics(tx: Connection, level: str) -> tuple[dict[int, str], int]:
-    """Return the names of the topics to evaluate, by id, and the number of topics of the level."""
+    """Return the names of the topics to evaluate, by id, at most `MOST_TOPICS`, and the number of live topics
+    of the level.
+    """
     kind = kind_of(level)
     if kind is PolicyLevel.TOPIC:
         return {topics.find_topic(tx, level).topic_id: level}, 1

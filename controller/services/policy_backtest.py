@@ -65,7 +65,7 @@ class Trace:
 @dataclass(frozen=True, slots=True)
 class Loads:
     """Selects loads: topics by name, the topics of a namespace, all topics (both None), or traces instead of
-    topics.
+    topics. `since` and `until` limit the recorded load of topics; a trace has days of its own.
     """
 
     since: datetime

@@ -117,7 +117,7 @@ def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
     """Return the draft of the reshape for the topic as it was read. Raises the errors of the plan, and
-    Unsupported if the data plane cannot do it.
+    Unsupported if the data plane cannot perform the reshape.
     """
     view.demand_current()
     plane = configured(planes, view.data_plane, view.name)

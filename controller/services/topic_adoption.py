@@ -30,7 +30,9 @@ _NAMED_CONNECTIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Result that adopting a topic would have. `topic` is the new name."""
+    """Result that adopting a topic would have. `topic` is the new name, `found` describes the old topic, and
+    `segments` is the number of segments to create.
+    """
 
     topic: str
     found: TopicDescription

@@ -22,8 +22,8 @@ from controller.store.topics.topics import TopicRow
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One topic under the policy in force and under another policy, both from one snapshot and at one
-    instant, and the evaluation of each.
+    """One topic under the policy in force (inputs `now`, evaluation `in_force`) and under another policy
+    (inputs `then`, evaluation `what_if`), both from one snapshot and at one instant.
     """
 
     topic: str

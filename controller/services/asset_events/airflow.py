@@ -55,7 +55,9 @@ class AirflowLogin:
 
 
 class AirflowRest:
-    """Client of one Airflow installation. Connects with the first call. Not thread-safe."""
+    """Client of one Airflow installation. `answer_seconds` is the longest wait for a response. Connects with
+    the first call. Not thread-safe.
+    """
 
     def __init__(self, login: AirflowLogin, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
         self._login, self._answer_seconds = login, answer_seconds

@@ -35,7 +35,7 @@ log = telemetry.get_logger(__name__)
 
 
 class Assets(Protocol):
-    """Destination of events: `AirflowRest`."""
+    """Destination of asset events, such as `AirflowRest`, whose `post` describes the call."""
 
     def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
 

@@ -34,7 +34,10 @@ computation needs none.
 
 
 class Computers:
-    """Children that compute for one server. Thread-safe. The caller bounds how many computations run at once."""
+    """Starts and keeps the child processes that compute for one server. A computation may take
+    `longest_seconds`, and a child `most_memory_bytes` of memory. Thread-safe. The caller bounds how many
+    computations run at once.
+    """
 
     def __init__(
         self, *, longest_seconds: float = LONGEST_SECONDS, most_memory_bytes: int = MOST_MEMORY_BYTES
@@ -62,7 +65,9 @@ class Computers:
             yield self._idle.pop()
 
     def give_back(self, child: _Child) -> None:
-        """Make a child that has finished idle, and kill a child that has not. After `close`, kill any child."""
+        """Keep a child whose computation has ended as idle, and kill a child whose computation has not. After
+        `close`, kill any child.
+        """
         with self._lock:
             self._busy.discard(child)
             if child.has_answered and not self._is_closed:

@@ -72,8 +72,8 @@ class Leases(Protocol):
 
 
 class SessionLeader:
-    """A background service of the worker that leads subscriptions. `submit`, `stop` and `leads` are
-    thread-safe.
+    """A background service of the worker that leads subscriptions: applies the requests of consumers, assigns
+    buckets, and pushes assignments. `submit`, `stop` and `leads` are thread-safe.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class SessionLeader:
         timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
-        """`store` belongs to this leader alone, and `stop` disposes of it. The leader ignores notifications
-        from its own connections, whose changes it already knows.
+        """`store` belongs to this leader alone, and the end of `run` disposes of it. The leader ignores
+        notifications from its own connections, whose changes it already knows.
         """
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
@@ -482,7 +482,9 @@ class SessionLeader:
 
 
 def _next_due(sessions: SubscriptionSessions) -> float:
-    """Return the monotonic time at which the subscription must be settled although nothing changes."""
+    """Return the monotonic time at which the subscription must be settled although nothing changes, at the
+    earliest `retry_at`.
+    """
     due_at = min(
         (
             sessions.settle_at,

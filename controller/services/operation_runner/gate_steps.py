@@ -155,6 +155,7 @@ class GateSteps:
         return {"logs": len(logs), "read": sorted(read - {*missing}), "missing": missing}
 
     def _plane(self, topic: str) -> GatedDataPlane:
+        """Return the data plane. Raises Unsupported if the data plane has no gates."""
         if not isinstance(self._any_plane, GatedDataPlane):
             raise Unsupported(
                 f"data plane {self._any_plane.name!r} of {topic} has no gates, which keep standard consumers in order; "

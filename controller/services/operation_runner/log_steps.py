@@ -105,7 +105,9 @@ class StepResults:
 
 
 class LogSteps:
-    """The actions on the logs of one data plane."""
+    """Performs the steps of operations on the logs of one data plane, under the operation claims that
+    `call_all` renews.
+    """
 
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
         self._store = store
@@ -440,6 +442,7 @@ class LogSteps:
 
     @property
     def _set_wise(self) -> SetWiseDataPlane:
+        """The data plane. Raises Unsupported if Cleave creates no logs there."""
         if not isinstance(self._plane, SetWiseDataPlane):
             raise Unsupported(
                 f"data plane {self._plane.name!r} makes no logs for Cleave: its broker keeps the layouts"

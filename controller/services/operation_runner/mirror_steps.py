@@ -216,6 +216,7 @@ class MirrorSteps:
         return result
 
     def _keeper(self) -> LayoutKeeper:
+        """Return the data plane. Raises Unsupported if the data plane keeps no layouts."""
         plane = self._plane()
         if not isinstance(plane, LayoutKeeper):
             raise Unsupported(

@@ -113,7 +113,9 @@ class _Member:
 
 
 class OperationSet:
-    """Operations claimed at the same time: several that share calls on one data plane, or one."""
+    """Performs the steps of operations that were claimed at the same time: several that share calls on one
+    data plane, or a single operation.
+    """
 
     def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
         """`claimed_until` is a monotonic time, counted from before the claim was requested. Observes as a
@@ -694,7 +696,9 @@ def _by_steps(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, Step
 
 
 def _in_distinct_topics(members: dict[_Member, StepRecord]) -> Iterator[list[_Member]]:
-    """Yield groups in which no topic occurs twice."""
+    """Yield groups of the operations in which no topic occurs twice. Operations of one topic keep their
+    order.
+    """
     waiting = list(members)
     while waiting:
         by_topic = {member.operation.topic_id: member for member in reversed(waiting)}

@@ -58,7 +58,9 @@ class Feed(Protocol):
 
 
 class Feeds:
-    """A background service of the worker that drives the feeds."""
+    """A background service of the worker that waits for notifications, and makes each feed read what changed
+    and notify its watchers.
+    """
 
     def __init__(self, listener: Listener, feeds: Sequence[Feed], *, clock: Clock) -> None:
         self._listener, self._feeds, self._clock = listener, tuple(feeds), clock

@@ -39,7 +39,9 @@ RETRY_SECONDS = 0.5
 
 
 class ShardLeases(OneProcess):
-    """The shards that this worker holds. `held` is thread-safe within this process."""
+    """Acquires, renews and resigns the leases of this worker: that of its name, and those of its share of the
+    shards. `held` is thread-safe within this process.
+    """
 
     _endings = frozenset({"stop", "resign"})
 
