@@ -133,8 +133,8 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
 
 
 class ApprovalClock:
-    """A background thread of a worker that applies defaults, so that approvals end in time without a pass of
-    Airflow.
+    """A background thread of a worker that applies the defaults of approvals that were not answered in time,
+    so that approvals end without a pass of Airflow.
     """
 
     def __init__(self, store: Store, *, interval_seconds: float) -> None:

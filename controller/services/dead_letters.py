@@ -38,16 +38,18 @@ class DeadLetterLogs:
         self._store, self._planes = store, planes
 
     def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Create the log with its subscription `redrive` if it does not exist, and return it. Raises
-        TopicNotFound, SubscriptionNotFound, Unsupported, and the errors of the data plane.
+        """Create the subscription's dead-letter log, with the log's subscription `redrive`, if the log does
+        not exist. Return the address of the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported, and
+        the errors of the data plane.
         """
         letters = self._of(topic_id, subscription)
         self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])
         return letters
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
-        """Return the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported, NotFound if the log does
-        not exist because no message was ever put into it, and the errors of the data plane.
+        """Return the address of the subscription's dead-letter log. Raises TopicNotFound,
+        SubscriptionNotFound, Unsupported, NotFound if the log does not exist because no message was ever put
+        into it, and the errors of the data plane.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -59,14 +61,15 @@ class DeadLetterLogs:
         return letters
 
     def count(self, log: DeadLetterLog) -> int:
-        """Return the number of messages that were not put back yet; 0 if the log does not exist. Raises
-        Unsupported, and the errors of the data plane.
+        """Return the number of messages in the log that were not put back into the topic yet, and so not
+        acknowledged on `redrive`; 0 if the log does not exist. Raises Unsupported, and the errors of the data
+        plane.
         """
         return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
 
     def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
-        """Return the address of the log, which may not exist. Raises TopicNotFound, SubscriptionNotFound,
-        Unsupported.
+        """Return the address of the subscription's dead-letter log, which may not exist. Raises
+        TopicNotFound, SubscriptionNotFound, Unsupported.
         """
         with self._store.transaction() as tx:
             topic = topics.get_topic(tx, topic_id)
@@ -86,7 +89,9 @@ class DeadLetterLogs:
 
 
 def dead_letter_topic(data_plane: str, topic: str, subscription: str) -> str:
-    """Return the name of the log. Raises Unsupported for a data plane on which Cleave creates no logs."""
+    """Return the backing topic of the subscription's dead-letter log; `topic` is the full name,
+    `topic://...`. Raises Unsupported for a data plane on which Cleave creates no dead-letter logs.
+    """
     local = topic.removeprefix(_TOPIC)
     if data_plane == "pulsar":
         return f"persistent://{local}-{subscription}-DLQ"

@@ -177,8 +177,8 @@ def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> 
 def _judge(
     plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
 ) -> str | None:
-    """Return the reason to keep the log; None if it may be deleted. Raises DataPlaneUnavailable if the log
-    did not answer.
+    """Return the reason to keep the log; None if it may be deleted. May change the log first, as
+    `_reason_to_keep` describes. Raises DataPlaneUnavailable if the log did not answer.
     """
     report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):
@@ -207,8 +207,8 @@ def _delete(plane: DataPlane, deletion_entry: DeletionEntry) -> str | None:
 
 
 def _reports(plane: DataPlane | None, due_entries: Sequence[DeletionEntry]) -> Mapping[str, LogReport]:
-    """Describe the logs in one call. Raises CleaveError if the data plane is not configured here, or creates
-    no logs for Cleave.
+    """Return the reports of the logs by name, read in one call. Raises CleaveError if the data plane is not
+    configured here, or creates no logs for Cleave, and the errors of the data plane.
     """
     if plane is None:
         raise CleaveError(

@@ -22,16 +22,17 @@ class DeliveryCounts:
         self._store = store
 
     def opened(self, ownership: Ownership, position: Sequence[int]) -> tuple[int, list[MessageDelivery]]:
-        """Begin to count the bucket's deliveries from `position`, as `deliveries.open_bucket` does, and
-        return its result. Raises AccessForbidden for a consumer of another subject, and the errors of that
-        function.
+        """Record that the owner begins to read its bucket at the message `position`. Return the number of
+        incarnations that in turn began there, and the recorded deliveries of messages from there on. Raises
+        LostRace if the consumer does not own the bucket, and AccessForbidden for a consumer of another
+        subject.
         """
         with self._as_owner(ownership) as tx:
             return deliveries.open_bucket(tx, ownership, position)
 
     def closed(self, ownership: Ownership) -> None:
-        """End the counting of the bucket's deliveries, as `deliveries.close_bucket` does. Raises
-        AccessForbidden for a consumer of another subject, and the errors of that function.
+        """Record that the owner has ended its work in the bucket without a crash, so that this incarnation
+        does not count as begun there. Raises AccessForbidden for a consumer of another subject.
         """
         with self._as_owner(ownership) as tx:
             deliveries.close_bucket(tx, ownership)
@@ -44,8 +45,9 @@ class DeliveryCounts:
         times: int,
         error: str | None,
     ) -> None:
-        """Record an event of the message's delivery number `times`, as `deliveries.note` does. Idempotent.
-        Raises AccessForbidden for a consumer of another subject, and the errors of that function.
+        """Record an event of delivery number `times` of the message at `position`. `error` is the text of a
+        failure. Idempotent. Raises LostRace if the consumer does not own the bucket, and AccessForbidden for
+        a consumer of another subject.
         """
         with self._as_owner(ownership) as tx:
             deliveries.note(tx, ownership, position, event, times, error)

@@ -44,7 +44,10 @@ PARALLEL_CALLS = 4
 
 
 class DrainWatch:
-    """A background service that counts in rounds until it is stopped."""
+    """A background service that counts the unread messages of segments that drain slowly, in the shards that
+    `shards` returns, in rounds until it is stopped. A segment is counted from `sealed_for_seconds` after its
+    seal.
+    """
 
     def __init__(
         self,
@@ -97,8 +100,9 @@ class DrainWatch:
         return len(counts)
 
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
-        """Return the number of unread messages. None if the round is over at `give_up_at` (monotonic
-        seconds), there is no count, or the data plane raises an error, which is logged.
+        """Return the number of messages that the subscription has not read in the segment, from 0 to `MOST`.
+        None if `give_up_at` (monotonic seconds) has passed, the watch is stopping, there is no count, or the
+        data plane raises an error, which is logged.
         """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None

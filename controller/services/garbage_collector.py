@@ -52,7 +52,10 @@ class KeptSegment:
 
 @dataclass(slots=True)
 class CollectionReport:
-    """Result of one round. `operation_ids` are the operations that prune `segments`; a dry run has none."""
+    """Result of one round. `segments` are, by topic, the segments that may be pruned according to the first
+    reading of their logs. `operation_ids` are the operations that prune those segments that a second reading
+    confirms; a dry run has none.
+    """
 
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     operation_ids: list[int] = field(default_factory=list)
@@ -114,9 +117,10 @@ def _collect_topic(
     dry_run: bool,
     report: CollectionReport,
 ) -> None:
-    """Intend the prune of the topic's segments that may be pruned, and add them and the kept segments to
-    `report`. A dry run only adds. Does nothing if a broker keeps the layout. Raises Retryable if the data
-    plane is not configured here.
+    """Intend the prune of the topic's segments that may be pruned, and add these segments, the operation and
+    the kept segments to `report`. A dry run only adds the segments. Does nothing if a broker keeps the
+    layout. Raises Retryable if the data plane is not configured here, and the errors of `_inspect` and
+    `intend_prune`.
     """
     plane = planes.get(topic.data_plane)
     if plane is None:
@@ -148,12 +152,13 @@ def _collect_topic(
 def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
-    """Intend to prune one sealed segment, regardless of its retention. A repeated request returns its first
-    intent.
+    """Intend to prune one sealed segment, regardless of its retention, and mark the segment as drained for
+    each recorded subscription. A repeated request returns its first intent.
 
-    Raises TopicNotFound, SegmentNotFound, SegmentBusy, Unsupported, or Conflict with the reason why the
-    segment is kept: it is active, a subscription has not read it to its end, or one of its ancestors still
-    exists.
+    Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, SegmentBusy, Unsupported, Retryable if the
+    topic has a checkpoint subscription, and the errors of the data plane. Raises Conflict with the reason why
+    the segment is kept: it is active, a subscription has not read it to its end or has no position in a
+    child, or one of its ancestors still exists.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

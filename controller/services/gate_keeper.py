@@ -53,12 +53,12 @@ PARALLEL_CALLS = 8
 
 
 def _ignore(_name: str) -> None:
-    """No checkpoint."""
+    """Ignore the checkpoint."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """Times of the next poll and the next audit of a subscription's gates, by the monotonic clock."""
+    """Times of the next poll and the next audit of a subscription's gates, by the monotonic clock, and the number of failures in a row."""
 
     next_at: float = 0.0
     audit_at: float = 0.0
@@ -75,7 +75,9 @@ class _Plan:
 
 
 class GateKeeper:
-    """Runs rounds until `stop`. One thread calls `round`; several keepers may work on one subscription."""
+    """Opens the shut gates in the shards that `shards` returns, once their ancestors are drained. One thread calls `run` or `round`;
+    several keepers may work on one subscription.
+    """
 
     def __init__(
         self,
@@ -97,7 +99,9 @@ class GateKeeper:
         return bool(self._planes)
 
     def run(self) -> None:
-        """Run rounds until `stop`."""
+        """Run rounds until `stop`, every `POLL_SECONDS` while a gate is shut, otherwise every `IDLE_SECONDS`. A failed round is logged
+        and repeated.
+        """
         Repeating(
             self._paced_round,
             self._stopping,
@@ -114,7 +118,9 @@ class GateKeeper:
         return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
-        """Serve the subscriptions that are due. Return the number of subscriptions with shut gates. Raises StoreUnavailable."""
+        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number
+        of subscriptions with shut gates, due or not; 0 without shards. Raises StoreUnavailable.
+        """
         shards = self._shards()
         if not (shards.held and self._planes):
             return 0
@@ -173,6 +179,9 @@ class GateKeeper:
                 return
 
     def _plan(self, shut: ShutGates, logs: Mapping[int, str]) -> _Plan:
+        """Return which of the gates on `logs` may be opened, and which segments hold the others back. All may be opened if the
+        subscription does not wait for ancestors; none while a seek is in progress.
+        """
         with self._store.transaction() as tx:
             _, origin = bucket_owners.lock(tx, shut.key)
             if seeks.under_way(tx, shut.key) is not None:
@@ -189,7 +198,9 @@ class GateKeeper:
         return origin == plan.origin and seeks.under_way(tx, shut.key) is None
 
     def _drain(self, shut: ShutGates, plan: _Plan) -> bool:
-        """Mark segments as drained whose cursors the data plane has persisted at their end. Return False if there are none."""
+        """Mark the plan's segments as drained whose cursors the data plane has persisted at their end. Return True if segments were
+        marked; False if there are none, or if a seek has begun since the plan was made.
+        """
         plane, name = self._planes[shut.data_plane], shut.key.name
         persisted = [i for i in plan.gates.to_drain if _is_persisted(plane, plan.logs[i], name)]
         if not persisted:
@@ -205,7 +216,9 @@ class GateKeeper:
         return is_marked
 
     def _open(self, shut: ShutGates, plan: _Plan) -> list[int]:
-        """Open the gates of the plan. Return the segments whose gates were opened."""
+        """Open the gates that the plan allows, unless a seek has begun since. Record them first as ready to open. Return the segments
+        whose gates were opened.
+        """
         plane = self._planes[shut.data_plane]
         if not plan.gates.may_open:
             return []
@@ -224,7 +237,9 @@ class GateKeeper:
             return [i for i, is_opened in zip(ready, calls.map(opening, ready), strict=True) if is_opened]
 
     def _open_one(self, shut: ShutGates, plan: _Plan, until: float, segment_id: int) -> bool:
-        """Open one gate. Return False without a call if the call could last until a seek may close the gate again."""
+        """Open one gate, record the gate as open, and return True. Return False without a call if the call could last until `until`
+        (monotonic seconds), when a seek may close the gate again.
+        """
         plane = self._planes[shut.data_plane]
         if until - self._clock.monotonic_seconds() < plane.call_timeout_seconds:
             return False
@@ -240,7 +255,7 @@ class GateKeeper:
         return True
 
     def _audit_soon(self, topic_id: int) -> None:
-        """Bring the next audits of the topic's gates forward."""
+        """Bring the next audits of the topic's gates forward, to `AUDIT_AFTER_OPENING_SECONDS` from now at the latest."""
         audit_at = self._clock.monotonic_seconds() + AUDIT_AFTER_OPENING_SECONDS
         for key, pace in self._paces.items():
             if key.topic_id == topic_id:
@@ -268,6 +283,9 @@ class GateKeeper:
                     self._report(shut, error, gate.segment_id)
 
     def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
+        """Compare one gate that is recorded as closed with the data plane: close the gate again if it is open or spent, and record
+        whether a consumer has acknowledged its barrier.
+        """
         plane, name = self._planes[shut.data_plane], shut.key.name
         labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}
         state = plane.gate_state(gate.backing_topic, name)
@@ -282,6 +300,9 @@ class GateKeeper:
 
 
 def _is_persisted(plane: GatedDataPlane, backing_topic: str, subscription: str) -> bool:
+    """Make the data plane persist the subscription's cursor at the end of a drained log, and return True. Return False if messages are
+    unacknowledged or may still be appended, or if the log or cursor is missing.
+    """
     try:
         return plane.persist_cursor_at_end(backing_topic, subscription)
     except NotFound:  # the reconciler reports a missing log, and restores it

@@ -49,7 +49,9 @@ class _SegmentCounts:
 
 
 class KeyCountLanding:
-    """Key counts of one worker. `add` is thread-safe."""
+    """Adds up the key counts that producers report to one worker, and lands them as a file every
+    `LANDS_EVERY_SECONDS`. `add` is thread-safe.
+    """
 
     def __init__(self, store: Store, area: Callable[[], LandingArea], *, worker: str, clock: Clock) -> None:
         """`worker` becomes a part of file names, and distinguishes the counts of several workers. `area` is
@@ -63,9 +65,9 @@ class KeyCountLanding:
         self._stopping = threading.Event()
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add the counts of this producer since its last request, in memory until the next landing. Once the
-        maximum number of segments is reached, the first count of a further segment is logged, and it and the
-        remaining counts of the request are dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
+        """Add the counts of this producer since its last request, in memory until the next landing. If the
+        counts would exceed `MOST_SEGMENTS`, log a warning, and drop the counts of the first segment too many
+        and the remaining counts of the request. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
         InvalidInput for counts that no producer can have.
         """
         with self._store.transaction() as tx:

@@ -63,8 +63,9 @@ class KeySampling:
 
 @dataclass(frozen=True, slots=True)
 class SampleRound:
-    """Result of one round in numbers of logs: with a key histogram; without enough messages or keys; without
-    an answer.
+    """Result of one round in numbers of logs: with a key histogram (`sketched`); with a sample that lacks
+    messages or keys (`keyless`); without a sample, because the log did not answer or is being reshaped, or
+    the round was over (`failed`).
     """
 
     sketched: int = 0

@@ -35,7 +35,7 @@ class IntakeResult:
 
 
 class LoadIntake:
-    """Accepts samples. Thread-safe."""
+    """Writes the counter samples that are sent to Cleave into the landing area. Thread-safe."""
 
     def __init__(self, store: Store, area: LandingArea) -> None:
         self._store, self._area = store, area

@@ -23,7 +23,9 @@ AFTER_FAILURE_SECONDS = 60.0
 
 
 class LockLimiter:
-    """A background service of a worker that checks periodically until it is stopped."""
+    """A background service of a worker that has data planes end application transactions that lock a log for
+    too long. Checks every `interval_seconds` until it is stopped.
+    """
 
     def __init__(
         self, planes: Mapping[str, DataPlane], *, interval_seconds: float = INTERVAL_SECONDS
@@ -49,7 +51,9 @@ class LockLimiter:
         self._stopping.set()
 
     def _round(self) -> float:
-        """Run a check. Return the seconds until the next one."""
+        """Run a check. Return the seconds until the next check: `AFTER_FAILURE_SECONDS` if a data plane
+        raised an error.
+        """
         return self._interval_seconds if self._end_transactions() else AFTER_FAILURE_SECONDS
 
     def _end_transactions(self) -> bool:

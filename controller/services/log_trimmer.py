@@ -58,7 +58,9 @@ def trim(
 
 
 class LogTrimmer:
-    """A background service of a worker that trims periodically until it is stopped."""
+    """A background service of a worker that calls `trim` for the data planes every `interval_seconds`, until
+    it is stopped.
+    """
 
     def __init__(
         self,

@@ -120,9 +120,9 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Mirr
 def _read_broker(
     keeper: LayoutKeeper, topic: str, known_epoch: int
 ) -> tuple[SegmentLayout | None, str | None]:
-    """Return the broker's layout and the reason if Cleave must not act on the topic, or None. The layout is
-    None if the broker lacks the topic, or if its epoch is below `known_epoch`. Cleave must not act while the
-    broker's auto-scaler is on.
+    """Return the broker's layout, and the reason why Cleave must not act on the topic. The layout is None if
+    the broker lacks the topic, or if the layout's epoch is below `known_epoch`. The reason is None only if
+    there is a layout and the broker's auto-scaler is off.
     """
     try:
         layout, setting = keeper.read_layout(topic), keeper.auto_scaler(topic)
@@ -164,8 +164,8 @@ class MirrorLoop:
         return any(isinstance(plane, LayoutKeeper) for plane in self._planes.values())
 
     def run(self) -> None:
-        """Check the topics of the held shards every half interval until `stop`. A failed round is logged, and
-        the loop continues.
+        """Check the mirrored topics of the held shards that were not checked for a whole interval, every half
+        interval until `stop`. A failed round is logged, and the loop continues.
         """
         repeat_every(
             self._interval_seconds / 2, self._follow, self._stopping, log, "mirrored topics not followed"

@@ -73,7 +73,9 @@ class Consequences:
 
 
 def kind_of(level: str) -> PolicyLevel:
-    """Return the kind of the level: by the name `cluster`, or by `://` in a topic's name."""
+    """Return the kind of the level: `cluster` is the cluster, a name with `://` a topic, and any other name a
+    namespace.
+    """
     if level == PolicyLevel.CLUSTER:
         return PolicyLevel.CLUSTER
     return PolicyLevel.TOPIC if "://" in level else PolicyLevel.NAMESPACE
@@ -199,7 +201,9 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
 
 
 def _topics(tx: Connection, level: str) -> tuple[dict[int, str], int]:
-    """Return the names of the topics to evaluate, by id, and the number of topics of the level."""
+    """Return the names of the topics to evaluate, by id, at most `MOST_TOPICS`, and the number of live topics
+    of the level.
+    """
     kind = kind_of(level)
     if kind is PolicyLevel.TOPIC:
         return {topics.find_topic(tx, level).topic_id: level}, 1

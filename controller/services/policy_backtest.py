@@ -50,8 +50,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A load from files of `timestamp,value` lines. The values are summed and scaled so that their mean is
-    `mean_load` times the capacity of a segment.
+    """A load from files of `timestamp,value` lines: `days` days from day `first_day`, where day 0 begins with
+    the first reading that all files have. The values are summed and scaled so that their mean over these days
+    is `mean_load` times the capacity of a segment.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Trace:
 @dataclass(frozen=True, slots=True)
 class Loads:
     """Selects loads: topics by name, the topics of a namespace, all topics (both None), or traces instead of
-    topics.
+    topics. `since` and `until` limit the recorded load of topics; a trace has days of its own.
     """
 
     since: datetime
@@ -97,8 +98,8 @@ function that counts completed simulations.
 
 @dataclass(frozen=True)
 class PolicyBacktest:
-    """Backtests of one installation. `compute` runs simulations without Spark. `parallel` is the number of
-    parallel tasks on Spark.
+    """Runs the backtests of one installation, and stores their results. `compute` runs simulations without
+    Spark. `parallel` is the number of parallel tasks on Spark.
     """
 
     store: Store
@@ -142,7 +143,9 @@ class PolicyBacktest:
     def _begin(
         self, question: Question, loads: Loads, asked_by: str, request_key: str
     ) -> tuple[backtests.StartedRun, BacktestRequest]:
-        """Insert the run, or return the run with this key, and its request without recordings."""
+        """Return the run with this request key, which is inserted if there is none, and the run's request
+        without recordings.
+        """
         request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
         with self.store.transaction() as tx:
             return backtests.begin(tx, request), request
@@ -280,8 +283,9 @@ class PolicyBacktest:
         rates: pa.Table | None,
         progress: Progress,
     ) -> pa.Table:
-        """Return the costs without Spark: of traces (`rates`) computed in this process, of topics (`rates` is
-        None) by `compute`. Calls `progress`.
+        """Compute the costs without Spark, and return them: of traces (`rates`) in this process, of topics
+        (`rates` is None) by `self.compute`. Calls `progress` with the completed and the total number of
+        simulations.
         """
         from spark_jobs.policy_backtest import compute_here
 
@@ -336,7 +340,9 @@ class PolicyBacktest:
 
 
 def _days_of(question: Question, recordings: Sequence[Recording]) -> float:
-    """Return the number of days that the simulations cover."""
+    """Return the number of simulated days: the days of all recordings, times the number of simulations of
+    each recording (`question.cases`).
+    """
     return (
         sum(recording.steps * recording.step_seconds for recording in recordings)
         / 86_400

@@ -77,7 +77,8 @@ def submit(
     topic first, and after `UNLOCKED_ATTEMPTS` do it under the topic's lock.
 
     A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
-    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot do it.
+    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot perform the
+    reshape.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
         with store.single_statement() as tx:
@@ -116,7 +117,7 @@ def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
     """Return the draft of the reshape for the topic as it was read. Raises the errors of the plan, and
-    Unsupported if the data plane cannot do it.
+    Unsupported if the data plane cannot perform the reshape.
     """
     view.demand_current()
     plane = configured(planes, view.data_plane, view.name)

@@ -60,8 +60,8 @@ class SegmentLog:
             )
 
     def backlog(self, name: str) -> int:
-        """Return the number of unread messages. Raises SubscriptionNotFound, and the errors of the data
-        plane.
+        """Return the number of messages in the segment that the subscription `name` has not read. Raises
+        SubscriptionNotFound if the log or the cursor does not exist, and the errors of the data plane.
         """
         unread = self.plane.backlog(self.backing_topic, name)
         if unread is None:
@@ -81,8 +81,9 @@ class SegmentLog:
 
 def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: str) -> SegmentLog:
     """Return the segment with the descriptor, such as `0000-7fff-12`, with its log and the live subscriptions
-    of its topic. Raises InvalidInput for an invalid descriptor, TopicNotFound, SegmentNotFound if the layout
-    has no such segment, Unsupported if a broker keeps the layout.
+    of its topic. Raises InvalidInput for an invalid descriptor, TopicNotFound, TopicNotLive, SegmentNotFound
+    if the layout has no such segment, Unsupported if a broker keeps the layout or the data plane is not
+    configured here.
     """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     with store.transaction() as tx:

@@ -86,12 +86,14 @@ def seek_subscription(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Intend to move the subscription to another position, on every segment that has messages.
+    """Intend to move the subscription to another position, on every segment that has messages. A repeated
+    request key returns the first seek.
 
     The consumers first release their buckets, within `release_seconds` (0 or more); messages read before do
-    not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict
-    unless a checkpoint subscription, and no other, seeks to `kept`, Unsupported
-    if a broker keeps the layout.
+    not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Unsupported
+    if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to any target but `kept`
+    or another subscription seeks to `kept`, and if standard consumers would read a segment before its
+    ancestors.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(
@@ -103,11 +105,12 @@ def seek_subscription(
 
 
 def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, reason: str) -> list[Operation]:
-    """Cancel the subscription's seeks that have not stopped a consumer yet, so that it continues at its
-    present position.
+    """Cancel the subscription's seeks that have not stopped a consumer yet, so that the subscription
+    continues at its present position. Return the operations of these seeks, which the operation runner then
+    aborts.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if there is no seek, or only one that
-    already moves cursors.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict if there is no seek, or only a seek
+    that already moves cursors.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id

@@ -71,8 +71,9 @@ def demand_ordered_type(
 def demand_stock(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, kind: SubscriptionKind
 ) -> None:
-    """Raise Conflict or Unsupported if standard consumers could not read such a subscription in order: its
-    kind is not STREAM, the data plane has no gates, or its attached consumers are of another type.
+    """Raise Conflict or Unsupported if standard consumers could not read the subscription in order: its kind, `kind`,
+    is not STREAM (Conflict), the data plane has no gates, or consumers of a type other than `TYPES_IN_ORDER` are
+    attached.
     """
     if kind is not SubscriptionKind.STREAM:
         raise Conflict(
@@ -143,8 +144,9 @@ def _closed_gates(
 
 
 def _has_closed_gates(tx: Connection, row: SubscriptionRow, closed_logs: Collection[str]) -> bool:
-    """Return True if there are segments with a sealed ancestor that the subscription reads, and the log of each has
-    a closed gate, which is then recorded. `closed_logs` are the logs with closed gates.
+    """Return True if the subscription reads segments with a sealed ancestor, and the logs of all these segments are in
+    `closed_logs`, whose gates are closed at the data plane. The gates are then recorded as closed. Otherwise return
+    False and change nothing.
     """
     key = SubscriptionKey(row.topic_id, row.name)
     logs_behind = gates.behind_read_by(tx, key)
@@ -174,7 +176,9 @@ def _demand_unused(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> Non
 
 
 def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> None:
-    """Raise Conflict while a sealed segment is unread: its descendants were created without gates."""
+    """Raise Conflict if the subscription has not read a sealed segment to its end: the segment's descendants were
+    created without gates.
+    """
     to_read = readable_segments.to_read(tx, topic.topic_id, row.name)
     unread = sorted(
         segment_id

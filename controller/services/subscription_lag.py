@@ -41,7 +41,9 @@ class BucketLag:
     bucket: str | None
     owners: tuple[str, ...]
     messages: int | None
-    """Number of unacknowledged messages; None if it could not be counted, and `error` has the reason."""
+    """Number of unacknowledged messages. None if the data plane raised an error, which is then in `error`, or
+    has no such log or subscription.
+    """
     error: str | None = None
 
 
@@ -53,8 +55,9 @@ ids.
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
     """Return the lag of each bucket that is not drained, ordered by hash range and bucket. The calls of the
-    data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has an error instead of a
-    number. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is not configured here.
+    data plane run `PARALLEL_CALLS` at a time. A segment that cannot be counted has no number, and an error if
+    the data plane raised one. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the data plane is
+    not configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -91,7 +94,8 @@ def unread(
 ) -> dict[int, int]:
     """Return the unacknowledged messages of these segments by id. Segments that cannot be counted within
     `UNREAD_SECONDS`, or that the subscription does not have to read, are left out. Calls in progress are not
-    waited for. Raises TopicNotFound, and Unsupported if the data plane is not configured here.
+    waited for. Raises TopicNotFound, SubscriptionNotFound, and Unsupported if the data plane is not
+    configured here.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

@@ -30,7 +30,9 @@ _NAMED_CONNECTIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Result that adopting a topic would have. `topic` is the new name."""
+    """Result that adopting a topic would have. `topic` is the new name, `found` describes the old topic, and
+    `segments` is the number of segments to create.
+    """
 
     topic: str
     found: TopicDescription
@@ -94,9 +96,9 @@ def adopt(
     continue to read the subscriptions in `stock_subscriptions`, behind gates. With `cut_off`, the broker
     notifies all connected clients that the topic has ended.
 
-    Raises Conflict with the names of connected clients, TopicExists, InvalidInput. Subscriptions that cannot
-    be served are refused, because their messages would never be read; a transaction that is rolled back
-    leaves them out instead.
+    Raises Conflict with the names of connected clients unless `cut_off`, TopicExists, InvalidInput.
+    Subscriptions that cannot be served are refused with InvalidInput, because their messages would never be
+    read; a dry run, whose store rolls back each transaction, leaves them out instead.
     """
     if planned.unserved and not store.rolls_back:
         raise InvalidInput(
@@ -135,7 +137,9 @@ def adopt(
 
 
 def _demand_in_order(planned: Plan, stock_subscriptions: Collection[str]) -> None:
-    """Raise InvalidInput for a subscription that does not exist or is read as a queue."""
+    """Raise InvalidInput for a subscription in `stock_subscriptions` that does not exist on the old topic or
+    is read as a queue, because gates keep no order for a queue.
+    """
     for name in sorted(stock_subscriptions):
         if planned.found.subscriptions.get(name, True):
             problem = "is read as a queue" if name in planned.found.subscriptions else "does not exist"

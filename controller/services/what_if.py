@@ -22,8 +22,8 @@ from controller.store.topics.topics import TopicRow
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One topic under the policy in force and under another policy, both from one snapshot and at one
-    instant, and the evaluation of each.
+    """One topic under the policy in force (inputs `now`, evaluation `in_force`) and under another policy
+    (inputs `then`, evaluation `what_if`), both from one snapshot and at one instant.
     """
 
     topic: str
@@ -60,7 +60,9 @@ def ask(
 def compare(
     topic: str, now: EvaluationInput, then: EvaluationInput, lanes: Collection[Lane] = ALL_LANES
 ) -> WhatIf:
-    """Evaluate both inputs."""
+    """Evaluate the inputs `now`, under the policy in force, and `then`, under the other policy, and return
+    both evaluations.
+    """
     evaluated_lanes = frozenset(lanes)
     return WhatIf(
         topic, evaluated_lanes, now, then, decide(now, evaluated_lanes), decide(then, evaluated_lanes)
@@ -71,8 +73,8 @@ def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
 ) -> tuple[EvaluationInput, EvaluationInput]:
     """Return the topic's inputs under the policy in force and under the changed policy, from one read-only
-    snapshot and at one instant. Raises TopicNotFound, NotFound if the topic cannot be evaluated,
-    InvalidPolicy, and InvalidInput for a parameter that is removed.
+    snapshot and at one instant. Raises TopicNotFound, NotFound if the topic is not live or its data plane is
+    not configured here, InvalidPolicy, and InvalidInput for a parameter that is removed.
     """
     with store.transaction() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -89,7 +91,7 @@ def present_situation(
     instead: AutoScalePolicy | None = None,
 ) -> EvaluationInput:
     """Return the topic's present inputs, with the policy in force or with the policy `instead`. Raises
-    NotFound if the topic cannot be evaluated.
+    NotFound if the topic is not live or its data plane is not configured here.
     """
     inputs = evaluation_inputs.load_evaluation_inputs(
         tx,

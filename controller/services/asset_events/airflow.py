@@ -55,7 +55,9 @@ class AirflowLogin:
 
 
 class AirflowRest:
-    """Client of one Airflow installation. Connects with the first call. Not thread-safe."""
+    """Client of one Airflow installation. `answer_seconds` is the longest wait for a response. Connects with
+    the first call. Not thread-safe.
+    """
 
     def __init__(self, login: AirflowLogin, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
         self._login, self._answer_seconds = login, answer_seconds
@@ -126,17 +128,24 @@ class AirflowRest:
         return response
 
     def _once(self, method: str, path: str, **content: Any) -> requests.Response:
+        """Send the request without a repetition, with the token if there is one. If there is only a user, get
+        a token first. Raises AirflowAway without a response, or if no token was issued.
+        """
         if self._token is None and self._login.username is not None:
             self._token = self._new_token()
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         return self._request(method, path, headers=headers, **content)
 
     def _new_token(self) -> str:
+        """Return a token that Airflow issues for the user and password. Raises AirflowAway."""
         body = {"username": self._login.username, "password": self._login.password}
         response = self._request("POST", "/auth/token", json=body)
         return self._content(response, lambda document: str(document["access_token"]))
 
     def _request(self, method: str, path: str, **content: Any) -> requests.Response:
+        """Send the request as it is, and return the response, whatever its status. Redirects are not
+        followed. Raises AirflowAway without a response.
+        """
         try:
             return self._http.request(
                 method,

@@ -26,7 +26,9 @@ PAGE = 500
 
 
 class LayoutFollower:
-    """Returns layout changes in order. Not thread-safe, except `interrupt`."""
+    """Follows the layout changes of all topics; `wait` returns the changes that were not returned before. Not
+    thread-safe, except `interrupt`.
+    """
 
     def __init__(self, store: Store, listener: Listener, *, since: datetime | None = None) -> None:
         """`listener` listens on `CHANNELS` and is used by this follower alone. `since` is the `resume_at` of

@@ -35,13 +35,13 @@ log = telemetry.get_logger(__name__)
 
 
 class Assets(Protocol):
-    """Destination of events: `AirflowRest`."""
+    """Destination of asset events, such as `AirflowRest`, whose `post` describes the call."""
 
     def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
 
 
 class AssetEventPoster:
-    """Poster of one worker. `run` blocks until `stop`."""
+    """Posts an asset event for each layout change of one worker's topics. `run` blocks until `stop`."""
 
     def __init__(
         self, store: Store, listener: Listener, assets: Assets, *, shards: Callable[[], Shards]
@@ -124,7 +124,7 @@ class AssetEventPoster:
 
 
 def document(event: LayoutEvent) -> dict[str, Any]:
-    """Return the event's `extra`, which DAGs read."""
+    """Return the `extra` of the asset event: the layout change as a JSON document, which DAGs read."""
     return {
         "topic": event.topic,
         "epoch": event.epoch,

@@ -41,7 +41,7 @@ class PassResult:
     evaluated: int
     """Number of evaluations; a topic that two batches evaluated counts twice."""
     outcomes: tuple[TopicOutcome, ...]
-    """The topics that act, propose, or have a new refusal."""
+    """The topics that act, propose, or whose refusals differ from those of the previous evaluation."""
     still_dirty: tuple[int, ...]
     """Ids of the topics that stay due, because another process was working on them or because they are paused."""
 

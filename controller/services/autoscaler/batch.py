@@ -41,7 +41,9 @@ the rows of the batch are locked.
 
 
 class Batch:
-    """Topics whose evaluation rows are locked, within one transaction. Not thread-safe."""
+    """The topics of one transaction of a pass: evaluates them, and writes everything that follows. Their
+    evaluation rows are locked, except in a dry run. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -51,6 +53,9 @@ class Batch:
         decided_by: str,
         pending: Sequence[PendingEvaluation],
     ) -> None:
+        """`pending` are the evaluation rows of the batch's topics. `decided_by` is stored with the decisions,
+        and as the actor of their operations.
+        """
         self._tx = tx
         self._planes = planes
         self._lanes = lanes
@@ -65,7 +70,9 @@ class Batch:
         return [topic.topic_id for topic in self.topics.values() if topic.treatment in treatments]
 
     def new_topics(self) -> list[BatchTopic]:
-        """Return the topics that act, propose, or have a new refusal, ordered by id."""
+        """Return the topics that act, propose, or whose refusals differ from those of the previous
+        evaluation, ordered by id.
+        """
         return [topic for _, topic in sorted(self.topics.items()) if topic.is_new]
 
     def evaluate(self, topic_ids: Collection[int]) -> None:
@@ -150,8 +157,9 @@ class Batch:
         self.evaluate(changed)
 
     def _shadows(self) -> list[Shadow]:
-        """Return the evaluations of candidates, on the inputs of the live evaluation. They are made before
-        any intent is written, since an intent would change these inputs.
+        """Return the shadow evaluations of the evaluated topics, without those that equal the candidate's
+        previous evaluation. They are made before any intent is written, since an intent would change their
+        inputs.
         """
         live_inputs = {
             topic_id: topic.situation

@@ -26,8 +26,8 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """A topic that acts, proposes, or has a new refusal. Has no ids if nothing was written. `topic` is the
-    topic's name if the topic's row was locked, else empty.
+    """A topic that acts, proposes, or whose refusals differ from those of its previous evaluation. Has no ids
+    if nothing was written. `topic` is the topic's name if the topic's row was locked, else empty.
     """
 
     topic_id: int
@@ -98,7 +98,9 @@ class BatchTopic:
 
     @property
     def is_new(self) -> bool:
-        """True if the evaluation acts, proposes, or refuses something that the previous evaluation did not."""
+        """True if the evaluation acts or proposes, or if its refusals differ (`digest`) from those of the
+        previous evaluation.
+        """
         return self.has_actions or (
             self.evaluation is not None and self.digest != self.pending.outcome_digest
         )
@@ -150,7 +152,7 @@ class BatchTopic:
         )
 
     def new_approvals(self) -> list[NewApproval]:
-        """Return the actions for which approval is requested."""
+        """Return a request for approval for each of `proposals`."""
         policy = self.situation.policy
         return [
             NewApproval(
@@ -225,6 +227,7 @@ class BatchTopic:
             log.info("approval proposed", **ids, **_fields(action))
 
     def _reserved_id(self) -> int:
+        """Return the decision id. Raises InvariantViolated before a decision id is reserved."""
         if self.decision_id is None:
             raise InvariantViolated(f"topic {self.topic_id} has no decision id yet; reserve one first")
         return self.decision_id

@@ -13,8 +13,8 @@ def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str |
     """Return a digest with one word `lane=hash` for each lane that refuses something. The words of lanes that
     were not evaluated are copied from `previous`. None if no lane refuses.
 
-    Measured values are left out: the same refusal at another rate is not new. Refusals that are weighed at
-    each tick count once, whichever segments they name.
+    Measured values are left out: the same refusal at another rate is not new. Refusals with a reason in
+    `_WEIGHED`, which are weighed at each tick, count once, whichever segments they name.
     """
     documents_by_lane = {
         lane: [_without_value(refusal) for refusal in refusals if refusal.lane in (lane, None)]
@@ -39,6 +39,10 @@ def shadow_digest(evaluation: Evaluation, lanes: Collection[Lane], previous: str
 
 
 def _words(documents_by_lane: Mapping[Lane, Sequence[dict[str, object]]], previous: str | None) -> str | None:
+    """Return a digest with one word `lane=hash` for each lane with documents, whose order and repetitions do
+    not count. The words of lanes that are not in `documents_by_lane` are copied from `previous`. None without
+    words.
+    """
     words = dict(word.split("=") for word in (previous or "").split())
     for lane, documents in documents_by_lane.items():
         texts = sorted({dumps(document, sort_keys=True) for document in documents})
@@ -53,6 +57,9 @@ _WEIGHED = frozenset({RefusalReason.SAVING_BELOW_PRICE, RefusalReason.TOLERATED_
 
 
 def _without_value(refusal: Refusal) -> dict[str, object]:
+    """Return the refusal as a document without its measured value; of a reason in `_WEIGHED`, only the
+    reason.
+    """
     if refusal.reason in _WEIGHED:
         return {"reason": refusal.reason.value}
     return {name: value for name, value in refusal.to_document().items() if name != "value"}
@@ -62,8 +69,14 @@ _FIGURES = ("value", "needed", "not_before")
 
 
 def _without_figures(refusal: Refusal) -> dict[str, object]:
+    """Return the refusal as `_without_value` does, and also without the needed value and the earliest
+    instant.
+    """
     return {name: value for name, value in _without_value(refusal).items() if name not in _FIGURES}
 
 
 def _without_cuts(decision: Decision) -> dict[str, object]:
+    """Return the action as a document with its kind, the segments that it seals, and its reason, but without
+    cut points.
+    """
     return {"act": type(decision).__name__, "segments": [*sealed_by(decision)], "reason": decision.reason}

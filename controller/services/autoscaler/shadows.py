@@ -87,7 +87,9 @@ def record(
 
 
 def _is_connection_lost(error: Exception) -> bool:
-    """Return True if the live decisions cannot be written either. The store reports the loss in one line."""
+    """Return True if the error has ended the connection, so that the live decisions cannot be written either.
+    The store reports the loss in one line.
+    """
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
@@ -98,7 +100,9 @@ def _row(
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> ShadowRow | None:
-    """Return the row. If JSON cannot represent the inputs, log an error and return None."""
+    """Return the shadow evaluation as a row to store. If JSON cannot represent the inputs, log an error and
+    return None.
+    """
     topic_id, situation = shadow.candidate.topic_id, shadow.situation
     try:
         inputs = situation.to_json()
@@ -160,6 +164,7 @@ def _evaluate(
 
 
 def _shadow(candidate: ShadowCandidate, situation: EvaluationInput, lanes: frozenset[Lane]) -> Shadow:
+    """Evaluate the candidate on the inputs `situation`, and return the evaluation with its digest."""
     evaluation = decide(situation, lanes)
     outcome_digest = shadow_digest(evaluation, lanes, candidate.outcome_digest)
     return Shadow(candidate, situation, evaluation, outcome_digest)

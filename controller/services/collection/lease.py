@@ -20,7 +20,9 @@ log = telemetry.get_logger(__name__)
 
 
 class CollectionLease:
-    """The lease of one process. One thread calls `take` and `resign`; any thread may read `is_held`."""
+    """The right of one process to collect. One thread calls `take` and `resign`; any thread may read
+    `is_held`.
+    """
 
     def __init__(
         self,

@@ -44,7 +44,9 @@ A data plane may set another limit.
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Result of one tick."""
+    """Result of one tick. `watched` is the number of logs to sample, `sampled` the number of logs with a
+    sample.
+    """
 
     instant_ms: int
     watched: int
@@ -64,8 +66,8 @@ class _Answer:
 
 
 class LoadCollector:
-    """A load collector. Several collectors may watch different topics (`prefix`) and land samples in the same
-    area.
+    """Samples the counters of all watched logs at each tick, and lands the samples as one file. Several
+    collectors may watch different topics (`prefix`) and land samples in the same area.
     """
 
     def __init__(
@@ -214,9 +216,9 @@ class LoadCollector:
         return None
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Sample the counters of one data plane's logs, in calls of limited size. A log without an answer has
-        no sample, which is not the same as no load; so has one with invalid counters. Errors, and a data
-        plane that is not configured here, are logged, and the answer is then not whole.
+        """Sample the counters of one data plane's logs, in calls of limited size. A log without an answer, or
+        with invalid counters, has no sample, which is not the same as no load. Errors, and a data plane that
+        is not configured here, are logged, and the answer is then not whole.
 
         No call except the first begins after `deadline` (monotonic seconds). The next tick begins with the
         remaining logs, so a data plane that is too slow for the interval has every log sampled, but less

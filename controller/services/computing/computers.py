@@ -34,7 +34,10 @@ computation needs none.
 
 
 class Computers:
-    """Children that compute for one server. Thread-safe. The caller bounds how many computations run at once."""
+    """Starts and keeps the child processes that compute for one server. A computation may take
+    `longest_seconds`, and a child `most_memory_bytes` of memory. Thread-safe. The caller bounds how many
+    computations run at once.
+    """
 
     def __init__(
         self, *, longest_seconds: float = LONGEST_SECONDS, most_memory_bytes: int = MOST_MEMORY_BYTES
@@ -46,8 +49,8 @@ class Computers:
         self._lock = threading.Lock()
 
     def take(self) -> _Child:
-        """Return an idle child, or start a new one. The caller must give it back. Raises Retryable after
-        `close`.
+        """Return an idle child, or a new child if none is idle. The caller must pass the child to
+        `give_back`. Raises Retryable after `close`.
         """
         with self._lock:
             if self._is_closed:
@@ -62,7 +65,9 @@ class Computers:
             yield self._idle.pop()
 
     def give_back(self, child: _Child) -> None:
-        """Make a child that has finished idle, and kill a child that has not. After `close`, kill any child."""
+        """Keep a child whose computation has ended as idle, and kill a child whose computation has not. After
+        `close`, kill any child.
+        """
         with self._lock:
             self._busy.discard(child)
             if child.has_answered and not self._is_closed:
@@ -203,11 +208,14 @@ class _Child:
 
     @property
     def ended_idle(self) -> bool:
-        """True if the process ended by itself before it received a request."""
+        """True if the process ended by itself because no request arrived for a minute. Waits for the end of
+        the process.
+        """
         return self._process.wait() == IDLE_EXIT_CODE
 
     @property
     def ending(self) -> str:
+        """Signal or exit code with which the process ended, as text. Waits for the end of the process."""
         code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
@@ -235,6 +243,7 @@ class _Child:
         return outcome
 
     def kill(self) -> None:
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.wait()
 

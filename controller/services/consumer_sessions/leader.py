@@ -74,8 +74,8 @@ class Leases(Protocol):
 
 
 class SessionLeader:
-    """A background service of the worker that leads subscriptions. `submit`, `stop` and `leads` are
-    thread-safe.
+    """A background service of the worker that leads subscriptions: applies the requests of consumers, assigns
+    buckets, and pushes assignments. `submit`, `stop` and `leads` are thread-safe.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class SessionLeader:
         timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
-        """`store` belongs to this leader alone, and `stop` disposes of it. The leader ignores notifications
-        from its own connections, whose changes it already knows.
+        """`store` belongs to this leader alone, and the end of `run` disposes of it. The leader ignores
+        notifications from its own connections, whose changes it already knows.
         """
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
@@ -202,6 +202,9 @@ class SessionLeader:
         return key.topic_id % self._shard_count
 
     def _sessions_of(self, key: SubscriptionKey) -> SubscriptionSessions:
+        """Return the sessions of the subscription in memory. A subscription that is not in memory is added
+        without sessions.
+        """
         return self._subscriptions.setdefault(key, SubscriptionSessions(self.timing))
 
     def _take_requests(self) -> None:
@@ -422,10 +425,10 @@ class SessionLeader:
         requests: Sequence[Request],
         error: CleaveError,
     ) -> None:
-        """Handle a failed settlement, which wrote nothing: refuse the requests, log the error, and settle the
+        """Refuse the requests of a failed settlement, which wrote nothing, log the error, and settle the
         subscription again after `RETRY_SECONDS` (at once after InvalidInput). After an error that is not
-        retryable, each of several requests is tried alone, because a request that can never succeed must not
-        block the others. A lost lease refuses the requests as StoreUnavailable.
+        retryable, each of several requests is tried alone instead, because a request that can never succeed
+        must not block the others. A lost lease refuses the requests as StoreUnavailable.
 
         Raises StoreUnavailable if the database is unavailable.
         """
@@ -488,7 +491,9 @@ class SessionLeader:
 
 
 def _next_due(sessions: SubscriptionSessions) -> float:
-    """Return the monotonic time at which the subscription must be settled although nothing changes."""
+    """Return the monotonic time at which the subscription must be settled although nothing changes, at the
+    earliest `retry_at`.
+    """
     due_at = min(
         (
             sessions.settle_at,

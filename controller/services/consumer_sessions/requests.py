@@ -71,7 +71,9 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Register(Request):
-    """Begin or resume a session. `Attach` must follow within the grace period."""
+    """Begin or resume a session. Refused if the subscription is not of the kind `reads`. `Attach` must follow
+    within the grace period.
+    """
 
     reads: SubscriptionKind = SubscriptionKind.STREAM
 

@@ -240,8 +240,8 @@ def _target(
     owners: Sequence[BucketOwner],
     kind: SubscriptionKind,
 ) -> Assignment:
-    """Return the desired owners. Members of a checkpoint group store a position per segment, not per bucket,
-    so they get whole segments.
+    """Return the desired owner of each bucket. Members of a checkpoint group store a position per segment,
+    not per bucket, so they get whole segments.
     """
     is_stream = kind is SubscriptionKind.STREAM
     to_read, holders = readable.found, {owner.bucket: owner.consumer for owner in owners}

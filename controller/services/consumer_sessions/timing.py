@@ -1,5 +1,5 @@
-"""Time limits of consumers: how long one may be silent or disconnected, and how long it may keep a bucket
-that others wait for.
+"""Time limits of consumers: how long a consumer may be silent or disconnected, and how long it may keep a
+bucket that others wait for.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _observed(baseline: Baseline) -> pa.Table:
 
 
 def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
-    """Return the limits of one topic."""
+    """Return the limits of one topic, as `_Limits` describes, from the topic's row of the thresholds."""
     split, merge = (
         LoadStats(*(row[f"{side}_{metric}"] for metric in METRICS)) for side in ("split", "merge")
     )

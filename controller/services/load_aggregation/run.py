@@ -148,11 +148,13 @@ def _merge_and_publish(
     memory_ticks: pa.Table,
     counted_keys: CountedKeys | None,
 ) -> MergeResult:
-    """Merge the records, sources, memory ticks and key histograms of the run (None: it has none) in one
-    transaction, with the samples and segments that were left out, and publish its rates. Nothing is published
-    if the run was not merged, because a newer window was.
+    """Merge the run's records, sources, memory ticks and key histograms (`counted_keys`, None if the run has
+    no key counts) in one transaction, record there the samples and segments that were left out, and then
+    publish the run's rates. Nothing is recorded or published if the run was not merged, because a newer
+    window was. Return the result of the merge.
 
-    After an error the scratch directory stays; the next run checks whether the merge was committed.
+    After an error the scratch directory stays; the next run checks whether the merge was committed. Otherwise
+    the directory is deleted.
     """
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
@@ -220,8 +222,8 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
 def _compute(
     engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute. Return the files that it used, and the paths of files whose errors appeared
-    only when they were read to the end.
+    """Have the engine compute the rates of the landed files. Return the files that the engine used, and the
+    paths of files whose errors appeared only when the files were read to the end.
 
     A file may have a valid footer and broken pages. So if an engine fails with an error other than Retryable,
     the files are read to the end. If some are broken, they are set aside and the engine computes once more

@@ -25,14 +25,15 @@ an outage ends.
 def delay_seconds(
     error: CleaveError, attempts: int, call_timeout_seconds: float, *, is_closed: bool = False
 ) -> float:
-    """Return the seconds until the next attempt. The delay doubles with each attempt, and is at once the
-    longest after a terminal error, which only a person can remove. A retryable error's own delay is the
-    minimum.
+    """Return the seconds until the next attempt: `FIRST_DELAY_SECONDS`, doubled for each of the `attempts`,
+    which failed before this one, up to `LONGEST_DELAY_SECONDS`; after a lost race up to
+    `LONGEST_DELAY_AFTER_RACES_SECONDS`. A retryable error's own delay is the minimum, up to the same limit.
+    After a terminal error, which only a person can remove, the delay is at once the longest.
 
-    `attempts` counts the failed attempts before this one. `is_closed`: ranges accept no writes until the
-    operation commits, so after a retryable error the delay is shorter. After a call that timed out, the delay
-    is at least the call's time-out: the call may still be in progress, and no other call may be made until it
-    ends.
+    `is_closed`: ranges accept no writes until the operation commits, so the limit is
+    `LONGEST_DELAY_OF_CLOSED_SECONDS` and a retryable error's own delay does not count, unless that delay is
+    at least `LONGEST_DELAY_SECONDS`. After a call that timed out, the delay is at least the call's time-out:
+    the call may still be in progress, and no other call may be made until it ends.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
     requested_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS

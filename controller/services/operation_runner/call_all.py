@@ -9,7 +9,8 @@ Result = TypeVar("Result")
 
 
 class CallAll(Protocol):
-    """Makes calls under the claims, several at a time. Returns the results in order; raises the first error.
+    """Makes calls of a data plane, several at a time, and keeps the operation claims valid during the calls.
+    Returns the results in the order of the calls; raises the first error.
 
     `seconds`: the longest time of one call; None: the time-out of an ordinary call.
     """

@@ -45,9 +45,10 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
 
 
 def _drive(context: RunnerContext, claims_won: Sequence[Claim], claimed_until: float) -> list[Outcome]:
-    """Drive the operations set by set, and return their outcomes. The claims end at `claimed_until`
-    (monotonic seconds). If an error ends this, which is an error of the store, all of them are noted as not
-    stepped: no call is in progress, and the next claim resumes them.
+    """Run the claimed operations, one set of `_sets` after another, and return their outcomes in this order.
+    The claims end at `claimed_until` (monotonic seconds). After an error, which is an error of the store and
+    is raised, all operations are noted as not stepped: no call is in progress, and the next claim resumes
+    them.
     """
     try:
         return [
@@ -67,10 +68,10 @@ def _claim(
     operation_id: int | None = None,
     shards: Shards | None = None,
 ) -> tuple[Sequence[Claim], float]:
-    """Claim up to `limit` operations that are due, or (with `operation_id`) this one, in the given shards or
-    (None) in all, one thread of the runner at a time. Return the claims and their end, as monotonic seconds
-    counted from before the request, because the response may be slow. Also notes that this thread steps the
-    operations.
+    """Claim up to `limit` operations that are due, or only the operation `operation_id`, in the given shards
+    or (None) in all, one thread of the runner at a time. Return the claims and their end, as monotonic
+    seconds counted from before the request, because the response may be slow. Also notes that this thread
+    steps the operations.
     """
     sharing = [name for name, plane in context.planes.items() if _shares_calls(plane)]
     with context.claiming, context.store.single_statement() as tx:

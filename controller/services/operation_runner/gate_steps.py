@@ -77,8 +77,9 @@ class GateSteps:
             )
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
-        """Record and close the gates of a new subscription of standard consumers. The data plane sets the dispatch rate before it creates
-        the cursor. Return the `logs` that need no gate; their cursors are not created here.
+        """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate, and record and close the
+        gates. The data plane sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it
+        is. Return the `logs` that need no gate, in their order; their cursors are not created here.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
@@ -94,8 +95,8 @@ class GateSteps:
         return [log for log in logs if log not in gated]
 
     def remove(self, operation: Operation, name: str) -> None:
-        """Remove the dispatch rates of a deleted subscription; a new subscription of the name would inherit them. No
-        effect on a data plane without gates.
+        """Remove the dispatch rates of a deleted subscription, by opening its recorded gates; a new subscription of the name would
+        inherit the rates. No effect on a data plane without gates.
         """
         if not isinstance(self._any_plane, GatedDataPlane):
             return
@@ -104,7 +105,9 @@ class GateSteps:
         self._call_all([partial(self._any_plane.open_gate, gate.backing_topic, name) for gate in left])
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
-        """Close the gates of the segments with an ancestor that is unread after the seek, before a cursor moves."""
+        """Record and close the gates of the segments with an ancestor that is unread after a seek to `instant_ms`, before a cursor moves.
+        A log or cursor that does not exist is skipped.
+        """
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))
         with self._store.transaction() as tx:
             behind = gates.behind_read_by(tx, key, since=since)
@@ -152,6 +155,7 @@ class GateSteps:
         return {"logs": len(logs), "read": sorted(read - {*missing}), "missing": missing}
 
     def _plane(self, topic: str) -> GatedDataPlane:
+        """Return the data plane. Raises Unsupported if the data plane has no gates."""
         if not isinstance(self._any_plane, GatedDataPlane):
             raise Unsupported(
                 f"data plane {self._any_plane.name!r} of {topic} has no gates, which keep standard consumers in order; "

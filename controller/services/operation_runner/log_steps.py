@@ -1,9 +1,10 @@
 """Performs each step on logs, for any number of operations on one data plane. Every action first reads the
 present state and may be repeated.
 
-This module writes nothing to the store; `operation_set` records the results. All calls go through `call_all`,
-which keeps the claims valid during the calls. An obstacle of one operation is reported for this operation
-only; an error of a call applies to all operations of the call.
+This module writes to the store only the ends of ownerships before a seek, and the gates (`gate_steps`);
+`operation_set` records the results. All calls go through `call_all`, which keeps the claims valid during the
+calls. An obstacle of one operation is reported for this operation only; an error of a call applies to all
+operations of the call.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class StepResults:
 
 
 class LogSteps:
-    """The actions on the logs of one data plane."""
+    """Performs the steps of operations on the logs of one data plane, under the operation claims that
+    `call_all` renews.
+    """
 
     def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
         self._store = store
@@ -439,6 +442,7 @@ class LogSteps:
 
     @property
     def _set_wise(self) -> SetWiseDataPlane:
+        """The data plane. Raises Unsupported if Cleave creates no logs there."""
         if not isinstance(self._plane, SetWiseDataPlane):
             raise Unsupported(
                 f"data plane {self._plane.name!r} makes no logs for Cleave: its broker keeps the layouts"

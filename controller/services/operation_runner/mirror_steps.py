@@ -202,6 +202,7 @@ class MirrorSteps:
         )
 
     def _read(self) -> Detail:
+        """Return the broker's present layout, as the journal's detail of the commit."""
         return {"layout": self._layout().to_metadata()}
 
     def _layout(self) -> SegmentLayout:
@@ -215,6 +216,7 @@ class MirrorSteps:
         return result
 
     def _keeper(self) -> LayoutKeeper:
+        """Return the data plane. Raises Unsupported if the data plane keeps no layouts."""
         plane = self._plane()
         if not isinstance(plane, LayoutKeeper):
             raise Unsupported(

@@ -104,8 +104,8 @@ class _Member:
         return step is Step.TERMINATE_PARENTS and self.positions.keys() >= {*self.operation.fenced_topics}
 
     def observation(self) -> Observed:
-        """Return the observation on which the next step is chosen. It counts as refused if the operation
-        gives up. Raises ValueError if the operation was not observed since its last step.
+        """Return the observation on which the next step is chosen, marked as refused if the next step is the
+        abort (`abort_reason`). Raises ValueError if the operation was not observed since its last step.
         """
         if self.observed is None:
             raise ValueError(f"operation {self.operation_id} was not looked at")
@@ -113,7 +113,9 @@ class _Member:
 
 
 class OperationSet:
-    """Operations claimed at the same time: several that share calls on one data plane, or one."""
+    """Performs the steps of operations that were claimed at the same time: several that share calls on one
+    data plane, or a single operation.
+    """
 
     def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
         """`claimed_until` is a monotonic time, counted from before the claim was requested. Observes as a
@@ -145,6 +147,7 @@ class OperationSet:
         return [member.outcome or Outcome.STOPPED for member in self._members]
 
     def _under_way(self) -> list[_Member]:
+        """Return the members without an outcome, in the order of the claims."""
         return [member for member in self._members if member.outcome is None]
 
     def _defer_late_calls(self) -> None:
@@ -174,9 +177,9 @@ class OperationSet:
         """Take the most urgent next step of the operations that are ready, together for all operations with
         this step. If no operation is ready, sleep until the first one is.
 
-        Among these, operations that finish without their last action come first. Operations that lost a race
-        come last, one at a time unless the step needs no call. An operation whose next step is WAIT is
-        deferred.
+        Of the operations with this step, those that finish without their last action are taken first. Those
+        that lost a race are taken last, one at a time unless the step needs no call. An operation whose next
+        step is WAIT is deferred.
         """
         now = self._context.clock.monotonic_seconds()
         transitions = {
@@ -209,8 +212,8 @@ class OperationSet:
             self._take(transition, sharing)
 
     def _take(self, transition: Transition, members: Sequence[_Member]) -> None:
-        """Take one step of all these operations, and handle any error except StoreUnavailable, which is
-        raised.
+        """Take one step of all these operations. An error has the consequences that `_handle_error`
+        describes, except StoreUnavailable, which is raised.
 
         After a terminal error of several operations, each half is tried, because one operation may be the
         cause. Operations with a recorded step or an outcome are left out.
@@ -285,9 +288,9 @@ class OperationSet:
         return LogSteps(self._context.store, plane, self._call_all).perform(step, subjects)
 
     def _record_of(self, member: _Member, transition: Transition, results: StepResults) -> StepRecord:
-        """Return the record of the step. It includes the next step as well if that step needs no action, the
-        announcement of the fence or the commit of the layout, except for mirrored topics. A step that passes
-        on subscriptions also records their version.
+        """Return the record of the step. The record includes the following step as well if that step is the
+        announcement of the fence or the commit of the layout, which need no action, except for mirrored
+        topics. A step that passes on subscriptions also records their version.
         """
         step, leads_to = transition
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
@@ -391,8 +394,8 @@ class OperationSet:
             self._apply_record(member, record, layout_commit.now_ms, epoch=layout_commit.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
-        """Commit or abort one operation that is no reshape of Cleave's own logs, or whose abort ends, in a
-        transaction of its own. Raises FencedOut, LostRace.
+        """Commit one operation that is no reshape of Cleave's own logs, or end the abort of any operation, in
+        a transaction of its own. Apply the record to the member. Raises FencedOut, LostRace.
         """
         runner, started_at_ms = self._context.claimant, member.observation().now_ms
         with self._context.store.transaction() as tx:
@@ -693,7 +696,9 @@ def _by_steps(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, Step
 
 
 def _in_distinct_topics(members: dict[_Member, StepRecord]) -> Iterator[list[_Member]]:
-    """Yield groups in which no topic occurs twice."""
+    """Yield groups of the operations in which no topic occurs twice. Operations of one topic keep their
+    order.
+    """
     waiting = list(members)
     while waiting:
         by_topic = {member.operation.topic_id: member for member in reversed(waiting)}
@@ -702,6 +707,7 @@ def _in_distinct_topics(members: dict[_Member, StepRecord]) -> Iterator[list[_Me
 
 
 def _waves(calls: Sequence[Callable[[], Result]], size: int) -> Iterator[list[Callable[[], Result]]]:
+    """Yield the calls in their order, in groups of up to `size`."""
     rest = iter(calls)
     while wave := list(islice(rest, size)):
         yield wave

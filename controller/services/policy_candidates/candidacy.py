@@ -84,8 +84,9 @@ def demand_candidate(candidate: CandidateRow | None, topic: str) -> CandidateRow
 
 
 def promoted(tx: Connection, topic_id: int, override: PolicyOverride) -> PolicyOverride:
-    """Return the topic's stored override, completed and replaced by the candidate's parameters. Writes
-    nothing. Raises InvalidPolicy for an override that cannot be read.
+    """Return the override that the topic would have after a promotion: its stored override, in which the
+    candidate's parameters are added or replaced. Writes nothing. Raises InvalidPolicy for an override that
+    cannot be read.
     """
     stored = policies.stored_document(tx, topic_id=topic_id)
     return PolicyOverride.from_document({**stored, **override.to_document()})

@@ -48,7 +48,9 @@ WAIT_SECONDS = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A candidate and the policy in force, simulated on the same load in the backtest `run_id`."""
+    """A candidate and the policy in force, simulated on the same load in the backtest `run_id`. `live` is the
+    result of the policy in force, `proposed` that of the candidate.
+    """
 
     topic: str
     candidate: CandidateRow
@@ -233,7 +235,9 @@ def _demand_not_withdrawn(candidate: CandidateRow, topic: str) -> CandidateRow:
 
 
 def _demand_enough_days(weighed: Weighed, days: int) -> None:
-    """Raise Conflict if fewer than `DAYS_NEEDED` days have figures."""
+    """Raise Conflict if fewer than `DAYS_NEEDED` days have figures. `days`, the length of the simulated past,
+    is named in the message.
+    """
     recorded_days = measured_days(weighed.live)
     if recorded_days < DAYS_NEEDED:
         raise Conflict(

@@ -77,8 +77,9 @@ class TuningRequest:
 
 @dataclass(frozen=True, slots=True)
 class TunedTopic:
-    """Result for one topic. `searched` and `confirmed` are regrets by policy; `why` says why a candidate was
-    or was not proposed.
+    """Result for one topic. `looked_at` is the number of variants that were searched. `parameters` are those
+    of the best variant that differ from the policy in force. `searched` and `confirmed` are regrets by
+    policy; `why` says why a candidate was or was not proposed. `run_ids` are the backtest runs.
     """
 
     topic: str
@@ -355,6 +356,7 @@ def _confirm_and_propose(
 
 
 def _name(parameters: Mapping[str, Any]) -> str:
+    """Return a name for a variant: its parameters with their values, sorted."""
     return " ".join(f"{parameter}={value}" for parameter, value in sorted(parameters.items()))
 
 

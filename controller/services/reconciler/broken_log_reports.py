@@ -37,8 +37,8 @@ clients report them again.
 
 
 class Suspects:
-    """The suspects of one process, checked between `run` and `stop`. `report` is thread-safe. Suspects are
-    kept in memory only.
+    """The suspects of one process: active segments whose logs are missing or terminated according to clients.
+    They are kept in memory only, and checked between `run` and `stop`. `report` is thread-safe.
     """
 
     def __init__(self, store: Store, planes: Mapping[str, DataPlane], clock: Clock) -> None:
@@ -49,8 +49,9 @@ class Suspects:
         self._stopping = threading.Event()
 
     def report(self, topic: str, segment_id: int) -> None:
-        """Queue a check of the segment if it is active and not queued yet. If the queue is full, the report
-        is dropped. Raises TopicNotFound, TopicNotLive, StoreUnavailable.
+        """Queue a check of the segment, whose log is missing or terminated according to a client, if the
+        segment is active and not queued yet. If the queue is full, the report is dropped. Raises
+        TopicNotFound, TopicNotLive, StoreUnavailable.
         """
         with self._lock:
             if segment_id in self._waiting.get(topic, ()):

@@ -109,9 +109,10 @@ def _differences(
     *,
     dry_run: bool,
 ) -> Iterator[Finding]:
-    """Yield the differences, and correct the rows unless `dry_run`: close the rows of gates that must be
-    closed, and have the keeper open gates that are closed without a reason. Yields nothing while a seek is in
-    progress. The caller holds the lock of the subscription.
+    """Yield the differences, and correct the rows unless `dry_run`: close the rows of gates that must be closed, and
+    have the keeper open gates that are shut at the data plane without a reason. A closed gate whose barrier is
+    acknowledged is only yielded. Yields nothing while a seek is in progress. The caller holds the lock of the
+    subscription.
     """
     if seeks.under_way(tx, key) is not None:
         return

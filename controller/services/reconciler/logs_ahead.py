@@ -118,6 +118,9 @@ def describe(planned: RecoveryPlan) -> str:
 
 
 def _log_of(backing_log: BackingLog, layout: SegmentLayout, plane_view: PlaneView) -> SegmentLog:
+    """Return the log of a segment of the layout as the data plane shows it. A log without a report counts as
+    missing, and a missing log as closed.
+    """
     segment = layout.segments[backing_log.segment_id]
     report = plane_view.reports.get(backing_log.backing_topic, MISSING_LOG)
     return SegmentLog(

@@ -207,8 +207,12 @@ def reconcile(
     actor: str = "reconciler",
     dry_run: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. Return
-    the findings. Idempotent. Raises the errors of `_reconcile_logs`.
+    """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A
+    topic whose logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the
+    change, or held. Return the findings. Idempotent.
+
+    Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe
+    logs, and DataPlaneUnavailable if a log does not answer.
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
@@ -390,7 +394,9 @@ def _views(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> d
 
 
 def _describe(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[str, LogReport]:
-    """Describe the logs in calls of up to `LOGS_PER_CALL` logs. A log that did not answer is left out."""
+    """Return the reports of the logs by name, read in calls of up to `LOGS_PER_CALL` logs. A log that did not
+    answer is left out.
+    """
     return {
         name: report
         for chunk in _chunks(backing_topics, LOGS_PER_CALL)
@@ -446,9 +452,9 @@ def _repair_metadata(
 def _intend_repair(
     tx: Connection, topic: topics.TopicRow, plane: DataPlane, metadata: ExpectedLogs, segment_id: int
 ) -> int:
-    """Intend the reshape of one segment into one, and return the id of the operation. If it is intended
-    already, return that operation. An aborted attempt has reserved an id, so the next attempt has another
-    key.
+    """Intend the reshape of one segment into one, and return the id of the operation. If the reshape is
+    intended already, return the id of that operation. An aborted attempt has reserved an id, so the next
+    attempt has another key.
     """
     key = f"heal/{topic.topic_id}/{segment_id}/{metadata.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"

@@ -29,7 +29,9 @@ does not answer or topics are held.
 
 
 class Verifier:
-    """A background service that verifies unverified topics until `stop`."""
+    """A background service that compares the logs of unverified topics with the journal, and repairs
+    differences, until `stop`.
+    """
 
     def __init__(
         self,

@@ -49,8 +49,8 @@ class Feed(Protocol):
         """Note what must be read again; in a sweep, everything."""
 
     def notify(self) -> None:
-        """Read what is due, and notify the watchers of it. Raises Retryable, and then reads the rest in the
-        next call.
+        """Read the subjects that are due, and notify their watchers. Raises Retryable, and then reads the
+        rest in the next call.
         """
 
     def end_all(self, reason: str) -> None:
@@ -58,7 +58,9 @@ class Feed(Protocol):
 
 
 class Feeds:
-    """A background service of the worker that drives the feeds."""
+    """A background service of the worker that waits for notifications, and makes each feed read what changed
+    and notify its watchers.
+    """
 
     def __init__(self, listener: Listener, feeds: Sequence[Feed], *, clock: Clock) -> None:
         self._listener, self._feeds, self._clock = listener, tuple(feeds), clock

@@ -43,7 +43,9 @@ class FedLayout:
 
 
 class LayoutFeed:
-    """Layouts of watched topics. `watch` and `forget` are thread-safe."""
+    """Sends the layouts of topics to their watchers, and reads single layouts on request. `watch` and
+    `forget` are thread-safe.
+    """
 
     def __init__(self, store: Store, wake: Callable[[], None], *, shard_count: int) -> None:
         """`wake` makes the feeds' thread start its next round at once."""
@@ -69,7 +71,7 @@ class LayoutFeed:
 
     def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Return a row for each bucket that the subscription has to read: its owner, or the reason why no
-        consumer reads it. Raises TopicNotFound.
+        consumer reads it. Empty if there is no bucket to read, or no such subscription. Raises TopicNotFound.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -169,11 +171,15 @@ class LayoutFeed:
             notify(watcher)
 
     def _read(self, topic: str | int) -> FedLayout:
+        """Return the present layout of the topic, given by name or id, with its leader. Raises TopicNotFound,
+        TopicNotLive.
+        """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
             return FedLayout(published, leases.address_of_holder(tx, self._shard_of(published.topic_id)))
 
     def _shard_of(self, topic_id: int) -> str:
+        """Return the name of the lease of the topic's shard."""
         return f"shard/{topic_id % self._shard_count}"
 
 

@@ -66,7 +66,9 @@ def snapshot_hash(names: Iterable[str]) -> str:
 
 
 class TopicFeed:
-    """Topic names of watched filters. `watch` and `forget` are thread-safe."""
+    """Sends the topic names of each watched filter to its watchers, and reads single filters on request.
+    `watch` and `forget` are thread-safe.
+    """
 
     def __init__(self, store: Store, wake: Callable[[], None], *, clock: Clock) -> None:
         """`wake` makes the feeds' thread start its next round at once."""

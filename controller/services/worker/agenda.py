@@ -40,7 +40,9 @@ class Firing:
 
 
 class Agenda:
-    """Due times of one work loop. A new agenda has a sweep due. Not thread-safe, except `ask_sensors_again`."""
+    """Due times of one work loop, whose sweeps begin at most `sweep_seconds` apart. A new agenda has a sweep
+    due. Not thread-safe, except `ask_sensors_again`.
+    """
 
     def __init__(self, sweep_seconds: float) -> None:
         self._sweep_seconds = sweep_seconds

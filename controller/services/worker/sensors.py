@@ -146,8 +146,9 @@ class DeletionEntrySensor(Sensor):
 
 
 def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: float) -> tuple[Sensor, ...]:
-    """Return the worker's sensors. The settings decide which lanes the worker evaluates in addition to the
-    consumer lane.
+    """Return the worker's sensors. `load_lane` and `merge_lane` say which lanes the worker evaluates in
+    addition to the consumer lane. `call_timeout_seconds` is the longest data-plane call, for which a takeover
+    waits after the end of a claim.
     """
     lanes = frozenset(
         {Lane.CONSUMER} | ({Lane.LOAD} if load_lane else set()) | ({Lane.MERGE} if merge_lane else set())

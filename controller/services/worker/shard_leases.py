@@ -39,7 +39,9 @@ RETRY_SECONDS = 0.5
 
 
 class ShardLeases(OneProcess):
-    """The shards that this worker holds. `held` is thread-safe within this process."""
+    """Acquires, renews and resigns the leases of this worker: that of its name, and those of its share of the
+    shards. `held` is thread-safe within this process.
+    """
 
     _endings = frozenset({"stop", "resign"})
 
@@ -193,7 +195,7 @@ class ShardLeases(OneProcess):
             self._schema.compare(tx)
 
     def _report_changes(self, change: str, changed: Mapping[int, Lease]) -> None:
-        """Count the acquired or lost leases, and log a line for each."""
+        """Count the leases that were acquired (`change` is `got`) or lost (`lost`), and log a line for each."""
         metrics.LEASE_CHANGES.labels(change).inc(len(changed))
         event = "shard acquired" if change == "got" else "shard lost"
         for shard, lease in sorted(changed.items()):

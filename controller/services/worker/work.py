@@ -18,6 +18,7 @@ class Work:
     operations: bool = False
 
     def __or__(self, other: Work) -> Work:
+        """Return the work of both: every lane of both, for every topic of both."""
         topics = (
             None if self.topic_ids is None or other.topic_ids is None else self.topic_ids | other.topic_ids
         )

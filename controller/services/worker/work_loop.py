@@ -77,8 +77,9 @@ class WorkLoop:
         clock: Clock,
         parallel_operations: int,
     ) -> None:
-        """`shards` returns the shards that this worker holds. `sweep_seconds` is the longest time between two
-        sweeps, which do all due work. `parallel_operations` is the number of threads that run operations.
+        """`shards` returns the shards that this worker holds. `sweep_deletion_entries` is called by a thread
+        that has no more operations to run. `sweep_seconds` is the longest time between two sweeps, which do
+        all due work. `parallel_operations` is the number of threads that run operations.
         """
         self._store = store
         self._listener = listener
@@ -198,8 +199,8 @@ class WorkLoop:
     def _start_operations(self, threads: int) -> None:
         """Start `threads` more threads that run operations, up to `parallel_operations` in all.
 
-        If only one is requested while a thread is busy, none is started: that thread may take the operation. The
-        agenda has the sensors queried after `BUSY_SECONDS`, in case the operation still waits.
+        If `threads` is 1 while a thread is busy, no thread is started: the busy thread may take the
+        operation. The agenda has the sensors queried after `BUSY_SECONDS`, in case the operation still waits.
         """
         self._running = {future for future in self._running if not future.done()}
         if threads == 1 and self._running:
@@ -296,9 +297,9 @@ class WorkLoop:
         return Round(work, threads)
 
     def _firings(self) -> list[Firing]:
-        """Return the sensors that fire without a notification, for the held shards, in how many seconds by
-        the database's clock; none without shards. Skips sensors of operations while all threads are busy, and
-        sensors that would fire for deferred work while work is deferred.
+        """Return the work of each sensor that fires without a notification for the held shards, with the
+        seconds until then by the database's clock. Empty without shards. Skips sensors of operations while
+        all threads are busy, and sensors that would fire for deferred work while work is deferred.
         """
         shards = self._shards()
         firings: list[Firing] = []
