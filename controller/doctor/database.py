@@ -29,7 +29,7 @@ def database(cleave: Application) -> str:
 
 
 def schema(cleave: Application) -> str:
-    """Check that every migration is applied. Raises Terminal with the first that is not."""
+    """Check that every migration is applied. Raises Terminal with the first pending migration."""
     with cleave.store.transaction() as tx:
         missing = migrations.pending_in(tx)
     if missing:
@@ -89,8 +89,8 @@ def writes(cleave: Application) -> str:
 
 
 def _demand_role(login: Login, role: str, setting: str) -> str:
-    """Check that the login has the role. Raises Terminal if it has not, Note if it has more rights than
-    that. `setting` is the name of the setting with the login.
+    """Return a sentence that says that the login has the role. Raises Terminal if the login does not have the role,
+    Note if the login has more rights than the role's. `setting` is the name of the setting with the login.
     """
     if role not in login.roles:
         raise Terminal(f"user {login.user} is not in role {role}; run GRANT {role} TO {login.user}")
