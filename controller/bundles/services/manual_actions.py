@@ -104,6 +104,7 @@ def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: Spl
 
 
 def _implied_algorithm(request: ManualSplit) -> str:
+    """Return the algorithm that the options of the split imply. Raises InvalidInput for positions together with topics."""
     if request.positions and request.topics:
         raise InvalidInput("give positions or topics, not both; or name the algorithm")
     if request.positions:
@@ -112,6 +113,7 @@ def _implied_algorithm(request: ManualSplit) -> str:
 
 
 def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
+    """Raise InvalidInput for an option of the split that the algorithm does not use."""
     options = {
         "positions": request.positions,
         "topics": request.topics,

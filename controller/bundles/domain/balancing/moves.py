@@ -55,7 +55,7 @@ class BrokerReading:
 
     @property
     def sentence(self) -> str:
-        """Format the value as a text for people."""
+        """The value and its bound in one clause, for people."""
         side = "above" if self.value >= self.bound else "below"
         whose = self.broker or "all brokers"
         return f"{self.metric} of {whose} is {self.value:.4g}, {side} {self.bound:.4g}"

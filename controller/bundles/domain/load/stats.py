@@ -57,7 +57,9 @@ def totals(all_stats: Iterable[BundleStats], figures: Sequence[str]) -> tuple[fl
 
 
 def share_of(stats: BundleStats, sums: Sequence[float], figures: Sequence[str]) -> float:
-    """Return a bundle's share of its broker's `totals`, 0 to 1: the mean over the figures whose total is above 0."""
+    """Return a bundle's share of its broker's `totals`, 0 to 1: the mean over the figures whose total is above 0; 0 if no total
+    is.
+    """
     shares = [
         float(getattr(stats, figure)) / total
         for figure, total in zip(figures, sums, strict=True)
