@@ -61,6 +61,9 @@ class LoadSeries:
             self._check_shares(self.shares)
 
     def _check_shares(self, shares: Floats) -> None:
+        """Raise InvalidInput for shares with a wrong number of rows or bins, negative shares, or a row that does not
+        add up to 1.
+        """
         if shares.ndim != 2 or shares.shape[0] not in (1, self.steps):
             raise InvalidInput(
                 f"shares of {self.name} have shape {shares.shape}; give one row, or one per step"

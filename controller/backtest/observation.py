@@ -88,7 +88,9 @@ class Observation:
         self._move(layout, [new for new, _ in staying], [old for _, old in staying])
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
-        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others begin."""
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others have no
+        measurements yet.
+        """
 
     def records(self, tick: int) -> dict[int, LoadRecord]:  # noqa: ARG002
         """Return, by segment id, the load record of every segment that has a record; empty in a mode without load records."""

@@ -136,7 +136,7 @@ class Simulation:
 
     @property
     def refusals(self) -> Counter[str]:
-        """Number of refusals by reason, over all evaluations that differ from the one before."""
+        """Number of refusals by reason, over all evaluations that differ from their predecessor."""
         return Counter(
             refusal.reason.value for verdict in self.verdicts for refusal in verdict.evaluation.refusals
         )
@@ -459,7 +459,7 @@ def _grain(conditions: Conditions, step_seconds: int) -> Grain:
 
 def _multiple(seconds: int, unit_seconds: int, name: str) -> int:
     """Return how often `unit_seconds` fits into `seconds`. Raises InvalidInput, which names the condition `name`,
-    unless it is a whole number of at least 1.
+    unless `seconds` is a multiple of `unit_seconds`.
     """
     if seconds < unit_seconds or seconds % unit_seconds:
         raise InvalidInput(f"{name} = {seconds}; give a multiple of {unit_seconds} s")

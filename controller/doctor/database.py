@@ -40,7 +40,7 @@ def schema(cleave: Application) -> str:
 
 
 def role(cleave: Application) -> str:
-    """Check that the login has the role `cleave_controller`. Raises Note if it only has `cleave_inspector` or
+    """Check that the login has the role `cleave_controller`. Raises Note if the login only has `cleave_inspector` or
     has more rights than the controller needs, Terminal without the role.
     """
     with cleave.store.transaction() as tx:
@@ -54,9 +54,9 @@ def role(cleave: Application) -> str:
 
 
 def loader_role(cleave: Application) -> str:
-    """Connect with the loader's login, and check that it has the role `cleave_spark_loader`. Raises Note if
-    no such login is set or it has more rights than necessary, Terminal without the role, StoreUnavailable if
-    it cannot connect.
+    """Connect with the loader's login, and check that the login has the role `cleave_spark_loader`. Raises Note if no
+    such login is set or the login has more rights than necessary, Terminal without the role, StoreUnavailable if the
+    connection fails.
     """
     if cleave.settings.loader_url is None:
         raise Note(

@@ -38,8 +38,9 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies
-    that do not, or if no cluster is configured or it refuses to list the policies.
+    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies that do
+    not, if no cluster is configured, or if the cluster refuses to list the policies; Retryable if no broker
+    answers.
     """
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation

@@ -30,7 +30,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that may own bundles now. `report` None: it has not reported. `failure_domain` is any label."""
+    """A broker that may own bundles now. `report` None: the broker has not reported. `failure_domain` is any label."""
 
     name: str
     report: BrokerReport | None = None

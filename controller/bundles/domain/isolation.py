@@ -19,7 +19,9 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
-    """One policy of a cluster; all but `min_primaries` are regular expressions."""
+    """One policy of a cluster. `namespaces`, `primary` and `secondary` are regular expressions over the whole name. `min_primaries`:
+    number of active primary brokers below which the secondary brokers may be used too.
+    """
 
     name: str
     namespaces: tuple[str, ...]

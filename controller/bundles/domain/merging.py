@@ -54,9 +54,9 @@ class MergeInputs:
     """All data that the plan for one namespace may use.
 
     `reports`: reports of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a bundle that no
-    broker serves. The caller reports it, empty, if it knows that no broker serves it. `cold_cycles`: the counts that the previous plan
-    returned. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`. `in_flight`: bundles
-    being split now.
+    broker serves. If the caller knows that no broker serves a bundle, the caller adds an empty report of the bundle. `cold_cycles`: the
+    counts that the previous plan returned. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like
+    `now_ms`. `in_flight`: bundles being split now.
     """
 
     now_ms: int

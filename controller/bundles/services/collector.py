@@ -56,6 +56,8 @@ class BundleTick:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
+    """The complete answer of one broker. `instant_ms`: time of the collector's clock before the reads."""
+
     broker: Broker
     instant_ms: int
     system: SystemReport

@@ -46,8 +46,9 @@ _ALGORITHMS_TAKING: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ManualSplit:
-    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT. `positions` are hashes such as
-    0x20000000.
+    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT. `algorithm` None: the other fields
+    imply the algorithm. `positions` are hashes such as 0x20000000. `topics`: topics to isolate or to divide by. `parts`: number of parts
+    of an even division.
     """
 
     bundle: str

@@ -46,7 +46,9 @@ class MoveRefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerReading:
-    """The measured value that causes a move, and the bound that it exceeds. `broker` None: the value is of all brokers."""
+    """The measured value that causes a move, and the bound that the value is above or below. `broker` None: the value is of all
+    brokers.
+    """
 
     broker: str | None
     metric: str

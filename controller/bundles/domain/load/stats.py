@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class BundleStats:
-    """Rates of messages and bytes per second, and counts, at one instant. Nothing here is negative."""
+    """Rates of messages and bytes per second, and counts, at one instant. No value is negative."""
 
     msg_rate_in: float = 0.0
     msg_rate_out: float = 0.0

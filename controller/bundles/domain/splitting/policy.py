@@ -27,9 +27,9 @@ from controller.domain.policy_parameters import ParameterValue, read_parameters,
 class SplitPolicy:
     """Parameters of one namespace; rates are in and out together, per second.
 
-    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that needs no positions
-    or topics named by a person. If it refuses, `fallback_algorithm` is used (empty: none). `max_sessions` 0: no limit. Raises
-    InvalidPolicy at construction for values that can never be valid.
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; the algorithm must be one that needs no
+    positions or topics named by a person. If the algorithm refuses, `fallback_algorithm` is used (empty: none). `max_sessions` 0: no
+    limit. Raises InvalidPolicy at construction for values that can never be valid.
     """
 
     enabled: bool = True

@@ -113,8 +113,9 @@ class SplitVerdict:
 class TriggerRules:
     """The rules of one load manager.
 
-    `hit_count_threshold` >= 0, None: hits are not counted. `max_splits_per_cycle` >= 1, None: any number. Raises
-    InvalidInput at construction for other values.
+    `long_term_rates`: True if long-term averages decide which bundle is hot, False if the present rates do. `min_brokers`: number of
+    brokers below which nothing is split. `hit_count_threshold` >= 0: a bundle is split once it was hot in more consecutive cycles;
+    None: hits are not counted. `max_splits_per_cycle` >= 1, None: any number. Raises InvalidInput at construction for other values.
     """
 
     long_term_rates: bool
@@ -259,6 +260,7 @@ class _Decision:
                 return
 
     def _cycle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Refuse every bundle if splits are disabled or too few brokers are known."""
         if not self.settings.enabled:
             return hot.refusal(SplitRefusalReason.DISABLED, "enabled", 0, 1)
         brokers, least = self.inputs.broker_count, self.settings.rules.min_brokers
@@ -267,6 +269,7 @@ class _Decision:
         return None
 
     def _bundle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Refuse a bundle with fewer than two topics, of another owner than the reporting broker, or too narrow to cut."""
         bundle, topics = hot.report.bundle, hot.report.latest.topic_count
         if topics < MIN_TOPICS_TO_SPLIT:
             return hot.refusal(SplitRefusalReason.TOO_FEW_TOPICS, "topics", topics, MIN_TOPICS_TO_SPLIT)

@@ -38,7 +38,7 @@ _NOTHING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """The highest broker and both ends, in one metric."""
+    """The highest and the lowest rate of the reporting brokers in one metric. `source` is the broker with the highest rate."""
 
     metric: str
     source: str
