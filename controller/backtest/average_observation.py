@@ -19,7 +19,9 @@ from controller.domain.load_record import LoadStats
 
 
 class FollowedAverageObservation(Observation):
-    """The load moves over the ring, so the averages are computed report by report."""
+    """Observation for a rule of moving averages, of a series whose load moves over the ring: the averages are computed
+    report by report.
+    """
 
     def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
         super().__init__(series, rule, grain, spread)
@@ -32,12 +34,14 @@ class FollowedAverageObservation(Observation):
         self.averages.move(new, old, len(layout.active))
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return the averages of each observed segment."""
+        """Return, by segment id, the averages in the order of `rule.average_minutes`. A segment without an observation is
+        left out.
+        """
         return self.averages.shown(self.ids)
 
 
 class SteadyAverageObservation(Observation):
-    """The spread of the load is steady, so all averages are known in advance."""
+    """Observation for a rule of moving averages, of a series whose spread is steady: all averages are known in advance."""
 
     can_look_ahead = True
 
@@ -61,14 +65,18 @@ class SteadyAverageObservation(Observation):
         self.averages.move(new, old, len(layout.active), self.upto + 1)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return the averages of each segment that was measured since its creation."""
+        """Return, by segment id, the averages in the order of `rule.average_minutes`. A segment is left out until a report
+        has ended since its creation.
+        """
         shown = self.averages.shown(self.ids, self.upto, self.shares)
         return {
             i: shown[i] for i, is_new in zip(self.ids, self.made_at == self.upto, strict=True) if not is_new
         }
 
     def next_news(self, tick: int, limit: int) -> int:
-        """Return the first tick at which an average turns, or a segment gets its first."""
+        """Return the first tick after `tick` and before `limit` at which an average crosses a level of the rule, a segment
+        gets its first averages, or a gap in the measurements ends; otherwise `limit`.
+        """
         self.sides = self._sides(np.array([self.reports.last_of(tick)]))
         return super().next_news(tick, limit)
 
@@ -78,7 +86,9 @@ class SteadyAverageObservation(Observation):
         return result
 
     def _sides(self, reports: Wholes) -> Mask:
-        """Return `[average, level, report, segment]` twice: whether an average is above a level of the rule, and below."""
+        """Return `[side, average, level, report, segment]`: side 0 is True if the average is above the level of the rule,
+        side 1 if the average is below.
+        """
         uses = self.averages.uses(reports, self.shares)[:, None]
         levels = self.levels[:, :, None, None]
         return np.stack([uses > levels, uses < levels])

@@ -119,8 +119,8 @@ class SteadyAverages:
         self.begins = begins
 
     def at(self, reports: Wholes, shares: Floats) -> Floats:
-        """Return `[average, metric, report, segment]` for segments with these shares of the load; 0 before an
-        average begins.
+        """Return the averages at these reports, as `[average, metric, report, segment]`, for segments with these
+        shares of the load; 0 before an average begins.
         """
         end = len(self.load)
         first_reports = np.minimum(self.begins, end - 1)[:, None, :]
@@ -140,7 +140,9 @@ class SteadyAverages:
         return averages
 
     def uses(self, reports: Wholes, shares: Floats) -> Floats:
-        """Return `[average, report, segment]` in capacities, rounded to `DIGITS`: the largest over the metrics."""
+        """Return each average in capacities, as `[average, report, segment]`, rounded to `DIGITS`: the largest of
+        average ÷ capacity over the metrics.
+        """
         largest: Floats = (self.at(reports, shares) / self.capacities[None, :, None, None]).max(axis=1)
         return np.round(largest, DIGITS)
 
@@ -154,7 +156,7 @@ class SteadyAverages:
 
 
 def all_rates(metrics: Sequence[int], values: Sequence[float]) -> list[float]:
-    """Return the rates of all metrics; those that are not given are 0."""
+    """Return the rates of all metrics: `values` for the metrics with the indexes `metrics`, 0 for the others."""
     rates = [0.0] * len(METRICS)
     for metric, value in zip(metrics, values, strict=True):
         rates[metric] = value

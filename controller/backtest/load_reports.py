@@ -25,8 +25,9 @@ class Reports:
     tick is at its end.
 
     `measured[report, metric]`: the mean over the window, NaN if nothing is known. `known[report]`: True if the report
-    was observed. `steps`: the step of the series at which each report ends. `metrics`: those that are ever above 0.
-    `per_tick` reports form a tick.
+    was observed. `steps`: the step of the series at which each report ends. `metrics`: indexes of the metrics that are
+    ever above 0; the first metric if there is none. `resumptions`: the reports that end a gap. `per_tick` reports form a
+    tick.
     """
 
     def __init__(self, series: LoadSeries, grain: Grain) -> None:
@@ -57,8 +58,9 @@ class Reports:
         return int(self.resumptions[index]) if index < len(self.resumptions) else len(self.known)
 
     def at_ticks(self, ticks: int, thresholds: LoadThresholds) -> tuple[Floats, Floats]:
-        """Return the topic's load at the end of each of the first `ticks` ticks: in capacities, and in merge
-        thresholds (infinite if a threshold is 0). NaN without an observation.
+        """Return two views of the topic's load at the end of each of the first `ticks` ticks: the largest of rate ÷
+        split threshold, and the largest of rate ÷ merge threshold (infinite if a merge threshold is 0). NaN without an
+        observation.
         """
         last_reports = np.arange(ticks) * self.per_tick + self.per_tick - 1
         merge_rates = np.asarray(thresholds.merge.rates)

@@ -61,6 +61,9 @@ class LoadSeries:
             self._check_shares(self.shares)
 
     def _check_shares(self, shares: Floats) -> None:
+        """Raise InvalidInput for shares with a wrong number of rows or bins, negative shares, or a row that does not
+        add up to 1.
+        """
         if shares.ndim != 2 or shares.shape[0] not in (1, self.steps):
             raise InvalidInput(
                 f"shares of {self.name} have shape {shares.shape}; give one row, or one per step"
@@ -122,11 +125,12 @@ def read_csv(
     step_seconds: int = 60,
 ) -> LoadSeries:
     """Return a trace of `timestamp,value` lines, UTC, interpolated and scaled to a mean of `mean_load` × `capacity`
-    messages/s over the selected days. `capacity` is the capacity of a segment in messages/s. Several files are
-    added up.
+    messages/s over the selected days. `capacity` is the capacity of a segment in messages/s. Several files are added
+    up.
 
-    Days are counted from the first reading that all files have. Raises InvalidInput for a file with fewer than two
-    readings, if the files do not cover the days, or if they contain no load.
+    Days are counted from the first instant that all files cover; `first_day` of them are skipped. Raises InvalidInput
+    for a file with fewer than two readings, if the files end before the days by more than the usual time between
+    readings, or if the days contain no load.
     """
     readings = [_readings(path) for path in paths]
     start = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
@@ -142,6 +146,9 @@ def read_csv(
 
 
 def _readings(path: Path) -> tuple[Floats, Floats]:
+    """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Raises
+    InvalidInput for fewer than two readings.
+    """
     with path.open(newline="") as lines:
         rows = [(row["timestamp"], float(row["value"])) for row in csv.DictReader(lines)]
     if len(rows) < 2:
@@ -152,4 +159,5 @@ def _readings(path: Path) -> tuple[Floats, Floats]:
 
 
 def _spacing(instants: Floats) -> float:
+    """Return the median time between two readings, in seconds."""
     return float(np.median(np.diff(instants)))

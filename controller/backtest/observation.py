@@ -1,4 +1,4 @@
-"""What a rule knows of the load: the common part of the modes in which a simulation observes it.
+"""Observations: the load as a rule knows it. This is the common part of the modes in which a simulation observes the load.
 
 | mode | the rule reads | the rule is evaluated |
 |---|---|---|
@@ -33,10 +33,11 @@ _LONGEST_LOOK_AHEAD = 2048
 
 
 class Observation:
-    """The state of one run: `advance` adds measurements, `relayout` follows the layout.
+    """The load of the active segments as a rule knows it, and the base of the modes. `advance` adds measurements;
+    `relayout` replaces the segments after the layout has changed.
 
-    Loads are observed at reports, of which one or more form a tick. Reports and ticks are identified by their index;
-    the last report of a tick is at its end.
+    Loads are observed at reports, of which one or more form a tick. Reports and ticks are identified by their index; the
+    last report of a tick is at its end.
     """
 
     can_look_ahead = False
@@ -53,7 +54,7 @@ class Observation:
         self.upto = -1
 
     def advance(self, tick: int) -> None:
-        """Add the reports up to the end of this tick."""
+        """Add the observed reports from the last call of `advance` or `relayout` up to the end of this tick."""
         rows = slice(self.upto + 1, self.reports.last_of(tick) + 1)
         self.upto = rows.stop - 1
         reports = np.flatnonzero(self.reports.known[rows]) + rows.start
@@ -64,7 +65,9 @@ class Observation:
         """Add these reports, each of which was observed."""
 
     def _rates(self, reports: Wholes) -> list[Floats]:
-        """Return `[metric][report, segment]`."""
+        """Return the rates of the active segments in these reports, as `[metric][report, segment]`. The metrics are those
+        of `self.metrics`.
+        """
         shares = (
             self.share
             if self.share is not None
@@ -73,7 +76,9 @@ class Observation:
         return [self.reports.measured[reports, metric, None] * shares for metric in self.metrics]
 
     def relayout(self, layout: SegmentLayout, tick: int) -> None:
-        """Continue with the active segments of another layout; all measurements up to `tick` have been added."""
+        """Continue with the active segments of another layout. All measurements up to the end of `tick` have been added,
+        or are skipped; tick -1 is the start.
+        """
         indexes = {segment_id: index for index, segment_id in enumerate(self.ids)}
         self.ids = tuple(segment.segment_id for segment in layout.active)
         self.ranges = tuple(segment.hash_range for segment in layout.active)
@@ -83,18 +88,24 @@ class Observation:
         self._move(layout, [new for new, _ in staying], [old for _, old in staying])
 
     def _move(self, layout: SegmentLayout, new: Sequence[int], old: Sequence[int]) -> None:
-        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others begin."""
+        """Continue with the segments of the layout, of which those at the indexes `new` were at `old`; the others have no
+        measurements yet.
+        """
 
     def records(self, tick: int) -> dict[int, LoadRecord]:  # noqa: ARG002
-        """Return the record of every segment that has one."""
+        """Return, by segment id, the load record of every segment that has a record; empty in a mode without load records."""
         return {}
 
     def settle(self) -> bool:
-        """Apply to the records the reports that `advance` deferred. Return False in a mode that defers none."""
+        """Apply to the records the reports that `advance` deferred. Return True if the records may differ afterwards;
+        False in a mode that defers no reports.
+        """
         return False
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return the last ticks of each segment, the newest last, or its averages; empty if the rule reads neither."""
+        """Return, by segment id, the loads of the last ticks, the newest last, or the moving averages; empty if the rule
+        reads neither.
+        """
         return {}
 
     def strikes(self) -> Mapping[int, int]:
@@ -118,7 +129,7 @@ class Observation:
         return self.sketched
 
     def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
-        """Return the load on each range at this tick, in capacities."""
+        """Return the load on each range at the end of this tick, in capacities; 0 without an observation."""
         report = self.reports.last_of(tick)
         total = float(
             np.nan_to_num(
@@ -129,8 +140,8 @@ class Observation:
         return tuple((total * shares).tolist())
 
     def next_news(self, tick: int, limit: int) -> int:
-        """Return the first tick after `tick` and before `limit` at which the rule's answer can change; otherwise
-        `limit`.
+        """Return the first tick after `tick` and before `limit` at which the rule's answer can change, or at which a gap
+        in the measurements ends; otherwise `limit`.
         """
         first, length = self.reports.last_of(tick) + 1, _FIRST_LOOK_AHEAD
         resumption = self.reports.next_resumption(first - 1)
@@ -147,9 +158,13 @@ class Observation:
         return min(limit, resumption // self.reports.per_tick)
 
     def _candidates(self, first: int, end: int) -> Mask:
-        """Return for each of these reports whether it can change the rule's answer: only one that was observed can."""
+        """Return `[report]`, for the reports from `first` to before `end`: True if the report can change the rule's
+        answer. Only observed reports can.
+        """
         return self.reports.known[first:end]
 
     def _changes(self, reports: Wholes) -> Mask:  # noqa: ARG002
-        """Return `[report]`: True if the rule's answer can change at the report."""
+        """Return `[report]`: True if the rule's answer can change at the report. Raises InvariantViolated in a mode that
+        cannot look ahead.
+        """
         raise InvariantViolated(f"{self.rule.name} has to be evaluated at every tick; do not look ahead")

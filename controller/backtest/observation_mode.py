@@ -20,7 +20,10 @@ from controller.domain.policy import AutoScalePolicy
 def observe(
     series: LoadSeries, rule: Rule, grain: Grain, spread: Spread, *, every_tick: bool, has_consumers: bool
 ) -> Observation:
-    """Return the observation for a rule that is evaluated at every tick, or when its answer can change."""
+    """Return an observation of the series in the mode that suits the rule. `every_tick`: True if the rule is evaluated
+    at every tick, False if only when its answer can change. `has_consumers`: True if the topic has a subscription with
+    registered consumers.
+    """
     kind: type[Observation]
     if rule.average_minutes:
         kind = SteadyAverageObservation if spread.is_steady else FollowedAverageObservation

@@ -25,7 +25,9 @@ _WIDER = 1 + 1e-9
 
 
 class RecordObservation(Observation):
-    """The rule is evaluated at every tick. `domain.load_memory` keeps the ticks that it remembers."""
+    """Observation for a rule of load records that is evaluated at every tick. `domain.load_memory` keeps the remembered
+    ticks.
+    """
 
     def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
         super().__init__(series, rule, grain, spread)
@@ -43,6 +45,9 @@ class RecordObservation(Observation):
             self._remember(reports[ends], [rate[ends] for rate in rates])
 
     def _remember(self, reports: Wholes, rates: Sequence[Floats]) -> None:
+        """Add the loads of these reports, each of which ends a tick, to the memory of each segment. `rates[metric][report,
+        segment]`.
+        """
         for row, report in enumerate(reports.tolist()):
             values = [rate[row].tolist() for rate in rates]
             measured = {
@@ -71,25 +76,28 @@ class RecordObservation(Observation):
         self.memory.keep({*self.ids, *parents})
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """Return the record of every segment that has one."""
+        """Return, by segment id, the record of every segment that has a record."""
         return self._records(np.flatnonzero(~is_nan(self.arrays.written[0])), self._heard_at(tick))
 
     def _records(self, indexes: Wholes, heard_at: int) -> dict[int, LoadRecord]:
+        """Return, by segment id, the records of the segments at these indexes, each observed at `heard_at` (milliseconds
+        since the Unix epoch).
+        """
         records = self.arrays.records(indexes, self.metrics, heard_at)
         return dict(zip([self.ids[index] for index in indexes.tolist()], records, strict=True))
 
     def _heard_at(self, tick: int) -> int:
-        """Return the instant of the last observation."""
+        """Return the instant of the last observation up to the end of the tick, in milliseconds since the Unix epoch."""
         return self._last_before(self.reports.last_of(tick) + 1)
 
     def _last_before(self, report: int) -> int:
-        """Return the instant of the last observation before this report."""
+        """Return the instant of the last observation before this report; the start of the series if there is none."""
         index = int(np.searchsorted(self.reports.known_reports, report))
         last = int(self.reports.known_reports[index - 1]) if index else -1
         return self.reports.instant(last)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """Return the last ticks of each segment, the newest last; empty if the rule reads none."""
+        """Return, by segment id, the loads of the remembered ticks, the newest last; empty if the rule reads none."""
         return self.memory.recent_loads(self.ids)
 
     def strikes(self) -> Mapping[int, int]:
@@ -100,8 +108,8 @@ class RecordObservation(Observation):
 
 
 class RewriteObservation(RecordObservation):
-    """The rule is evaluated at every rewritten record: consumers, merges of two warm segments or the time of the last
-    write matter.
+    """Observation for a rule that is evaluated when a record is rewritten, because consumers, merges of two warm segments
+    or the time of the last write matter.
 
     Records count as observed until the next gap, since the rule is not evaluated in between.
     """
@@ -109,6 +117,9 @@ class RewriteObservation(RecordObservation):
     can_look_ahead = True
 
     def _heard_at(self, tick: int) -> int:
+        """Return the instant of the last observation before the next gap; in a gap, that of the last observation before the
+        gap.
+        """
         report = self.reports.last_of(tick)
         if not self.reports.known[report]:
             return super()._heard_at(tick)
@@ -120,10 +131,14 @@ class RewriteObservation(RecordObservation):
 
 
 class CrossingObservation(RewriteObservation):
-    """The rule depends on the sides of the thresholds only, so it is evaluated when a rate crosses one."""
+    """Observation for a rule that depends on the sides of the thresholds only. The rule is evaluated when a rate crosses a
+    threshold.
+    """
 
     def next_news(self, tick: int, limit: int) -> int:
-        """Return the first tick at which a rate crosses a threshold, or a segment gets its first record."""
+        """Return the first tick after `tick` and before `limit` at which a rate crosses a threshold, a segment gets its
+        first record, or a gap in the measurements ends; otherwise `limit`.
+        """
         is_whole = self.share is not None and not is_nan(self.arrays.written[0]).any()
         self.room = self.arrays.room(self.share[0]) if is_whole and self.share is not None else None
         return super().next_news(tick, limit)
@@ -147,8 +162,9 @@ class CrossingObservation(RewriteObservation):
 
 
 class SideObservation(CrossingObservation):
-    """Between two evaluations no threshold was crossed, so earlier reports than the last cannot change the rule's answer.
-    The records that crossed none are updated when the rule takes an action (`settle`).
+    """Like `CrossingObservation`, but `advance` adds the last report only: no threshold was crossed before the last report,
+    so earlier reports cannot change the rule's answer. The records that crossed no threshold are updated when the rule
+    takes an action (`settle`). A tick must have one report.
     """
 
     def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
@@ -172,7 +188,9 @@ class SideObservation(CrossingObservation):
         self.shown = {i: self.shown[i] for i in self.ids if i in self.shown}
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """Return the record of every segment that has one, as it was when the segment last crossed a threshold."""
+        """Return, by segment id, the record of every segment that has a record, as it was when the segment last crossed a
+        threshold, or at the last `settle`.
+        """
         heard_at = self._heard_at(tick)
         if heard_at != self.heard_at:
             self.heard_at = heard_at
@@ -180,7 +198,7 @@ class SideObservation(CrossingObservation):
         return dict(self.shown)
 
     def settle(self) -> bool:
-        """Apply to the records the reports that `advance` deferred."""
+        """Apply to the records the reports that `advance` deferred. Return True."""
         first = int(self.settled.min()) + 1
         reports = np.flatnonzero(self.reports.known[first : self.upto + 1]) + first
         if len(reports):

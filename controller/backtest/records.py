@@ -18,7 +18,9 @@ class RecordArrays:
     """The load records of some segments, as arrays: `written[metric, segment]` (NaN: no record), `modified_at`,
     `cold_since` (-1: not cold), instants in milliseconds since the Unix epoch.
 
-    Only metrics that are ever above 0 are kept; the others are always 0.
+    Only metrics that are ever above 0 are kept, those with the indexes `metrics`; the others are always 0.
+    `change_threshold`: part of the written rate by which a rate must differ to be written. `strict`: records are written
+    as under `strict_pulsar`.
     """
 
     def __init__(
@@ -33,7 +35,7 @@ class RecordArrays:
         self.adopt(np.empty((len(metrics), 0)), np.empty(0, np.int64), np.empty(0, np.int64))
 
     def adopt(self, written: Floats, modified_at: Wholes, cold_since: Wholes) -> None:
-        """Continue with these arrays, which are not copied."""
+        """Replace the arrays of the records by these arrays, which are not copied."""
         self.written, self.modified_at, self.cold_since = written, modified_at, cold_since
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int) -> None:
@@ -146,6 +148,7 @@ class RecordArrays:
         self.cold_since = np.where(cold[-1], np.where(stays_cold, self.cold_since, began), NOT_COLD)
 
     def _is_cold(self, rates: Sequence[Floats] | Floats) -> Mask:
+        """Return True for each segment (of each observation) whose rates are all below the merge thresholds."""
         cold: Mask = np.full(rates[0].shape, self.can_be_cold)
         for rate, limit in zip(rates, self.merge, strict=True):
             cold &= rate < limit

@@ -14,7 +14,8 @@ from controller.domain.policy import AutoScalePolicy
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`decide` is pure. The split thresholds of `policy` are a segment's capacity, on which the score is based.
+    """A rule under test, with its policy and the inputs that it needs. `decide` is pure. The split thresholds of
+    `policy` are a segment's capacity, on which the score is based.
 
     `is_reactive`: True if the answer depends on loads only through the load records and on time only through
     `valid_until`, so that the rule need not be evaluated at every tick. `memory_ticks`: number of ticks in

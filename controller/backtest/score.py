@@ -50,11 +50,14 @@ class Prices:
 class Score:
     """Figures of one simulation. Hours and seconds are of the simulated time.
 
-    `cost` is J in segment-hours. `over_provisioned_hours`: segment-hours beyond the fewest segments that could take
-    the load. `overload_seconds`: time in which any segment was above its capacity; `overloaded_segment_seconds` adds
-    this time up over the segments. `rings_resealed`: sealed width, in rings. `reversals`: number of times that the
-    number of segments fell within half an hour after it rose, or rose after it fell. `silent_seconds`: the longest
-    time that a segment was hot, or a pair of neighbours cold, without an action or a refusal; it must be 0.
+    `cost` is J in segment-hours. `over_provisioned_hours`: segment-hours beyond the fewest segments that could take the
+    load. `excess_hours`: load above the segments' capacities, in capacities × hours. `overload_seconds`: time in which
+    any segment was above its capacity; `overloaded_segment_seconds` adds this time up over the segments.
+    `most_segments`: the largest number of segments at one time. `rings_resealed`: sealed width, in rings.
+    `reconnections`: number of times that a client had to reconnect. `reversals`: number of times that the number of
+    segments fell within half an hour after it rose, or rose after it fell. `useless_splits`: splits that left nearly all
+    of the load in one child (`USELESS_PART`). `silent_seconds`: the longest time that a segment was hot, or a pair of
+    neighbours cold, without an action or a refusal; it must be 0.
     """
 
     cost: float

@@ -83,7 +83,9 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The evaluation at the end of step `step`; it applies until the next one."""
+    """The evaluation at the end of step `step`, which applies until the next verdict. `ids`: the segments that were
+    active then.
+    """
 
     step: int
     ids: tuple[int, ...]
@@ -103,9 +105,10 @@ class Stretch:
 class Simulation:
     """The course of a simulation. The arrays have one entry per step; loads are in capacities of a segment.
 
-    `excess` is the sum over segments of the load above 1, `overloaded` the number of segments above 1. `tick_load`
-    and `tick_warmth` have one entry per tick: the topic's load as observed, in capacities and in merge thresholds;
-    NaN without an observation. `looks` is the number of evaluations.
+    `segments` is the number of active segments, `max_load` the largest load of a segment, `excess` the sum over
+    segments of the load above 1, `overloaded` the number of segments above 1. `tick_load` and `tick_warmth` have one
+    entry per tick: the topic's load as observed, in capacities and in merge thresholds; NaN without an observation.
+    `verdicts` has each evaluation that differs from its predecessor. `looks` is the number of evaluations.
     """
 
     series: LoadSeries
@@ -133,7 +136,7 @@ class Simulation:
 
     @property
     def refusals(self) -> Counter[str]:
-        """Number of refusals by reason, over all evaluations that differ from the one before."""
+        """Number of refusals by reason, over all evaluations that differ from their predecessor."""
         return Counter(
             refusal.reason.value for verdict in self.verdicts for refusal in verdict.evaluation.refusals
         )
@@ -270,6 +273,7 @@ class _Run:
         return has_changed
 
     def _situation(self, tick: int) -> EvaluationInput:
+        """Return the input of the evaluation at this tick."""
         consumers, changed_at = self._consumers_at(tick)
         sharing = -(-sum(consumers.values()) // len(self.layout.active))
         clients = self.conditions.clients + sharing
@@ -292,6 +296,9 @@ class _Run:
         )
 
     def _consumers_at(self, tick: int) -> tuple[dict[str, int], int | None]:
+        """Return the number of consumers by subscription at this tick, and the instant since which the number is the
+        same (milliseconds since the Unix epoch). Empty and None if the topic has no such subscription.
+        """
         if self.consumers is None:
             return {}, None
         counts = self.consumers[: tick + 1]
@@ -300,7 +307,7 @@ class _Run:
         return {"subscription": int(counts[-1])}, since
 
     def _reserving(self) -> SegmentLayout:
-        """Return the layout with next ids that no running reshape has reserved."""
+        """Return the layout with a next segment id that no running reshape has reserved."""
         if self.next_id == self.layout.next_segment_id:
             return self.layout
         return replace(self.layout, next_segment_id=self.next_id)
@@ -330,6 +337,7 @@ class _Run:
         )
 
     def _act(self, tick: int, begins: int, planned: Reshape, reason: str, clients: int) -> Act:
+        """Return the description of a reshape that is requested at this tick and takes effect at step `begins`."""
         children = tuple(child.hash_range for child in planned.children)
         return Act(
             asked=self.step_after(tick) - 1,
@@ -344,8 +352,8 @@ class _Run:
         )
 
     def _commit_due(self, tick: int) -> bool:
-        """Apply the reshapes that take effect by the first step after the tick to the layout. Return True if there
-        were any.
+        """Apply to the layout the reshapes that take effect by the first step after the tick. Pass the layout to the
+        observation, and remove old sealed segments. Return True if there were such reshapes.
         """
         due = [pending for pending in self.pending if pending.begins <= self.step_after(tick)]
         if not due:
@@ -360,6 +368,9 @@ class _Run:
         return True
 
     def _note_stretch(self, begins: int) -> None:
+        """Record the active segments as in effect from step `begins` on. They replace segments recorded for the same
+        step.
+        """
         active = self.layout.active
         stretch = Stretch(begins, tuple(s.segment_id for s in active), tuple(s.hash_range for s in active))
         stretches = self.progress.stretches
@@ -382,8 +393,8 @@ class _Run:
             )
 
     def _next_look(self, tick: int) -> int:
-        """Return the first tick after this one at which the answer can differ, because the evaluation ends, a
-        reshape takes effect, the consumers change or the load has changed; `ticks` if there is none.
+        """Return the first tick after this one at which the answer can differ, because the evaluation ceases to be
+        valid, a reshape takes effect, the consumers change or the load has changed; `ticks` if there is none.
         """
         limit = self.ticks
         verdict = self.progress.verdicts[-1].evaluation
@@ -398,6 +409,7 @@ class _Run:
         return self.observation.next_news(tick, max(limit, tick + 1))
 
     def _first_tick_at(self, instant: int) -> int:
+        """Return the first tick that ends at or after the instant, in milliseconds since the Unix epoch."""
         return -(-(instant - self.series.start_ms) // self.tick_ms) - 1
 
     def result(self) -> Simulation:
@@ -436,6 +448,7 @@ class _Run:
 
 
 def _grain(conditions: Conditions, step_seconds: int) -> Grain:
+    """Return the units of time of the conditions. Raises InvalidInput for a time that is no multiple of its unit."""
     report = conditions.report_seconds or conditions.tick_seconds
     return Grain(
         _multiple(report, step_seconds, "report_seconds"),
@@ -446,7 +459,7 @@ def _grain(conditions: Conditions, step_seconds: int) -> Grain:
 
 def _multiple(seconds: int, unit_seconds: int, name: str) -> int:
     """Return how often `unit_seconds` fits into `seconds`. Raises InvalidInput, which names the condition `name`,
-    unless it is a whole number of at least 1.
+    unless `seconds` is a multiple of `unit_seconds`.
     """
     if seconds < unit_seconds or seconds % unit_seconds:
         raise InvalidInput(f"{name} = {seconds}; give a multiple of {unit_seconds} s")

@@ -22,8 +22,8 @@ from controller.domain.decision import Lane, Refusal, sealed_by
 
 
 def longest_silence_seconds(simulation: Simulation) -> float:
-    """Return the longest silence over all segments and pairs of neighbours, in seconds of simulated time; 0 if
-    there is none. A run of silent ticks counts from its first to past its last.
+    """Return the longest silence over all segments and pairs of neighbours, in seconds of simulated time; 0 if there
+    is none. Each tick of a run of silent ticks counts in full.
     """
     lengths: dict[tuple[int, ...], int] = {}
     longest = 0
@@ -147,4 +147,5 @@ class _Account:
 
 
 def _is_alone(refusal: Refusal) -> bool:
+    """Return True if the refusal names exactly one segment."""
     return refusal.segment_id is not None and refusal.other_id is None

@@ -87,7 +87,9 @@ class Bundles:
             store.dispose()
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
-        """Decide one cycle and record it."""
+        """Decide one cycle of the cluster, and record the cycle with its proposals. Changes no broker. If a cycle of `request_key`
+        exists, return that cycle. `decided_by` is the actor that is recorded.
+        """
         from controller.bundles.services import balancer
 
         return balancer.propose(
@@ -100,7 +102,9 @@ class Bundles:
         )
 
     def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
-        """Apply approved proposals, and the proposals of `cycle_id` in automatic namespaces."""
+        """Apply approved proposals, and the proposals of `cycle_id` in automatic namespaces. Return a report for each claimed proposal.
+        `claimant` names the process in the claims.
+        """
         from controller.bundles.services import balancer
         from controller.bundles.services.balancer import ApplySettings
 
@@ -125,13 +129,17 @@ class Bundles:
         return balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
 
     def verify(self, claimant: str) -> list[ActReport]:
-        """Verify applied proposals against the cluster."""
+        """Verify applied proposals against the cluster. Return a report for each claimed proposal. `claimant` names the process in the
+        claims.
+        """
         from controller.bundles.services import balancer
 
         return balancer.verify(self.store, self.reader, claimant=claimant)
 
     def plan_split(self, split: ManualSplit) -> SplitPlan | CutRefusal:
-        """Return the cuts that a manual split would make."""
+        """Return the cuts that a manual split would make, or the refusal of the algorithm. Splits nothing. Raises the errors of
+        `plan_manual_split`.
+        """
         named = self.settings.bundle_split_algorithms
         allowed = list(SPLIT_ALGORITHMS) if "all" in named else named
         return plan_manual_split(self.store, self.reader, split, allowed=allowed)
@@ -181,7 +189,7 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
 
 
 def balance_settings(settings: Settings) -> BalanceSettings:
-    """Return the parameters in force. Raises InvalidPolicy with the invalid parameters."""
+    """Return the parameters of balancing in force. Raises InvalidPolicy, which names the invalid parameters."""
     parameters = BalanceSettings.from_document(settings.bundle_balance)
     validate(parameters)
     return parameters

@@ -209,6 +209,9 @@ class ReportArea:
         return old
 
     def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
+        """Return the path of each file of the kind that may have a tick in the inclusive span, with the parsed name; None instead if
+        Cleave does not use the name.
+        """
         files = []
         for day in day_directories(from_ms, to_ms):
             for file in self.location.files(f"{kind}/{day}"):

@@ -47,7 +47,7 @@ class BundleMetrics(Collector):
         self._store, self._cluster = store, cluster
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Return the names of the gauges, without a query."""
+        """Return the gauges without values, and without a query."""
         return (GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in GAUGES.items())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -54,6 +54,7 @@ _NAMESPACE = {**_CLUSTER, "namespace": "namespace = :namespace"}
 
 
 def _made(row: Row, _now: datetime) -> Row:
+    """Return the row of a proposal with its age as a text (`made`)."""
     return {**row, "made": f"{duration(float(row['age_seconds']))} ago"}
 
 

@@ -37,8 +37,8 @@ def health(cleave: Application) -> str:
 
 
 def dags(cleave: Application) -> str:
-    """Check that the scheduled DAGs are loaded and not paused. Raises Terminal if one is missing, Note if
-    one is paused or the check has no login.
+    """Check that the scheduled DAGs are loaded and not paused. Raises Terminal if a DAG is missing, Note if a
+    DAG is paused or if the address or the login of Airflow is not set, AirflowAway if Airflow does not answer.
     """
     paused_by_dag = _read(
         cleave,
@@ -58,8 +58,9 @@ def dags(cleave: Application) -> str:
 
 
 def connection(cleave: Application) -> str:
-    """Check that Airflow stores the connection `cleave`. Raises Note if it does not, because the connection
-    may be in another secrets backend, or if the check has no login.
+    """Check that Airflow stores the connection `cleave`. Raises Note if Airflow does not, because the
+    connection may be in another secrets backend, or if the address or the login of Airflow is not set;
+    AirflowAway if Airflow does not answer.
     """
     stored_ids = _read(
         cleave,

@@ -13,8 +13,8 @@ _GAPS = "inspect.bucket_gaps"
 
 
 def workers(cleave: Application) -> str:
-    """Return a sentence with the running workers, and where they serve consumers. Raises Note if there is
-    none.
+    """Return a sentence with the running workers, and where they serve consumers. Raises Note if no worker is
+    running.
     """
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
@@ -28,7 +28,9 @@ def workers(cleave: Application) -> str:
 
 
 def worker_schemas(cleave: Application) -> str:
-    """Check that every running worker knows the newest migration. Raises Note with the workers that do not."""
+    """Check that every running worker knows the newest migration. Raises Note with the workers that are older
+    than the schema.
+    """
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
         [newest_migration] = read_view(
@@ -115,8 +117,8 @@ def buckets(cleave: Application) -> str:
 
 
 def set_aside(cleave: Application) -> str:
-    """Check that no batch leaves out a topic or another subject. Raises Note with the newest subject that is
-    left out.
+    """Check that no batch over many topics has skipped a topic or another subject in the last 15 minutes.
+    Raises Note with the number of skipped subjects, and the newest.
     """
     rows = read(cleave, "inspect.set_aside", "is_current", order="last_at DESC")
     if rows:

@@ -29,7 +29,7 @@ def database(cleave: Application) -> str:
 
 
 def schema(cleave: Application) -> str:
-    """Check that every migration is applied. Raises Terminal with the first that is not."""
+    """Check that every migration is applied. Raises Terminal with the first pending migration."""
     with cleave.store.transaction() as tx:
         missing = migrations.pending_in(tx)
     if missing:
@@ -40,7 +40,7 @@ def schema(cleave: Application) -> str:
 
 
 def role(cleave: Application) -> str:
-    """Check that the login has the role `cleave_controller`. Raises Note if it only has `cleave_inspector` or
+    """Check that the login has the role `cleave_controller`. Raises Note if the login only has `cleave_inspector` or
     has more rights than the controller needs, Terminal without the role.
     """
     with cleave.store.transaction() as tx:
@@ -54,9 +54,9 @@ def role(cleave: Application) -> str:
 
 
 def loader_role(cleave: Application) -> str:
-    """Connect with the loader's login, and check that it has the role `cleave_spark_loader`. Raises Note if
-    no such login is set or it has more rights than necessary, Terminal without the role, StoreUnavailable if
-    it cannot connect.
+    """Connect with the loader's login, and check that the login has the role `cleave_spark_loader`. Raises Note if no
+    such login is set or the login has more rights than necessary, Terminal without the role, StoreUnavailable if the
+    connection fails.
     """
     if cleave.settings.loader_url is None:
         raise Note(
@@ -89,8 +89,8 @@ def writes(cleave: Application) -> str:
 
 
 def _demand_role(login: Login, role: str, setting: str) -> str:
-    """Check that the login has the role. Raises Terminal if it has not, Note if it has more rights than
-    that. `setting` is the name of the setting with the login.
+    """Return a sentence that says that the login has the role. Raises Terminal if the login does not have the role,
+    Note if the login has more rights than the role's. `setting` is the name of the setting with the login.
     """
     if role not in login.roles:
         raise Terminal(f"user {login.user} is not in role {role}; run GRANT {role} TO {login.user}")

@@ -13,7 +13,7 @@ from controller.questions.question import Row, read_view
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `level` is ok, note or wrong."""
+    """One line of the report: the name of the check, its level (`ok`, `note` or `wrong`), and the text."""
 
     check: str
     level: str

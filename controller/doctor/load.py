@@ -24,8 +24,8 @@ OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
 
 
 def collectors(cleave: Application) -> str:
-    """Return the names of the running readers of counters. Raises Note if two readers read the same counters,
-    or if a clock differs by more than `CLOCK_OFF_SECONDS` from the database's.
+    """Return the names of the running readers of counters, or that none is running. Raises Note if two readers read the
+    same counters, or if a clock differs by more than `CLOCK_OFF_SECONDS` from the database's.
     """
     order = "abs(clock_ahead_seconds) DESC, name"
     readers = read(cleave, "inspect.load_readers", "is_live", order=order)
@@ -46,9 +46,9 @@ def collectors(cleave: Application) -> str:
 
 
 def landing(cleave: Application) -> str:
-    """Return the number of sample files of the last hour, and the age of the last one. Raises Note if there
-    is none, or if a file is no sample file; Terminal if the last sample is too old; OSError if the storage
-    does not answer.
+    """Return the number of sample files of the last hour, and the age of the last sample. Raises Note if there are no
+    files, or if a file is no sample file; Terminal if the last sample is too old (`OLD_AFTER_INTERVALS`,
+    `OLD_AFTER_SECONDS`); OSError if the storage does not answer.
     """
     from controller.landing.area import LandingArea
 
@@ -69,8 +69,8 @@ def landing(cleave: Application) -> str:
 
 
 def load_runs(cleave: Application) -> str:
-    """Return the age and the engine of the last aggregation. Raises Note if there was none, Terminal if it is
-    too old.
+    """Return the age and the engine of the last aggregation. Raises Note if there was none, Terminal if the last
+    aggregation is too old (`OLD_AFTER_INTERVALS`, `OLD_AFTER_SECONDS`).
     """
     with cleave.store.transaction() as tx:
         newest = last_load_run(tx)

@@ -23,8 +23,8 @@ LONGEST_CALL_SECONDS = 3.0
 
 
 def cluster(cleave: Application) -> str:
-    """Return the broker's version and address. Raises Note if no cluster is configured and no topic needs
-    one, Terminal if a topic does, CleaveError if no broker answers.
+    """Return a sentence with the broker's version and the admin address. Raises Note if no cluster is configured and no
+    topic needs one, Terminal if a topic does, CleaveError if no broker answers.
     """
     access = pulsar_access(cleave.settings)
     if access is None:
@@ -38,8 +38,9 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies
-    that do not, or if no cluster is configured or it refuses to list the policies.
+    """Check that every isolation policy of the cluster names an active broker. Raises Note with the policies that do
+    not, if no cluster is configured, or if the cluster refuses to list the policies; Retryable if no broker
+    answers.
     """
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation
@@ -69,7 +70,7 @@ def isolation(cleave: Application) -> str:
 
 
 def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
-    """Return the broker's version and address. Raises CleaveError if no broker answers."""
+    """Return a sentence with the broker's version and the admin address. Raises CleaveError if no broker answers."""
     namespaces = Namespaces(access, call_timeout_seconds=call_timeout_seconds)
     try:
         version = namespaces.broker_version()
@@ -79,12 +80,12 @@ def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
 
 
 def namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
-    """Return one finding for each requirement that a namespace does not meet, and one for each namespace that
-    meets all of them. With `fix`, apply the missing settings that Cleave may set, and report these.
+    """Return one finding for each requirement that a namespace does not meet, and one for each namespace that meets all
+    of them. With `fix`, apply the missing settings that Cleave may set, and report the applied settings as `ok`. Without
+    a configured cluster, return a finding of level `wrong` for each requested namespace.
 
-    The function checks the `requested` namespaces first, then those of topics on `pulsar`. It begins no
-    namespace after `due_at` (`time.monotonic` seconds), and returns a finding about those that were not
-    checked.
+    The function checks the `requested` namespaces first, then those of topics on `pulsar`. It begins no namespace after
+    `due_at` (`time.monotonic` seconds), and returns a finding about the namespaces that were not checked.
     """
     access = pulsar_access(cleave.settings)
     if access is None:
@@ -119,7 +120,9 @@ def _unchecked(pending: Sequence[str]) -> Finding:
 
 
 def _check_namespace(requirements: Namespaces, namespace: str, *, fix: bool) -> list[Finding]:
-    """Return the findings about one namespace. An error of the cluster is one of them."""
+    """Return the findings about one namespace: its unmet requirements, or one finding of level `ok`. An error of the
+    cluster becomes a finding of level `wrong`.
+    """
     check = f"pulsar {namespace}"
     try:
         unmet_demands = requirements.check(namespace, fix=fix)
@@ -131,7 +134,9 @@ def _check_namespace(requirements: Namespaces, namespace: str, *, fix: bool) -> 
 
 
 def _finding(check: str, unmet: Unmet) -> Finding:
-    """Return the finding about one requirement that was not met: it is set now, or what to do."""
+    """Return the finding about one requirement that was not met: the setting that has been applied, or what is missing
+    and how to correct it.
+    """
     demand = unmet.demand
     if unmet.set_now:
         return Finding(check, "ok", f"set now: {demand.name}")

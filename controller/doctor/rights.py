@@ -10,8 +10,9 @@ from controller.store.postgres import public_rights
 
 
 def public(cleave: Application) -> str:
-    """Check that PUBLIC has no rights. Raises Note with the remaining rights, databases open to every login,
-    and roles that cleave_owner lacks, each with the statement that corrects it.
+    """Check that PUBLIC has no rights in this database, and that idle transactions have a time-out. Raises Note
+    with the rights and time-outs to correct, up to 5 databases open to every login, and roles that cleave_owner
+    lacks, each with the statement that corrects it.
     """
     with cleave.store.transaction() as tx:
         public_rights_left = public_rights.held_by_public(tx)
@@ -37,8 +38,8 @@ def public(cleave: Application) -> str:
 
 
 def logins(cleave: Application) -> str:
-    """Check that logins of applications and readers have limits on connections and statements. Raises Note
-    with the logins that have none.
+    """Check that logins of applications and readers have limits on connections and statements. Raises Note with
+    up to 5 logins that lack a limit.
     """
     with cleave.store.transaction() as tx:
         unlimited = public_rights.logins_without_limits(tx)

@@ -41,7 +41,8 @@ class DatabaseAddress:
 
     @classmethod
     def of(cls, url: str | URL | DatabaseAddress) -> DatabaseAddress:
-        """Read any `postgresql`, `postgres` or `postgresql+driver` URL. A DatabaseAddress is returned as it is.
+        """Return the address that any `postgresql`, `postgres` or `postgresql+driver` URL gives. A DatabaseAddress is returned
+        as it is.
 
         Raises InvalidInput for other URLs. The message quotes no part that may belong to a password.
         """
@@ -68,7 +69,7 @@ class DatabaseAddress:
 
     @property
     def label(self) -> str:
-        """The address without password and options, for messages."""
+        """The address for messages, with `***` for the password and without options."""
         return self._uri("***" if "password" in self.parameters else None)
 
     @property
@@ -81,12 +82,15 @@ class DatabaseAddress:
         return self.of(DatabaseAddress({**self.parameters, **options}).uri)
 
     def starting_with(self, server: tuple[str, str]) -> Self:
-        """Return the address with `server`, which is one of `servers`, as the first server to try."""
+        """Return the address with `server`, which is one of `servers`, as the first server to try. The other servers keep
+        their order.
+        """
         order = sorted(self.servers, key=lambda other: other != server)
         hosts, ports = (",".join(texts) for texts in zip(*order, strict=True))
         return replace(self, parameters={**self.parameters, "host": hosts, "port": ports})
 
     def _uri(self, password: str | None) -> str:
+        """Return the libpq URI without options. `password` is percent-encoded; None leaves the password out."""
         user = quote(self.parameters.get("user", ""), safe="")
         login = user if password is None else f"{user}:{password}"
         servers = ",".join(_authority(host, port) for host, port in self.servers)
@@ -105,6 +109,9 @@ def authority(host: str, port: int | None) -> str:
 
 
 def _split(server: str) -> tuple[str, str]:
+    """Return the host, without brackets, and the port of one server that a person has typed; the port is empty if no port was
+    typed.
+    """
     name, _, port = server.rpartition(":")
     if server.startswith("/") or from_digits(port) is None or (":" in name and not name.endswith("]")):
         return server.strip("[]"), ""
@@ -112,11 +119,17 @@ def _split(server: str) -> tuple[str, str]:
 
 
 def _authority(host: str, port: str) -> str:
+    """Return one server as a URI has it: the host percent-encoded, or in brackets if it is an IPv6 address, and the port
+    unless `port` is empty.
+    """
     name = f"[{host}]" if ":" in host and not host.startswith("/") else quote(host, safe="")
     return f"{name}:{port}" if port else name
 
 
 def _read(url: str) -> dict[str, str]:
+    """Return the libpq parameters of a database URL. Raises InvalidInput if libpq cannot read the URL, or if the URL is not
+    PostgreSQL's or repeats a parameter.
+    """
     from psycopg2 import ProgrammingError
     from psycopg2.extensions import parse_dsn
 
@@ -138,7 +151,9 @@ def _read(url: str) -> dict[str, str]:
 
 
 def _parameters_of(url: URL) -> dict[str, str]:
-    """Return the parameters of an SQLAlchemy URL."""
+    """Return the libpq parameters of an SQLAlchemy URL. Raises InvalidInput if the URL is not PostgreSQL's or repeats a
+    parameter.
+    """
     if url.drivername.partition("+")[0] not in _SCHEMES:
         raise InvalidInput(f"{url.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
     options = {name: value for name, value in url.query.items() if isinstance(value, str)}
@@ -154,6 +169,7 @@ def _parameters_of(url: URL) -> dict[str, str]:
 
 
 def _refuse_repeated(names: Counter[str]) -> None:
+    """Raise InvalidInput if a parameter of the URL has a count above 1."""
     repeated = sorted(name for name, count in names.items() if count > 1)
     if repeated:
         raise InvalidInput(
@@ -162,6 +178,9 @@ def _refuse_repeated(names: Counter[str]) -> None:
 
 
 def _check_hosts(parameters: Mapping[str, str]) -> None:
+    """Raise InvalidInput if a port is not a number from 1 to 65535, if the number of ports is neither 1 nor that of the hosts,
+    or if a host is malformed.
+    """
     hosts, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
     if any(port and not from_digits(port, 65_535) for port in ports):
         raise InvalidInput(  # the text may be a piece of the password

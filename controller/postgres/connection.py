@@ -96,7 +96,7 @@ class WatchedConnection(psycopg2.extensions.connection):
         return f"{self.info.host}:{self.info.port}"
 
     def condition(self, error: psycopg2.Error) -> Condition | None:
-        """Return the condition of an error of this connection. None if the statement itself is wrong."""
+        """Return the condition that an error of this connection indicates. None if the statement itself is wrong."""
         if self.closed or (error.pgcode is None and isinstance(error, _OF_THE_CONNECTION)):
             return Condition.AWAY
         return condition(error.pgcode, on_standby=self.info.parameter_status("in_hot_standby") == "on")
@@ -120,7 +120,7 @@ class WatchedConnection(psycopg2.extensions.connection):
 
     @contextmanager
     def answering_by(self, due_at: float) -> Iterator[None]:
-        """End every statement of the block by `due_at`, in `time.monotonic` seconds."""
+        """End every statement of the block by `due_at`, in `time.monotonic` seconds. Blocks of one connection cannot be nested."""
         self.due_at = due_at
         try:
             yield
@@ -128,10 +128,8 @@ class WatchedConnection(psycopg2.extensions.connection):
             self.due_at = math.inf
 
     def demand_answer(self) -> None:
-        """Execute a trivial statement.
-
-        Raises psycopg2.Error (NoAnswer) if the server does not answer in `ANSWER_SECONDS` or is superseded.
-        Needs autocommit.
+        """Raise psycopg2.Error unless the server answers a trivial statement: NoAnswer if the server does not answer within
+        `ANSWER_SECONDS`, or if the connection is superseded (`is_superseded`). Needs autocommit.
         """
         if self.is_superseded:
             raise NoAnswer(f"PostgreSQL at {self.server} has been replaced by another server")
@@ -140,21 +138,25 @@ class WatchedConnection(psycopg2.extensions.connection):
 
     @property
     def is_foreign(self) -> bool:
-        """True in a process that was forked from the one that has connected."""
+        """True in a process that was forked from the process that has connected."""
         return self.maker is not current()
 
     def close(self) -> None:
-        """Close the connection. Does nothing if another process uses the connection."""
+        """Close the connection. Does nothing in a process that was forked from the process that has connected."""
         if not self.is_foreign:
             super().close()
 
     def commit(self) -> None:
-        """Commit. Raises NoAnswer if the server does not answer in time; then the transaction may or may not be committed."""
+        """Commit. Raises NoAnswer if the server does not answer in time; then the transaction may or may not be committed. Raises
+        Terminal in a forked process.
+        """
         with _Wait(self):
             super().commit()
 
     def rollback(self) -> None:
-        """Roll back. Does nothing if another process uses the connection. Raises NoAnswer."""
+        """Roll back. Does nothing in a process that was forked from the process that has connected. Raises NoAnswer if the server does
+        not answer in time.
+        """
         if self.is_foreign:
             return
         with _Wait(self):
@@ -162,7 +164,11 @@ class WatchedConnection(psycopg2.extensions.connection):
 
 
 class _Wait(Guard):
-    """A guard as a context manager. It is written as a class for speed, because every statement uses it."""
+    """A context manager that limits the statement in its block. At the deadline of the connection the watchdog shuts the connection
+    down, and the block raises NoAnswer. In a forked process, entering the block raises Terminal.
+
+    It is written as a class for speed, because every statement uses it.
+    """
 
     __slots__ = ("began",)
 
@@ -244,6 +250,9 @@ def connect(
 
 
 def _connect_limit(address: DatabaseAddress, connect_seconds: float) -> int:
+    """Return the limit in seconds of an attempt to connect to one address: the default, or `connect_seconds` if that is less; at least
+    `_LEAST_CONNECT_SECONDS`.
+    """
     default = CONNECT_SECONDS_EACH if len(address.servers) > 1 else CONNECT_SECONDS
     return max(_LEAST_CONNECT_SECONDS, int(min(default, connect_seconds)))
 
@@ -273,6 +282,7 @@ def _connected(
 
 
 def _dial(parameters: Mapping[str, str]) -> WatchedConnection:
+    """Connect with these libpq parameters. Raises psycopg2.OperationalError."""
     connection: WatchedConnection = psycopg2.connect(
         connection_factory=WatchedConnection, cursor_factory=_WatchedCursor, **parameters
     )
@@ -307,6 +317,10 @@ def _begin_session(
 def _demand_own_session(
     connection: WatchedConnection, address: DatabaseAddress, connect_again: Callable[[], WatchedConnection]
 ) -> None:
+    """Raise PoolerUnfit if the pooler shares sessions between clients. `connect_again` opens the second connection of the test; see
+    `Poolers`.
+    """
+
     def other() -> WatchedConnection:
         second = connect_again()
         second.due_at = connection.due_at = time.monotonic() + min(
@@ -322,6 +336,9 @@ def _demand_own_session(
 
 
 def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
+    """Return the address with the server that accepted the last connection as the first server to try. Return the address unchanged if
+    no connection was made yet, or if the address gives `hostaddr`.
+    """
     with _serving_lock:
         last = _serving.get(address.servers)
     if last is None or "hostaddr" in address.parameters:  # hostaddr is a list in the order of the hosts
@@ -330,6 +347,7 @@ def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
 
 
 def _note_serving(connection: WatchedConnection) -> None:
+    """Record the server of the connection as the last one that accepted a connection of the address."""
     entry = _entry_of(connection)
     if entry is not None:
         with _serving_lock:
@@ -337,6 +355,6 @@ def _note_serving(connection: WatchedConnection) -> None:
 
 
 def _entry_of(connection: WatchedConnection) -> tuple[str, str] | None:
-    """Return the server of the connection, as the address names the server."""
+    """Return the server of the connection, as the address names the server. None if the address does not name the server."""
     host, port = connection.info.host, str(connection.info.port)
     return next((entry for entry in connection.chosen_from if entry in ((host, port), (host, ""))), None)

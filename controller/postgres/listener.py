@@ -89,7 +89,8 @@ class Listener(Renewed):
         self.close()
 
     def wait(self, timeout_seconds: float) -> list[Notification]:
-        """Return the notifications that arrived, without those of another form; empty if the time has passed or `interrupt` was called.
+        """Return the notifications that arrived, without those of another form; empty if `timeout_seconds` have passed or `interrupt`
+        was called.
 
         Without a connection, as at the first call, connects and returns the resync without waiting. If the connection is lost, connects
         again and returns the resync. Raises StoreUnavailable if PostgreSQL is unreachable.
@@ -139,8 +140,8 @@ class Listener(Renewed):
             os.close(self._wake_write)
 
     def _poll(self, connection: WatchedConnection, deadline: float) -> list[Notification] | None:
-        """Return well-formed notifications, an empty list after an interrupt, or None if none arrived before the deadline
-        (`time.monotonic` seconds) or the next test of the server. Raises psycopg2.Error if the server does not answer.
+        """Return the well-formed notifications. Return an empty list after an interrupt, and None if none arrived before the deadline
+        (`time.monotonic` seconds) or before the next test of the server is due. Raises psycopg2.Error if the server does not answer.
         """
         if not connection.notifies:
             socket, wake = connection.fileno(), self._wake_read
@@ -161,6 +162,9 @@ class Listener(Renewed):
 
     @staticmethod
     def _take(connection: WatchedConnection) -> list[Notification]:
+        """Remove the notifications that have arrived at the connection. Return the well-formed notifications; count and log the
+        others.
+        """
         raw, connection.notifies[:] = list(connection.notifies), []
         arrived = [Notification(notify.channel, notify.payload, notify.pid) for notify in raw]
         legible = [notification for notification in arrived if notification.is_legible]
@@ -169,6 +173,7 @@ class Listener(Renewed):
         return legible
 
     def _connect(self) -> None:
+        """Connect and listen on all channels. Raises StoreUnavailable if the server is unreachable or refuses to listen."""
         try:
             connection = connect(
                 self._address, application_name=self._application_name, statement_seconds=ANSWER_SECONDS

@@ -54,10 +54,11 @@ class Poolers:
         where: str,
     ) -> None:
         """Raise PoolerUnfit if the pooler shares sessions. `key` identifies the pool. A pool is tested until it was verified once.
+        `where` names the pooler in the message.
 
-        `connection` is in autocommit mode, and `connect_again` opens another connection in the same way. If that fails, for example because the pool
-        is full, the test is inconclusive. Connections of one process are tested one at a time, because concurrent connections would
-        falsify the result.
+        `connection` is in autocommit mode, and `connect_again` opens another connection in the same way. If that fails, for example
+        because the pool is full, the test is inconclusive and nothing is raised. Connections of one process are tested one at a time,
+        because concurrent connections would falsify the result. Raises psycopg2.Error if the test has closed `connection`.
         """
         if key in self._kept:
             return
@@ -94,7 +95,7 @@ def _shares(connection: psycopg2.extensions.connection, other: psycopg2.extensio
 
 
 def _process(connection: psycopg2.extensions.connection) -> int:
-    """Return the id of the server process of a statement."""
+    """Return the id of the server process that executes a statement of the connection."""
     with connection.cursor() as cursor:
         cursor.execute(_PROCESS)
         [(process,)] = cursor.fetchall()

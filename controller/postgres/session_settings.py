@@ -65,7 +65,7 @@ _WORD = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
 
 
 def settings(statement_seconds: float, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a session whose process waits `statement_seconds` for a statement.
+    """Return the settings of a session whose process waits `statement_seconds` for a statement. Settings in `more` take precedence.
 
     The server's limits end before that wait, so that a live server rolls a slow statement back.
     """
@@ -95,7 +95,9 @@ def apply_options(connection: psycopg2.extensions.connection, options: str, but:
 
 
 def _of_options(options: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`."""
+    """Yield the name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`. Raises PoolerUnfit
+    for another switch.
+    """
     words = (re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in _WORD.findall(options))
     for word in words:
         assignment = next(words, "") if word == "-c" else re.sub(r"^(-c|--)", "", word)
@@ -108,8 +110,8 @@ def _of_options(options: str) -> Iterator[tuple[str, str]]:
 
 
 def settle(connection: psycopg2.extensions.connection, values: Mapping[str, str]) -> int:
-    """Set those settings of the session that the server knows. Return the id of the server process of the session. Needs autocommit.
-    Raises psycopg2.Error.
+    """Set the session to those of the settings `values`, and of `_AFTER_THE_START`, that the server knows. Return the id of the server
+    process of the session. Needs autocommit. Raises psycopg2.Error.
 
     Sets default_transaction_read_only to off only if the database or the login turns it on.
     """

@@ -50,7 +50,9 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def add(self, guard: Guard) -> None:
-        """Shut the guard's connection down at its deadline (`time.monotonic` seconds) unless `discard` comes first."""
+        """Begin the watch: at its deadline (`time.monotonic` seconds) the guard is marked as `cut` and its connection is shut down,
+        unless `discard` comes first.
+        """
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="statement-watchdog", daemon=True)
@@ -60,11 +62,12 @@ class Watchdog:
                 self._changed.notify()
 
     def discard(self, guard: Guard) -> None:
-        """End the watch. Afterwards the connection may be used for another statement."""
+        """End the watch of the guard. Afterwards the connection may be used for another statement."""
         with self._lock:
             self._guards.discard(guard)
 
     def _run(self) -> None:
+        """Shut down the connections of guards whose deadline has passed. Never returns."""
         with self._lock:
             while True:
                 now = time.monotonic()

@@ -25,7 +25,9 @@ def own_ticks(situation: EvaluationInput, segment: Segment, tick_ms: int) -> Seq
 
 
 class Room:
-    """The number of segments that may still be added; running reshapes count as done."""
+    """The number of segments that may still be added. Running reshapes count as done if together they add segments;
+    otherwise they do not count.
+    """
 
     def __init__(self, situation: EvaluationInput) -> None:
         added = sum(live.child_count - len(live.parent_ids) for live in situation.in_flight)
@@ -33,8 +35,8 @@ class Room:
         self.segments = len(situation.layout.active) + max(0, added)
 
     def take(self, wanted: int) -> int:
-        """Reserve up to `wanted` segments. Return the number reserved, 0 at the limit; they count as added from
-        then on.
+        """Reserve up to `wanted` segments. Return the number reserved, 0 at the limit; reserved segments count as
+        added from then on.
         """
         granted = max(0, min(wanted, self.cap - self.segments))
         self.segments += granted

@@ -21,7 +21,9 @@ from controller.domain.policy import AutoScalePolicy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the rule. `tick_seconds`: seconds between two evaluations."""
+    """Settings of the rule. `target_use`: load per segment at which the rule aims, in capacities.
+    `window_seconds`: time over which the largest load counts. `tick_seconds`: seconds between two evaluations.
+    """
 
     target_use: float = 0.7
     window_seconds: int = 300

@@ -19,8 +19,8 @@ from controller.domain.policy import AutoScalePolicy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The documented behaviour. `up_at`: part of the capacity above which a shard is split. The documentation gives
-    the time until a change takes effect as 'up to 15 minutes'.
+    """The documented behaviour. `up_at`: part of the capacity above which a shard is split. `actuation_seconds`:
+    time until a change takes effect, which the documentation gives as 'up to 15 minutes'.
     """
 
     up_at: float = 0.5

@@ -31,7 +31,10 @@ _COLD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Pravega's defaults; `scale_factor` is a setting of the stream."""
+    """Pravega's defaults. `scale_factor`, a setting of the stream: the largest number of parts of a split.
+    `cooldown_seconds`, `cold_after_seconds`: age up to which a segment is not split, and not merged.
+    `merged_at_once`: the largest number of segments that are merged into one.
+    """
 
     scale_factor: int = 2
     cooldown_seconds: int = 600
@@ -89,6 +92,7 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
 
 
 def _too_young(segment: Segment, settings: Settings) -> Refusal:
+    """Return the refusal of a split that the segment's age forbids, with the end of the cooldown."""
     ends_at = segment.created_at_ms + settings.cooldown_seconds * 1000
     return Refusal(
         segment.segment_id,

@@ -21,8 +21,8 @@ UNBOUNDED_DEPTH = 1_000_000
 
 
 def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
-    """Return the rule with this name for a series, with capacities and limits of `policy`. Raises InvalidInput, which
-    lists all names.
+    """Return the rule with this name for a series, with capacities and limits of `policy`. Raises InvalidInput for an
+    unknown name; the message lists all names.
     """
     factory = RULES.get(name)
     if factory is None:
@@ -46,10 +46,12 @@ def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
 
 
 def _profile(name: str) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
+    """Return a factory of the rule that decides by this policy profile, without `strict_pulsar`."""
     return lambda _, policy: of_policy(replace(policy, profile=name, strict_pulsar=False), name)
 
 
 def _strict(policy: AutoScalePolicy, name: str) -> Rule:
+    """Return the rule of the profile `pip483` with `strict_pulsar` under this name."""
     return of_policy(replace(policy, profile="pip483", strict_pulsar=True), name)
 
 
@@ -58,6 +60,7 @@ def _pravega(scale_factor: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]
 
 
 def _kinesis(minutes: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
+    """Return a factory of the rule whose changes take effect after this number of minutes."""
     settings = kinesis_on_demand.Settings(actuation_seconds=60 * minutes)
     return lambda _, policy: kinesis_on_demand.rule(settings, policy)
 

@@ -19,8 +19,8 @@ from controller.domain.policy import AutoScalePolicy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """YDB's defaults. `up_at`: part of the capacity above which a partition is split; `tick_seconds`: seconds
-    between two evaluations.
+    """YDB's defaults. `up_at`: part of the capacity above which a partition is split; `window_seconds`: time for
+    which the load must stay above; `tick_seconds`: seconds between two evaluations.
     """
 
     up_at: float = 0.9

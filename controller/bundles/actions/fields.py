@@ -19,6 +19,9 @@ def _namespace(text: str) -> str:
 
 
 def _bundle_text(text: str) -> str:
+    """Return the bundle in its usual text form; `tenant/namespace/LARGEST` and `/HOT` are kept. Raises
+    InvalidInput for another text.
+    """
     namespace, _, choice = text.rpartition("/")
     if choice in BUNDLE_CHOICES:
         return f"{_namespace(namespace)}/{choice}"

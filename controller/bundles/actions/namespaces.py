@@ -81,7 +81,9 @@ class SplitPolicyResponse(Response):
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
-    """Set the mode. Raises NotFound, LostRace."""
+    """Set the balancing mode of the namespace, and return the mode. Raises NotFound if no report has named the
+    namespace yet, LostRace if the namespace changed at the same time.
+    """
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:
         row_version = namespaces.get_namespace(tx, cluster, request.namespace).row_version
@@ -99,7 +101,9 @@ def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
 
 
 def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyResponse:
-    """Change the split policy. Raises the errors of `change_split_policy`."""
+    """Change the split policy of the namespace, and return the policy in force. Raises the errors of
+    `change_split_policy`.
+    """
     policy = change_split_policy(
         context.store,
         context.app.settings.pulsar_cluster,

@@ -192,7 +192,7 @@ class SplitPolicyDocument(Answer):
 
 
 def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
-    """Return the active brokers, with no list if no broker answers."""
+    """Return the names of the active brokers, sorted; None instead of the list if no broker answers."""
     from controller.bundles.bootstrap import bundles_of  # it loads what reads reports
 
     cluster = context.app.settings.pulsar_cluster
@@ -204,7 +204,9 @@ def list_active_brokers(context: Context, _request: ListActiveBrokers) -> Active
 
 
 def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
-    """Return the hash and the bundle of the topic, without the bundle while the database is unreachable."""
+    """Return the complete name, the hash and the bundle of the topic. The bundle is None if its namespace is not known, or while the
+    database is unreachable.
+    """
     name, bundle = canonical_topic_name(request.topic), None
     with suppress(StoreUnavailable), context.store.transaction() as tx:
         bundle = namespaces.find_bundle_of(tx, _cluster(context, request.cluster), name)

@@ -145,7 +145,7 @@ class BundleActions:
         return self._settled_unload(bundle, owner, destination, reply)
 
     def _topic_in(self, bundle: NamespaceBundle) -> str | None:
-        """Return a topic of the bundle. None if the bundle has no topic or no broker answers."""
+        """Return the first topic of the bundle by name. None if the bundle has no topic or the topics cannot be read."""
         with suppress(CleaveError):
             return min(self.reader.topic_hashes(bundle), default=None)
         return None
@@ -171,6 +171,7 @@ class BundleActions:
             )
 
     def _split(self, bundle: NamespaceBundle, cuts: Sequence[int], unload: bool) -> SplitResult:
+        """Send one request to cut the bundle at all of `cuts`. Return the result that the cluster then shows (see `_settled_split`)."""
         parameters = {"unload": str(unload).lower(), "splitAlgorithmName": SPECIFIED_POSITIONS}
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/split"
         return self._settled_split(bundle, cuts, self._ask(path, parameters, list(cuts)))
@@ -198,6 +199,12 @@ class BundleActions:
     def _settled_split(
         self, bundle: NamespaceBundle, cuts: Sequence[int], reply: Reply | DataPlaneTimeout
     ) -> SplitResult:
+        """Return the result of a split, by the boundaries that are read after the broker's answer `reply`. If the split may have
+        happened, wait for its result. NOTHING_CHANGED: the broker answered with success, but the bundle is whole.
+
+        Raises BundleNotFound if another client split the bundle elsewhere, DataPlaneTimeout if the bundle is whole and the outcome
+        unknown, and the error of `_refused` if the broker refused.
+        """
         # The list may come from a broker whose cache is behind. A split that succeeded will show.
         is_expected = isinstance(reply, DataPlaneTimeout) or reply.is_success
         after = self._look(
@@ -224,6 +231,12 @@ class BundleActions:
         destination: str | None,
         reply: Reply | DataPlaneTimeout,
     ) -> UnloadResult:
+        """Return the result of an unload, by the owner that is read after the broker's answer `reply`. Wait until the owner is no longer
+        `before`.
+
+        If the broker refused, raises BundleNotFound for a bundle that was split, otherwise the error of `_refused`. Raises
+        DataPlaneTimeout if `before` still owns the bundle and the outcome is unknown.
+        """
         if isinstance(reply, Reply) and not reply.is_success:
             _demand_present(self.reader.bundles(bundle.namespace), bundle)
             raise _refused("unload", bundle, reply)
@@ -259,6 +272,7 @@ class BundleActions:
 
 
 def _result(state: tenacity.RetryCallState) -> object:
+    """Return the result of the last attempt. Raises the error of the attempt if there was one."""
     assert state.outcome is not None  # noqa: S101  # tenacity calls this only after an attempt
     return state.outcome.result()
 
@@ -272,11 +286,13 @@ def _is_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> bool:
 
 
 def _demand_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> None:
+    """Raise BundleNotFound unless the bundle is in the list."""
     if not _is_present(bundles, bundle):
         raise _split_by_others(bundle, bundles)
 
 
 def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> BundleNotFound:
+    """Return the error for a bundle that another client has split; the message names the parts."""
     inside = _children(bundles, bundle)
     now = ", ".join(child.range_text for child in inside) if inside else "other bundles"
     return BundleNotFound(
@@ -297,6 +313,7 @@ def _left_to_cut(bundles: NamespaceBundles, bundle: NamespaceBundle, cuts: Seque
 
 
 def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[NamespaceBundle, ...]:
+    """Return the listed bundles that lie inside the bundle, rising."""
     return tuple(
         child for child in bundles.bundles if bundle.lower <= child.lower and child.upper <= bundle.upper
     )

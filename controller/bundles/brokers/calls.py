@@ -100,6 +100,7 @@ def error_of(reply: Reply) -> CleaveError:
 
 
 def _delay(reply: Reply) -> float:
+    """Return the seconds after which the request may be repeated: those that the broker asks for, at most 300, or 5."""
     delay = reply.retry_after_seconds
     return _BACK_OFF_SECONDS if delay is None else min(delay, _LONGEST_BACK_OFF_SECONDS)
 
@@ -112,6 +113,9 @@ def _open(
     parameters: Mapping[str, str] | None,
     document: Any,
 ) -> requests.Response:
+    """Send the request, and return the response when its headers have arrived. Raises DataPlaneUnavailable if the deadline has passed,
+    and the errors of `_no_answer`.
+    """
     seconds_left = deadline - time.monotonic()
     if seconds_left <= 0:
         raise DataPlaneUnavailable(f"no time left to ask broker {origin(url)} for {urlsplit(url).path}")
@@ -131,6 +135,9 @@ def _open(
 
 
 def _body(response: requests.Response, url: str, deadline: float) -> bytes:
+    """Return the complete body of the response. Raises DataPlaneTimeout if the body is incomplete at the deadline, or longer than
+    `BODY_BYTES`.
+    """
     body = bytearray()
     try:
         with cut_off(response, deadline) as timer:
@@ -146,6 +153,9 @@ def _body(response: requests.Response, url: str, deadline: float) -> bytes:
 
 
 def _no_answer(url: str, error: Exception) -> DataPlaneUnavailable:
+    """Return the error for a request without a complete answer: DataPlaneUnavailable if the broker was not connected, so that the request
+    was not processed; otherwise DataPlaneTimeout.
+    """
     where = f"broker {origin(url)} at {urlsplit(url).path}"
     if _never_went_out(error):
         return DataPlaneUnavailable(f"no connection to {where}: {type(error).__name__}")
@@ -153,6 +163,7 @@ def _no_answer(url: str, error: Exception) -> DataPlaneUnavailable:
 
 
 def _never_went_out(error: BaseException) -> bool:
+    """Return True if the error means that no connection was made, so that no part of the request was sent."""
     if isinstance(error, requests.ConnectTimeout):
         return True
     cause = error.args[0] if error.args else None
@@ -162,6 +173,7 @@ def _never_went_out(error: BaseException) -> bool:
 
 
 def _retry_after(response: requests.Response) -> float | None:
+    """Return the header `Retry-After` in seconds, at least 0. None if the header is missing or is a date."""
     try:
         return max(float(response.headers["Retry-After"]), 0.0)
     except (KeyError, ValueError):

@@ -131,7 +131,9 @@ _SIGNALS = {b"directMemory": "direct_memory"}
 
 
 def load_report(body: bytes) -> SystemReport:
-    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager."""
+    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager. Raises DataPlaneUnavailable for a document of another
+    shape.
+    """
     report = _read(_LOAD_REPORT, body, "load report")
     usages = {name: getattr(report, name) for name in RESOURCES}
     return SystemReport(
@@ -164,7 +166,9 @@ def metrics_report(page: bytes) -> SystemReport:
 
 
 def topics(body: bytes) -> Iterator[TopicReport]:
-    """Decode `/admin/v2/broker-stats/topics`: all topics of the broker, persistent or not; each partition is a topic."""
+    """Decode `/admin/v2/broker-stats/topics`: all topics of the broker, persistent or not; each partition is a topic. The body is
+    decoded when the iteration begins, and DataPlaneUnavailable is raised then for a document of another shape.
+    """
     for namespace, bundles in _read(_TOPICS, body, "statistics of topics").items():
         for bundle, domains in bundles.items():
             for named in domains.values():
@@ -212,6 +216,7 @@ def isolation_policies(body: bytes) -> tuple[IsolationPolicy, ...]:
 
 
 def _least_primaries(text: str) -> int:
+    """Return the number in a `min_limit`. Raises DataPlaneUnavailable for another text."""
     try:
         return int(text)
     except ValueError:
@@ -240,6 +245,7 @@ def topic_hashes(body: bytes) -> dict[str, int]:
 
 
 def _read(decoder: msgspec.json.Decoder[Document], body: bytes, kind: str) -> Document:
+    """Return the document in the body. Raises DataPlaneUnavailable, which names the `kind` of the document, for a body of another shape."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -284,6 +290,7 @@ def _stats(topic: _Topic) -> BundleStats:
 
 
 def _rate(rate: Figure) -> float:
+    """Return the figure as a rate; 0 for a negative figure, and for a figure that `_number` does not accept."""
     return max(0.0, _number(rate) or 0.0)
 
 

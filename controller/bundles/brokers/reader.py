@@ -66,7 +66,9 @@ class BundleReader:
         return documents.metrics_report(self._system_lines(f"{broker.url}/metrics/"))
 
     def topics(self, broker: Broker) -> Iterable[TopicReport]:
-        """Return all topics that the broker serves now, as of its last count of rates."""
+        """Return all topics that the broker serves now, as of its last count of rates. A statistics document of another shape raises
+        DataPlaneUnavailable at the first iteration.
+        """
         return documents.topics(self._demand(f"{broker.url}/admin/v2/broker-stats/topics"))
 
     def owned(self, broker: Broker) -> tuple[NamespaceBundle, ...]:
@@ -86,7 +88,9 @@ class BundleReader:
         return NamespaceBundles(namespace, documents.boundaries(reply.body))
 
     def isolation_policies(self) -> tuple[IsolationPolicy, ...]:
-        """Return the isolation policies of the cluster. Older brokers answer 404 if there are none."""
+        """Return the isolation policies of the cluster, in the broker's order; empty if there are none, for which older brokers answer
+        404.
+        """
         return documents.isolation_policies(self._of_cluster("namespaceIsolationPolicies"))
 
     def failure_domains(self) -> dict[str, str]:
@@ -138,6 +142,9 @@ class BundleReader:
         return None
 
     def _of_cluster(self, what: str) -> bytes:
+        """Return the body of the cluster's document `what`; an empty JSON object for 404. Raises the error of `error_of` for any other
+        refusal.
+        """
         reply = self._get(f"{self._admin_url}/admin/v2/clusters/{self.cluster}/{what}")
         if reply.status == 404:
             return b"{}"
@@ -146,9 +153,11 @@ class BundleReader:
         return reply.body
 
     def _get(self, url: str) -> Reply:
+        """Send a GET request, and return the answer whatever its status."""
         return send(self._session, "GET", url, self.deadline(), trusted=self.trusted())
 
     def _demand(self, url: str) -> bytes:
+        """Return the body of a successful answer. Raises the error of `error_of` for any other answer."""
         reply = self._get(url)
         if not reply.is_success:
             raise error_of(reply)

@@ -16,7 +16,7 @@ RATES: Final = ("msg_rate_in", "msg_rate_out", "byte_rate_in", "byte_rate_out")
 """The rates of a reading or an average, in the order in which they are written."""
 
 UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""What reading raises for a text that holds something else."""
+"""Errors that reading raises for a text that holds something else."""
 
 
 def canonical_text(document: Mapping[str, Any]) -> str:
@@ -35,7 +35,7 @@ def write_load(load: BundleLoad) -> list[Any]:
 
 
 def read_load(value: Sequence[Any]) -> BundleLoad:
-    """Read the value of `write_load`."""
+    """Read the value of `write_load`. Raises an error of UNREADABLE for another value."""
     return BundleLoad(*(_read_average(average) for average in value))
 
 

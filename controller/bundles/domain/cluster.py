@@ -30,7 +30,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that may own bundles now. `report` None: it has not reported. `failure_domain` is any label."""
+    """A broker that may own bundles now. `report` None: the broker has not reported. `failure_domain` is any label."""
 
     name: str
     report: BrokerReport | None = None
@@ -52,7 +52,7 @@ class Bundle:
 
     @property
     def namespace(self) -> str:
-        """`tenant/namespace`."""
+        """The namespace of the bundle, as `tenant/namespace`."""
         return namespace_of(self.bundle_id)
 
 
@@ -69,7 +69,7 @@ class NamespacePolicy:
 
     @property
     def binds(self) -> bool:
-        """True if it restricts anything."""
+        """True if the policy restricts the placement in any way."""
         return self.brokers is not None or self.anti_affinity_group is not None
 
 
@@ -77,12 +77,12 @@ class NamespacePolicy:
 class Cluster:
     """Brokers and bundles, sorted by name; policies by namespace.
 
-    `shared_brokers`: the brokers that a namespace without an isolation policy may be on; None: all. `repeated`: brokers
-    whose report an earlier cycle has counted; it counts as no further hit. `resting`: ids of bundles that have an act
-    under way and are not proposed for another.
+    `shared_brokers`: the brokers that a namespace without an isolation policy may be on; None: all. `repeated`: brokers whose report
+    an earlier cycle has counted; a repeated report counts as no further hit. `resting`: ids of bundles that have an action in
+    progress and are not proposed for another.
 
-    Raises InvalidInput for a name that occurs twice. An owner may be missing among the brokers: it has left the
-    cluster, and no broker can move its bundles.
+    Raises InvalidInput for a name that occurs twice. An owner that is missing among the brokers has left the cluster, and no broker
+    can move its bundles.
     """
 
     brokers: tuple[Broker, ...] = ()
@@ -134,7 +134,7 @@ class Cluster:
         return broker not in self.repeated
 
     def policy_of(self, namespace: str) -> NamespacePolicy:
-        """Return the namespace's policy; one that restricts nothing if it has none."""
+        """Return the policy of the namespace; a policy that restricts nothing if the namespace has none."""
         return self.policies.get(namespace, _NO_POLICY)
 
     def allowed_for(self, namespace: str) -> frozenset[str] | None:
@@ -157,7 +157,7 @@ _NO_POLICY = NamespacePolicy()
 
 
 def namespace_of(bundle_id: str) -> str:
-    """`tenant/namespace` of a bundle's text id."""
+    """Return the namespace in a bundle's text id, as `tenant/namespace`."""
     return bundle_id.rpartition("/")[0]
 
 
@@ -167,7 +167,9 @@ def belongs_to_a_broker(namespace: str) -> bool:
 
 
 def is_system_namespace(namespace: str) -> bool:
-    """Return True if Pulsar uses the namespace itself. It is always spread evenly, and is shed unless it is one broker's own."""
+    """Return True if Pulsar uses the namespace itself. Bundles of a system namespace are always spread evenly, and are shed unless
+    the namespace belongs to one broker.
+    """
     return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
 
 
@@ -175,6 +177,7 @@ _OF_ONE_BROKER = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+")
 
 
 def _refuse_repeats(kind: str, names: Iterable[str]) -> None:
+    """Raise InvalidInput, which names the first by name, if a name occurs more than once."""
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise InvalidInput(f"{kind} {repeated[0]} is given more than once; give each {kind} once")

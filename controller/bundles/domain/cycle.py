@@ -35,12 +35,14 @@ from controller.bundles.domain.splitting.triggers import (
 )
 
 CODE_VERSION = "4"
-"""To be raised with every change that would answer a stored cycle differently."""
+"""Version of the rules. Every change that would answer a stored cycle differently must raise the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleState:
-    """State passed from cycle to cycle. `averages` are by bundle id, as of the reports made at `sampled_at` (ms)."""
+    """State passed from cycle to cycle. `averages` are by bundle id, as of the reports made at `sampled_at` (ms). `hit_counts` and
+    `last_split_at_ms` are those of `SplitVerdict`.
+    """
 
     balance: BalanceState = field(default_factory=BalanceState)
     averages: Mapping[str, BundleLoad] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class CycleState:
     hit_counts: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     cold_cycles: Mapping[NamespaceBundle, int] = field(default_factory=dict)
-    """How often in a row each bundle was seen cold, see `merging`."""
+    """Number of cycles in a row in which each bundle was cold; see `merging`."""
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
         """Return the state with these reports added to the averages, once for each `sampled_at`, and without averages of bundles that no
@@ -92,13 +94,15 @@ class CycleOutcome:
     split_refusals: tuple[SplitRefusal, ...]
     balance: BalanceVerdict
     passed_over: tuple[str, ...]
-    """Bundles whose move gave way to a split, or to an act under way."""
+    """Ids of the bundles whose move was dropped because of a split or an action in progress."""
     hit_counts: Mapping[NamespaceBundle, int]
     last_split_at_ms: Mapping[NamespaceBundle, int]
 
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
-    """Decide one cycle. Raises InvalidPolicy for settings that are not valid together."""
+    """Decide the splits and moves of one cycle. Pure. Moves of bundles that are split or busy are dropped. Raises InvalidPolicy for
+    settings that are not valid together.
+    """
     verdicts = [decide_splits(*question) for question in _split_questions(inputs)]
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
     balanced = balance(inputs.balance)
@@ -162,4 +166,5 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
 
 
 def _of(namespaces: set[str], values: Mapping[NamespaceBundle, int]) -> dict[NamespaceBundle, int]:
+    """Return the values of the bundles of these namespaces."""
     return {bundle: value for bundle, value in values.items() if bundle.namespace in namespaces}

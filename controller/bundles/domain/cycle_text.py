@@ -102,7 +102,9 @@ def state_to_json(state: CycleState) -> str:
 
 
 def state_from_json(text: str) -> CycleState:
-    """Read the text of `state_to_json`; the empty object is the state before the first cycle. Raises InvalidInput for another text."""
+    """Read the text of `state_to_json`; the empty object is the state before the first cycle. Raises an error of UNREADABLE, or
+    InvalidInput for an invalid bundle name, for another text.
+    """
     document = json.loads(text)
     if not document:
         return CycleState()

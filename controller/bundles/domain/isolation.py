@@ -19,7 +19,9 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
-    """One policy of a cluster; all but `min_primaries` are regular expressions."""
+    """One policy of a cluster. `namespaces`, `primary` and `secondary` are regular expressions over the whole name. `min_primaries`:
+    number of active primary brokers below which the secondary brokers may be used too.
+    """
 
     name: str
     namespaces: tuple[str, ...]
@@ -73,10 +75,12 @@ class Isolation:
 
 
 def _names_broker(expressions: Iterable[str], broker: str, *, unreadable: bool = False) -> bool:
+    """Return True if an expression matches the broker's host. `unreadable` is the result for an expression that Python cannot read."""
     return _any_matches(expressions, broker.rpartition(":")[0], unreadable=unreadable)
 
 
 def _any_matches(expressions: Iterable[str], name: str, *, unreadable: bool) -> bool:
+    """Return True if an expression matches the whole name. `unreadable` is the result for an expression that Python cannot read."""
     for expression in expressions:
         pattern = _compiled(expression)
         if unreadable if pattern is None else pattern.fullmatch(name):
@@ -86,6 +90,7 @@ def _any_matches(expressions: Iterable[str], name: str, *, unreadable: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _compiled(expression: str) -> re.Pattern[str] | None:
+    """Return the compiled expression. None if Python cannot read the expression."""
     try:
         return re.compile(expression)
     except re.error:

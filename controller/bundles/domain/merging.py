@@ -54,9 +54,9 @@ class MergeInputs:
     """All data that the plan for one namespace may use.
 
     `reports`: reports of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a bundle that no
-    broker serves. The caller reports it, empty, if it knows that no broker serves it. `cold_cycles`: the counts that the previous plan
-    returned. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`. `in_flight`: bundles
-    being split now.
+    broker serves. If the caller knows that no broker serves a bundle, the caller adds an empty report of the bundle. `cold_cycles`: the
+    counts that the previous plan returned. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like
+    `now_ms`. `in_flight`: bundles being split now.
     """
 
     now_ms: int
@@ -258,6 +258,7 @@ class _Run:
 
 
 def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
+    """Return the reports of present bundles, by bundle. Raises InvalidInput for a bundle that is reported twice."""
     current = set(look.bundles.bundles)
     by_bundle: dict[NamespaceBundle, BundleReport] = {}
     for report in look.reports:
@@ -339,6 +340,7 @@ def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings
 
 
 def _plan(look: MergeInputs, runs: list[_Run]) -> MergePlan | None:
+    """Return the plan that merges the bundles of each run. None if no run has several bundles. Together the runs cover the namespace."""
     merges = tuple(
         BundleMerge(run.members, run.whole, run.latest, run.long_term) for run in runs if len(run.members) > 1
     )
@@ -351,6 +353,7 @@ def _plan(look: MergeInputs, runs: list[_Run]) -> MergePlan | None:
 
 
 def _sum(first: BundleStats, second: BundleStats) -> BundleStats:
+    """Return the sum of each figure."""
     return BundleStats(
         **{item.name: getattr(first, item.name) + getattr(second, item.name) for item in fields(BundleStats)}
     )

@@ -15,7 +15,7 @@ from controller.bundles.domain.cluster import Broker, Cluster, NamespacePolicy
 from controller.bundles.domain.isolation import Isolation, IsolationPolicy
 
 SILENT_TICKS = 2
-"""A broker that reported in none of the last so many ticks of the collector gets no bundle."""
+"""Number of the collector's last ticks; a broker that reported in none of these ticks gets no bundle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ LIMIT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
-    """Result of a run. `applied` is False if there was nothing to do, or if a later window was merged already."""
+    """Result of a run. `applied` is False if there was nothing to do, or if a later window was merged already. `written` and `outrun`:
+    numbers of rows that the run wrote, and that it did not write because the record had changed. `quarantined`: paths of the moved files.
+    """
 
     run_id: str
     window_end_ms: int
@@ -115,6 +117,9 @@ def aggregate(
 def _compute(
     master: str, area: ReportArea, landed: LandedReports, scratch: Scratch, window: ReportWindow
 ) -> dict[str, pa.Table]:
+    """Compute the changes of the window on the Spark session for `master`. Return them by name, in CHANGE_SCHEMAS, with the topics of hot
+    bundles and the skipped reports.
+    """
     from spark_jobs.run_bundle_load import compute
     from spark_jobs.session import with_session
 
@@ -125,6 +130,7 @@ def _compute(
 
 
 def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
+    """Merge the changes in one transaction. If they were applied, also record the brokers and namespaces whose reports were skipped."""
     with store.transaction() as tx:
         merged = bundle_loads.stage_and_merge(tx, run, changes)
         if merged.applied:

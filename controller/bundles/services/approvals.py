@@ -12,14 +12,14 @@ from controller.store.approvals import ApprovalRow
 
 
 def lock(tx: Connection, row: ApprovalRow) -> None:
-    """Lock the proposal. Raises NotFound."""
+    """Lock the proposal of the approval until the transaction ends. Raises NotFound."""
     bundle_proposals.get_proposal(tx, row.subject_id, lock=True)
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Approve or refuse the proposal.
+    """Set the proposal of the answered approval to approved or refused.
 
-    Raises InvalidInput in dry run, and Conflict for a stale proposal or while the bundle has another live proposal.
+    Raises InvalidInput in dry run, and Conflict for an approval of a stale proposal or while the bundle has another live proposal.
     """
     is_approved = row.state is ApprovalState.APPROVED
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)

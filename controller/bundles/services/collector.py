@@ -56,6 +56,8 @@ class BundleTick:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
+    """The complete answer of one broker. `instant_ms`: time of the collector's clock before the reads."""
+
     broker: Broker
     instant_ms: int
     system: SystemReport
@@ -90,6 +92,7 @@ class _BoundaryCache:
         return sorted(unknown_or_changed) + others[:LOOKED_AT_AGAIN]
 
     def note(self, bundles: NamespaceBundles, instant_ms: int) -> None:
+        """Store the boundaries of a namespace as read at `instant_ms`, as the newest of the cache."""
         self.read.pop(bundles.namespace, None)
         self.read[bundles.namespace] = (bundles, instant_ms)
 
@@ -123,11 +126,11 @@ class BundleCollector:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Finish the present tick and stop. Safe in a signal handler."""
+        """Make `run` return after the present tick. Safe in a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the next one follows."""
+        """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the loop continues."""
         clusters = [reader.cluster for reader in self._readers]
         Repeating(
             self._counted_tick,
@@ -149,6 +152,7 @@ class BundleCollector:
         return self._until_next_tick()
 
     def _until_next_tick(self) -> float:
+        """Return the seconds until the next multiple of the interval."""
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
     def tick_once(self) -> BundleTick:
@@ -216,6 +220,7 @@ class BundleCollector:
         return [broker.name for broker in brokers if broker not in reports]
 
     def _report(self, reader: BundleReader, broker: Broker) -> _Report:
+        """Read the topics, the bundles and the load of the broker, without those of system namespaces. Raises the errors of reading."""
         instant_ms = self._clock.now_ms()  # the clock of a broker may be wrong
         topics = [topic for topic in reader.topics(broker) if not is_system_namespace(topic.namespace)]
         owned = [bundle for bundle in reader.owned(broker) if not is_system_namespace(bundle.namespace)]
@@ -245,6 +250,7 @@ def _answers(
 
 
 def _add(rows: Mapping[str, list[dict[str, Any]]], cluster: str, report: _Report) -> None:
+    """Add the report of a broker to the rows of topics, owned bundles and brokers."""
     where = {"cluster": cluster, "broker": report.broker.name, "instant_ms": report.instant_ms}
     rows["topics"].extend(
         where | {"namespace": topic.namespace, "topic": topic.topic} | asdict(topic.stats)

@@ -46,8 +46,9 @@ _ALGORITHMS_TAKING: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ManualSplit:
-    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT. `positions` are hashes such as
-    0x20000000.
+    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT. `algorithm` None: the other fields
+    imply the algorithm. `positions` are hashes such as 0x20000000. `topics`: topics to isolate or to divide by. `parts`: number of parts
+    of an even division.
     """
 
     bundle: str
@@ -104,6 +105,7 @@ def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: Spl
 
 
 def _implied_algorithm(request: ManualSplit) -> str:
+    """Return the algorithm that the options of the split imply. Raises InvalidInput for positions together with topics."""
     if request.positions and request.topics:
         raise InvalidInput("give positions or topics, not both; or name the algorithm")
     if request.positions:
@@ -112,6 +114,7 @@ def _implied_algorithm(request: ManualSplit) -> str:
 
 
 def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
+    """Raise InvalidInput for an option of the split that the algorithm does not use."""
     options = {
         "positions": request.positions,
         "topics": request.topics,

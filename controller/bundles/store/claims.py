@@ -71,7 +71,8 @@ def claim(
 
 
 def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: float, why: str) -> None:
-    """Shorten a claim so that the proposal can be claimed again after `delay_seconds`, and store `why` as the proposal's outcome.
+    """Set the end of a claim to `delay_seconds` from now, so that the proposal can be claimed again afterwards. Store `why` as the
+    proposal's outcome.
 
     Raises LostRace if the row has changed since it was read.
     """

@@ -146,8 +146,8 @@ def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
 
 
 def expire(tx: Connection, older_than: datetime) -> int:
-    """Delete aggregation runs and cycles from before `older_than`, except cycles with open proposals. Return the number of deleted
-    cycles.
+    """Delete cycles that were recorded before `older_than`, except cycles with open proposals, and aggregation runs of earlier windows,
+    except the newest. The last 30 days are always kept. Return the number of deleted cycles.
     """
     removed: int = tx.execute(
         text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
@@ -156,9 +156,10 @@ def expire(tx: Connection, older_than: datetime) -> int:
 
 
 def forget_inputs(tx: Connection, older_than: datetime) -> int:
-    """Delete the inputs of cycles from before `older_than`, except the newest cycle of each cluster. Return the number of these cycles.
+    """Delete the inputs, the outcome and the refusals of cycles that were recorded before `older_than`, except the newest cycle of each
+    cluster. Return the number of these cycles.
 
-    Such a cycle cannot be replayed. The cycle and its proposals are kept.
+    A cycle without inputs cannot be replayed. The cycle and its proposals are kept.
     """
     forgotten: int = tx.execute(
         text("SELECT cleave.forget_bundle_inputs(:older_than)"), {"older_than": older_than}
@@ -167,6 +168,9 @@ def forget_inputs(tx: Connection, older_than: datetime) -> int:
 
 
 def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, row_version: int) -> None:
+    """Replace the state of the cluster. Raises LostRace unless the stored state has the version `row_version`; 0 means that there is no
+    stored state.
+    """
     values = {"cluster": cluster, "state": state, "cycle_id": cycle_id, "seen": row_version}
     missing = tx.execute(_NOT_THERE, {"cluster": cluster}).scalar_one()
     if missing != (row_version == 0) or tx.execute(_SET_STATE, values).rowcount != 1:

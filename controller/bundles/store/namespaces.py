@@ -142,13 +142,18 @@ def set_boundaries(
     actor: str,
     seen_row_version: int,
 ) -> NamespaceRow:
-    """Store boundaries that were read from a broker. Raises NotFound, LostRace, InvalidInput."""
+    """Store boundaries that were read from a broker. Raises NotFound, LostRace if the row has another version, and InvalidInput
+    for boundaries that the schema refuses.
+    """
     return _update(tx, cluster, namespace, seen_row_version, actor, boundaries=list(boundaries))
 
 
 def _update(
     tx: Connection, cluster: str, namespace: str, seen_row_version: int, actor: str, **changes: object
 ) -> NamespaceRow:
+    """Change the given columns of the namespace (`boundaries`, `mode`, `split_settings`), and return the row. Raises NotFound, or
+    LostRace if the row has another version.
+    """
     values: dict[str, object] = {"boundaries": None, "mode": None, "split_settings": None, **changes}
     key = {"cluster": cluster, "namespace": namespace, "seen": seen_row_version, "actor": actor}
     row = tx.execute(_UPDATE, values | key).one_or_none()

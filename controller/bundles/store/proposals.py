@@ -316,8 +316,8 @@ def move(
 
     The change ends the claim. If the state ends the approval (`_ENDS_OF_APPROVALS`), a pending approval of the proposal is ended too.
 
-    Raises NotFound, LostRace for another row version, InvalidInput in dry run or for a stale proposal, and Conflict while the bundle has
-    another live proposal.
+    Raises NotFound, LostRace for another row version, InvalidInput for a state that may not follow the present state and for an approval
+    in dry run, and Conflict while the bundle has another live proposal.
     """
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}

@@ -192,6 +192,7 @@ def _silent(cluster: Cluster, refusals: Iterable[MoveRefusal]) -> list[MoveRefus
 
 
 def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:
+    """Return the first `max_moves_per_cycle` moves (0: all), and a refusal if there were more."""
     wanted = list(moves)
     limit = settings.max_moves_per_cycle or len(wanted)
     if len(wanted) <= limit:

@@ -46,7 +46,9 @@ class MoveRefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerReading:
-    """The measured value that causes a move, and the bound that it exceeds. `broker` None: the value is of all brokers."""
+    """The measured value that causes a move, and the bound that the value is above or below. `broker` None: the value is of all
+    brokers.
+    """
 
     broker: str | None
     metric: str
@@ -55,7 +57,7 @@ class BrokerReading:
 
     @property
     def sentence(self) -> str:
-        """Format the value as a text for people."""
+        """The value and its bound in one clause, for people."""
         side = "above" if self.value >= self.bound else "below"
         whose = self.broker or "all brokers"
         return f"{self.metric} of {whose} is {self.value:.4g}, {side} {self.bound:.4g}"

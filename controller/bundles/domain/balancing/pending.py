@@ -61,6 +61,9 @@ def _taken_along(bundle: Bundle, source: BrokerReport, owned: Iterable[Bundle]) 
 
 
 def _changed(report: BrokerReport, taken: Mapping[str, float], bundle: Bundle, sign: int) -> BrokerReport:
+    """Return the broker's report after the bundle has arrived (`sign` 1) or left (-1). `taken` is the bundle's usage of each
+    resource. No figure falls below 0.
+    """
     usages = {}
     for name in RESOURCES:
         was: ResourceUsage = getattr(report.resources, name)

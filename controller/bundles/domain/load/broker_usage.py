@@ -21,7 +21,9 @@ class ResourceUsage:
 
     @property
     def fraction(self) -> float:
-        """The share in use. 1.0 is all of it; more is possible where the limit is measured wrongly. 0 if unknown."""
+        """The share of the resource in use, 1.0 if all is used. The share is above 1.0 if the limit is measured wrongly, and 0 if the
+        limit is unknown.
+        """
         return self.usage / self.limit if self.limit > 0 else 0.0
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class BundleStats:
-    """Rates of messages and bytes per second, and counts, at one instant. Nothing here is negative."""
+    """Rates of messages and bytes per second, and counts, at one instant. No value is negative."""
 
     msg_rate_in: float = 0.0
     msg_rate_out: float = 0.0
@@ -57,7 +57,9 @@ def totals(all_stats: Iterable[BundleStats], figures: Sequence[str]) -> tuple[fl
 
 
 def share_of(stats: BundleStats, sums: Sequence[float], figures: Sequence[str]) -> float:
-    """Return a bundle's share of its broker's `totals`, 0 to 1: the mean over the figures whose total is above 0."""
+    """Return a bundle's share of its broker's `totals`, 0 to 1: the mean over the figures whose total is above 0; 0 if no total
+    is.
+    """
     shares = [
         float(getattr(stats, figure)) / total
         for figure, total in zip(figures, sums, strict=True)

@@ -157,7 +157,7 @@ class BundleSplit:
 
 
 def equal_cuts(bundle: NamespaceBundle, parts: int) -> tuple[int, ...]:
-    """Return Pulsar's cuts into equal widths. Raises InvalidRange unless 2 <= parts <= upper - lower."""
+    """Return Pulsar's cuts into equal widths; the last part takes the remainder. Raises InvalidRange unless 2 <= parts <= upper - lower."""
     span = bundle.upper - bundle.lower
     if not 2 <= parts <= span:
         raise InvalidRange(f"bundle {bundle} cannot be split into {parts} parts; give 2 to {span}")

@@ -51,12 +51,12 @@ class NamespaceBundle:
 
     @property
     def width(self) -> int:
-        """Hashes covered, 1..2^32."""
+        """Number of hashes covered, 1..2^32."""
         return self.upper - self.lower + self.is_last
 
     @property
     def can_split(self) -> bool:
-        """Pulsar's rule, upper - lower > 1. So the last two hashes of the ring stay together."""
+        """True if upper - lower > 1, which is Pulsar's rule. So the last two hashes of the ring stay together."""
         return self.upper - self.lower > 1
 
     @property

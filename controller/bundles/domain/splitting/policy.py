@@ -27,9 +27,9 @@ from controller.domain.policy_parameters import ParameterValue, read_parameters,
 class SplitPolicy:
     """Parameters of one namespace; rates are in and out together, per second.
 
-    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that needs no positions
-    or topics named by a person. If it refuses, `fallback_algorithm` is used (empty: none). `max_sessions` 0: no limit. Raises
-    InvalidPolicy at construction for values that can never be valid.
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; the algorithm must be one that needs no
+    positions or topics named by a person. If the algorithm refuses, `fallback_algorithm` is used (empty: none). `max_sessions` 0: no
+    limit. Raises InvalidPolicy at construction for values that can never be valid.
     """
 
     enabled: bool = True
@@ -58,12 +58,12 @@ class SplitPolicy:
 
     @property
     def thresholds(self) -> SplitThresholds:
-        """Return the thresholds above which a bundle is hot."""
+        """The thresholds above which a bundle is hot."""
         return SplitThresholds(self.max_topics, self.max_sessions, self.max_msg_rate, self.max_byte_rate)
 
     @property
     def trigger_settings(self) -> TriggerSettings:
-        """Return the rules for splitting a hot bundle."""
+        """The rules for splitting a hot bundle."""
         return TriggerSettings(
             trigger_rules(self.rules), self.thresholds, self.enabled, self.max_bundles, self.cooldown_seconds
         )
@@ -88,7 +88,9 @@ class SplitPolicy:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read a policy or overrides of it. A parameter that is absent or null has its default. Raises InvalidPolicy."""
+        """Read a policy or overrides of it. A parameter that is absent or null has its default. Raises InvalidPolicy for an unknown
+        parameter, a value of another type, or values that can never be valid.
+        """
         values: dict[str, Any] = dict(read_parameters(document, SPLIT_PARAMETERS, "bundle split"))
         return cls(**values)
 

@@ -43,7 +43,9 @@ class SplitThresholds:
             )
 
     def readings(self, counts: BundleStats, rates: BundleStats) -> Iterator[Reading]:
-        """Yield one reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes."""
+        """Yield one reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes. Topics and
+        sessions are those of `counts`, messages and bytes those of `rates`.
+        """
         yield Reading("topics", counts.topic_count, self.max_topics)
         if self.max_sessions > 0:
             yield Reading("sessions", counts.session_count, self.max_sessions)

@@ -113,8 +113,9 @@ class SplitVerdict:
 class TriggerRules:
     """The rules of one load manager.
 
-    `hit_count_threshold` >= 0, None: hits are not counted. `max_splits_per_cycle` >= 1, None: any number. Raises
-    InvalidInput at construction for other values.
+    `long_term_rates`: True if long-term averages decide which bundle is hot, False if the present rates do. `min_brokers`: number of
+    brokers below which nothing is split. `hit_count_threshold` >= 0: a bundle is split once it was hot in more consecutive cycles;
+    None: hits are not counted. `max_splits_per_cycle` >= 1, None: any number. Raises InvalidInput at construction for other values.
     """
 
     long_term_rates: bool
@@ -140,7 +141,9 @@ TRIGGER_RULES: Mapping[str, TriggerRules] = {
 
 
 def trigger_rules(manager: str) -> TriggerRules:
-    """Return the rules of that load manager with Pulsar's defaults. Raises InvalidInput, which lists the names, for another one."""
+    """Return the rules of that load manager with Pulsar's defaults. Raises InvalidInput for an unknown name; the message lists the
+    names.
+    """
     try:
         return TRIGGER_RULES[manager]
     except KeyError:
@@ -242,6 +245,7 @@ class _Decision:
         }
 
     def decide(self, hot: _HotBundle) -> None:
+        """Pass the hot bundle through the gates in order. Record the first refusal; without a refusal, `_cut` has chosen the split."""
         gates: tuple[Callable[[_HotBundle], SplitRefusal | None], ...] = (
             self._cycle_gate,
             self._bundle_gate,
@@ -256,6 +260,7 @@ class _Decision:
                 return
 
     def _cycle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Refuse every bundle if splits are disabled or too few brokers are known."""
         if not self.settings.enabled:
             return hot.refusal(SplitRefusalReason.DISABLED, "enabled", 0, 1)
         brokers, least = self.inputs.broker_count, self.settings.rules.min_brokers
@@ -264,6 +269,7 @@ class _Decision:
         return None
 
     def _bundle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Refuse a bundle with fewer than two topics, of another owner than the reporting broker, or too narrow to cut."""
         bundle, topics = hot.report.bundle, hot.report.latest.topic_count
         if topics < MIN_TOPICS_TO_SPLIT:
             return hot.refusal(SplitRefusalReason.TOO_FEW_TOPICS, "topics", topics, MIN_TOPICS_TO_SPLIT)
@@ -274,6 +280,9 @@ class _Decision:
         return None
 
     def _hit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Add this cycle to the bundle's hot cycles, unless an earlier cycle has counted the report. Refuse the bundle until there are
+        more hot cycles than `hit_count_threshold`; None lets every bundle pass.
+        """
         threshold = self.settings.rules.hit_count_threshold
         if threshold is None:
             return None
@@ -284,6 +293,7 @@ class _Decision:
         return hot.refusal(SplitRefusalReason.HIT_COUNT, "hot_cycles", hits, threshold + 1)
 
     def _time_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Refuse a bundle whose range is being split, or was split within `cooldown_seconds`."""
         bundle, now_ms = hot.report.bundle, self.inputs.now_ms
         under_way = sum(bundle.overlaps(splitting) for splitting in self.inputs.in_flight)
         if under_way:
@@ -295,6 +305,7 @@ class _Decision:
         return None
 
     def _limit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        """Refuse a bundle if the cycle has its maximum of splits, or the namespace its maximum of bundles."""
         max_splits = self.settings.rules.max_splits_per_cycle
         if max_splits is not None and len(self.chosen) >= max_splits:
             return hot.refusal(SplitRefusalReason.CYCLE_LIMIT, "splits", len(self.chosen), max_splits)

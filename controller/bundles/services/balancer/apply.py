@@ -30,7 +30,8 @@ log = telemetry.get_logger(__name__)
 class ApplySettings:
     """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily.
 
-    `claim_seconds` must exceed the duration of one action with its reads.
+    `claim_seconds` must exceed the duration of one action with its reads. Raises InvalidInput for negative limits, no attempt, or a
+    claim of 0 s.
     """
 
     max_splits: int = 10
@@ -128,6 +129,9 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
 def _one(
     store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
+    """Perform the claimed proposal, record its new state, and return the report. A temporary error returns the proposal to approved,
+    until `max_attempts`; any other error of Cleave makes it failed.
+    """
     try:
         state, outcome = _ACTS[row.kind](store, acts, row)
     except Retryable as error:
@@ -147,6 +151,7 @@ def _one(
 
 
 def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -> ActReport:
+    """Shorten the claim to the delay of the error, so that a later call repeats the proposal. Return the report."""
     with store.transaction() as tx:
         bundle_claims.release(
             tx, row, claimant=claimant, delay_seconds=error.delay_seconds, why=error.message
@@ -155,6 +160,9 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
+    """Split the bundle at the cut points, and store the new boundaries. Return the state of the proposal and its outcome; FAILED if the
+    broker changed nothing.
+    """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
         return ProposalState.FAILED, "the broker answered with success and changed nothing"
@@ -185,6 +193,9 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
+    """Unload the bundle, to the destination if there is one. Return the state of the proposal and its outcome; FAILED if the source
+    loaded the bundle again. Raises InvalidInput if the placement rules forbid the destination.
+    """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)
     result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
@@ -197,6 +208,7 @@ def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Propo
 
 
 def _merge(_store: Store, _acts: BundleActions, _row: ProposalRow) -> tuple[ProposalState, str]:
+    """Return the state refused, and the reason."""
     return (
         ProposalState.REFUSED,
         "Pulsar's admin API cannot merge bundles; create the namespace again with fewer bundles",

@@ -128,6 +128,7 @@ class _Stored:
 
 
 def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
+    """Read the stored inputs of the cluster in the transaction."""
     watermark = bundle_loads.watermark(tx)
     namespaces = bundle_namespaces.list_namespaces(tx, cluster)
     remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)
@@ -144,6 +145,9 @@ def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
+    """Return all bundles in the stored boundaries and all brokers, as last aggregated. A bundle that was never reported has no owner and
+    no figures.
+    """
     loads = {
         (row["namespace"], row["lower_bound"], row["upper_bound"]): row
         for row in bundle_loads.bundles_of(tx, cluster)

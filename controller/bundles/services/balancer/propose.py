@@ -84,6 +84,7 @@ def _once(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
+    """Attempt one cycle as `propose` describes it. Raises LostRace if another cycle ended in the meantime."""
     cluster = reader.cluster
     with store.transaction() as tx:
         first = bundle_cycles.find_request(tx, request_key)

@@ -58,6 +58,7 @@ def difference_of(name: str, stored: str, replayed: str) -> str | None:
 
 
 def _first(path: str, stored: Any, replayed: Any) -> str | None:
+    """Return the first difference of two JSON values, as a sentence that begins with the path. None if the values are equal."""
     if isinstance(stored, dict) and isinstance(replayed, dict):
         for key in sorted(stored.keys() | replayed.keys()):
             if (key in stored) != (key in replayed):

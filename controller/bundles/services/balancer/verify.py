@@ -24,9 +24,10 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
     """Claim up to 100 applied proposals of the cluster, read the brokers, and record each proposal as verified or failed. Return a report
     for each.
 
-    A split is verified if every cut is a boundary; an unload, if its bundle has the destination as owner, or no owner after
-    PATIENCE_SECONDS. A proposal whose result is not visible yet, or whose broker does not answer, stays applied and is read again after
-    20 s. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
+    A split is verified if every cut is a boundary. An unload is verified if the destination owns its bundle, or if no broker does after
+    PATIENCE_SECONDS; without a destination, as soon as the source does not own the bundle. An unload that waits for an owner, or a
+    proposal whose broker does not answer, stays applied and is read again after 20 s. Raises StoreUnavailable, and LostRace if another
+    process has changed a claimed proposal.
     """
     with store.transaction() as tx:
         claimed = bundle_claims.claim(
@@ -41,6 +42,7 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
 
 
 def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) -> ActReport:
+    """Verify the claimed proposal, record its new state or that it is to be read again, and return the report."""
     try:
         state, outcome = _look(reader, row)
     except Retryable as error:
@@ -59,6 +61,7 @@ def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) ->
 
 
 def _look(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
+    """Return the state that the cluster shows for the proposal, and the outcome as a text. Raises the errors of reading."""
     if row.kind is ProposalKind.SPLIT:
         bundles = reader.bundles(row.namespace)
         missing = [cut for cut in row.cut_points if cut not in bundles.boundaries]
@@ -69,6 +72,9 @@ def _look(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
 
 
 def _look_at_owner(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
+    """Return the state of an unload by the present owner of its bundle, and the outcome as a text; APPLIED while no broker owns the
+    bundle and PATIENCE_SECONDS have not passed.
+    """
     first = [name for name in (row.destination, row.broker) if name]
     owner = reader.owner(row.bundle, first=first)
     if owner is None:

@@ -12,7 +12,7 @@ from controller.bundles.domain.balancing.state import BalanceState
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The broker chosen, None without candidates. `among`: the brokers that were equally good."""
+    """The broker chosen, None without candidates. `among`: the brokers that were equally good. `state`: the state after the choice."""
 
     broker: str | None
     among: tuple[str, ...]

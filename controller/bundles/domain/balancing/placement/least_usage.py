@@ -57,6 +57,7 @@ def least_reported_usage(
 
 
 def _well_below(usages: Mapping[str, float], settings: BalanceSettings) -> list[str]:
+    """Return the brokers whose usage is at least `placement_usage_gap` below the mean of all; empty without brokers."""
     if not usages:
         return []
     mean = sum(usages.values()) / len(usages)

@@ -75,6 +75,7 @@ class Occupancy:
         return candidates or allowed
 
     def _with_room(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the brokers with at most `max_topics_per_broker` topics, not counting those of a bundle that may come."""
         max_topics = self._settings.max_topics_per_broker
         return tuple(name for name in names if self._topics[name] <= max_topics)
 
@@ -112,11 +113,13 @@ class Occupancy:
         return {name: (in_domain[domain_of[name]], count) for name, count in on_broker.items()}
 
     def _settle(self, bundle: Bundle, owner: str | None) -> None:
+        """Record the owner of the bundle, and add the bundle to the owner's counts. The counts of a previous owner do not change."""
         self._owner[bundle.bundle_id] = owner
         if owner is not None:
             self._count(bundle, owner, 1)
 
     def _count(self, bundle: Bundle, broker: str, sign: int) -> None:
+        """Add the bundle to the counts of the broker (`sign` 1), or subtract the bundle from them (-1)."""
         self._topics[broker] += sign * _topics_of(bundle)
         self._bundles[broker, bundle.namespace] += sign
         self._long_term[broker] += sign * (bundle.load or UNKNOWN_LOAD).long_term.msg_rate

@@ -21,7 +21,7 @@ PLACEMENTS: Mapping[str, Placement] = {
 
 
 def placement(name: str) -> Placement:
-    """Return the placement of that name. Raises InvalidInput, which lists the names, for another one."""
+    """Return the placement of that name. Raises InvalidInput for an unknown name; the message lists the names."""
     try:
         return PLACEMENTS[name]
     except KeyError:

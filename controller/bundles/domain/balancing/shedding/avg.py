@@ -36,11 +36,13 @@ from controller.bundles.domain.load.broker_usage import weighted_max_usage
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
+    """Two brokers with the difference of their usage, in percent."""
+
     low: str
     high: str
     difference: float
     score: float
-    """The higher one's usage in percent."""
+    """Usage of the higher broker in percent."""
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
@@ -115,6 +117,7 @@ def _count(
 
 
 def _too_close(pair: _Pair, settings: BalanceSettings) -> MoveRefusal:
+    """Return the refusal of a pair whose usage differs by less than `avg_low_usage`."""
     needed = settings.avg_low_usage
     return MoveRefusal(
         MoveRefusalReason.BELOW_THRESHOLD,
@@ -129,6 +132,9 @@ def _too_close(pair: _Pair, settings: BalanceSettings) -> MoveRefusal:
 def _too_early(
     pair: _Pair, settings: BalanceSettings, low_hits: Mapping[str, int], high_hits: Mapping[str, int]
 ) -> MoveRefusal | None:
+    """Return the refusal of a pair that has differed for too few cycles. None if the pair may act: one broker has `avg_high_hits` high
+    hits or `avg_low_hits` low hits.
+    """
     low = max(low_hits.get(name, 0) for name in (pair.low, pair.high))
     high = max(high_hits.get(name, 0) for name in (pair.low, pair.high))
     if high >= settings.avg_high_hits or low >= settings.avg_low_hits:
@@ -144,6 +150,10 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
+    """Return moves off the higher broker of the pair to the lower broker, heaviest bundles first, and None; or no moves and the refusal.
+    Together the bundles carry at most `unload_fraction` of the difference in messages, or in bytes if that is not above the floor
+    `min_unload_msg_rate`. One bundle stays.
+    """
     owned = cluster.bundles_of(pair.high)
     high, low = reports[pair.high].stats, reports[pair.low].stats
     metric, figure = "msg_rate", short_term_msg_rate

@@ -82,7 +82,9 @@ def _settling(
 
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
-    """Return the state with one more hit for each broker whose new report is outside its band; brokers inside have no hits."""
+    """Return the state with one more hit for each broker whose new report is outside its band. Brokers inside their band have no hits,
+    nor have the brokers in `waiting`.
+    """
     counted = [name for name in levels.load if name not in waiting]
     hit = {name: int(levels.cluster.is_new(name)) for name in counted}
     hot = {name: state.hot_hits.get(name, 0) + hit[name] for name in counted if levels.is_hot(name)}
@@ -91,6 +93,9 @@ def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -
 
 
 def _early(state: BalanceState, settings: BalanceSettings, confirmed: frozenset[str]) -> list[MoveRefusal]:
+    """Return a refusal for each broker that is outside its band but not in `confirmed`, because it has been outside for too few cycles.
+    The order is by name.
+    """
     hits = {**state.hot_hits, **state.cold_hits}
     return [
         MoveRefusal(MoveRefusalReason.HIT_COUNT, name, None, "cycles", count, settings.even_hits)

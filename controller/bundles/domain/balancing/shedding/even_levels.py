@@ -30,7 +30,9 @@ class SharedBundle:
 
 
 class EvenLevels:
-    """Usage by broker, changed by `perform`. The mean, the goals and the bounds stay those before the first move."""
+    """Usage by broker, changed by `perform`. The mean, the goals and the bounds stay those before the first move. The brokers in
+    `without` are left out.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,9 @@ class EvenLevels:
 
     @cached_property
     def spread(self) -> float:
-        """Population standard deviation of usage, as a share of the mean, before any move."""
+        """Population standard deviation of usage, as a share of the mean, at the first access to the property; read the property before
+        any move.
+        """
         middle = sum(self.load.values()) / len(self.load)
         return float((sum((u - middle) ** 2 for u in self.load.values()) / len(self.load)) ** 0.5 / self.mean)
 

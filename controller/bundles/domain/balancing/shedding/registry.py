@@ -39,7 +39,7 @@ SHEDDERS: Mapping[str, RegisteredShedder] = {
 
 
 def shedder(name: str) -> RegisteredShedder:
-    """Return the shedder of that name. Raises InvalidInput, which lists the names, for another one."""
+    """Return the shedder of that name. Raises InvalidInput for an unknown name; the message lists the names."""
     try:
         return SHEDDERS[name]
     except KeyError:

@@ -166,6 +166,9 @@ def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, B
 def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], list[MoveRefusal]]:
+    """Return the moves from the fullest brokers to the emptiest, and a refusal for each source that gives nothing. Ends when
+    `transfer_max_sources` brokers have given, no figure is beyond its bound, or every broker was tried. Changes `levels`.
+    """
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
     occupancy = Occupancy(cluster, settings)
@@ -204,7 +207,7 @@ def _swappable(
     state: BalanceState,
     now_ms: int,
 ) -> Iterator[Bundle]:
-    """Yield the bundles that the destination may return."""
+    """Return an iterator over the bundles that the destination may give back to the source; empty unless `transfer_enabled` is set."""
     if not settings.transfer_enabled:
         return iter(())
     return iter(transferable(cluster, destination, source, occupancy, settings, state, now_ms))

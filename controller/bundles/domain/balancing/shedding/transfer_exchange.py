@@ -86,7 +86,7 @@ class Exchange:
 
     @property
     def net_share(self) -> float:
-        """Return the load that leaves the source, as a share of its previous load."""
+        """The load that leaves the source, as a share of the source's load before the exchange; 0 if the source had no load."""
         had = self.reports[self.source].stats.byte_rate
         return (self._given - self._gained) / had if had else 0.0
 
@@ -146,6 +146,7 @@ class Exchange:
         return None
 
     def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
+        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle."""
         transfer = self.settings.transfer_enabled
         for returning in swapped:
             rate = byte_rate_of(returning)

@@ -38,7 +38,7 @@ _NOTHING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """The highest broker and both ends, in one metric."""
+    """The highest and the lowest rate of the reporting brokers in one metric. `source` is the broker with the highest rate."""
 
     metric: str
     source: str
@@ -47,6 +47,9 @@ class _Spread:
 
     @classmethod
     def of(cls, cluster: Cluster, metric: str) -> _Spread:
+        """Return the spread of a metric over the reporting brokers. Of equally high brokers, the first by name is the source. A lowest
+        rate of 0 becomes 1.0.
+        """
         rates = [(float(getattr(report.stats, metric)), name) for name, report in cluster.reporting]
         highest, source = min((-rate, name) for rate, name in rates)
         lowest = min(rates)[0]
@@ -89,6 +92,9 @@ def _shed(
     state: BalanceState,
     now_ms: int,
 ) -> Shedding:
+    """Return moves off the highest broker of up to `unload_fraction` of the difference to the lowest, or the refusal. `bound`: the rate
+    that the highest exceeds. `floor`: the least amount worth moving. One bundle stays.
+    """
     owned = cluster.bundles_of(spread.source)
     needed = int((spread.highest - spread.lowest) * settings.unload_fraction)
     refusal: MoveRefusal | None = None
@@ -120,6 +126,7 @@ def _shed(
 
 
 def _fitting(weighed: list[WeighedBundle], needed: int, max_bundles: int) -> list[WeighedBundle]:
+    """Return up to `max_bundles` bundles, in their order, each of which carries load and fits into the rest of `needed`."""
     picked: list[WeighedBundle] = []
     for bundle in weighed:
         if len(picked) >= max_bundles:

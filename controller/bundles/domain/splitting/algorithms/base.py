@@ -142,7 +142,7 @@ class PartLoad:
 
 @dataclass(frozen=True, slots=True)
 class CutPoints:
-    """The answer of an algorithm: points in any order, and the parts of the request that it could not do."""
+    """The answer of an algorithm: points in any order, and a refusal for each part of the request that was not done."""
 
     points: Sequence[int]
     left_undone: tuple[CutRefusal, ...] = ()

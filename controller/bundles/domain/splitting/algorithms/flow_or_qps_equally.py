@@ -53,6 +53,9 @@ def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def _walk(loaded: Sequence[Place], options: SplitOptions) -> list[int]:
+    """Return the cuts that keep each part at or under both limits, unless a single place exceeds a limit. Empty if all places fit into
+    one part.
+    """
     cuts: list[int] = []
     before = loaded[0]
     msg_rate, byte_rate = before.msg_rate, before.byte_rate
@@ -67,6 +70,7 @@ def _walk(loaded: Sequence[Place], options: SplitOptions) -> list[int]:
 
 
 def _too_hot_alone(loaded: Sequence[Place], options: SplitOptions) -> tuple[CutRefusal, ...]:
+    """Return a refusal for each place that exceeds a limit alone."""
     peaks = ((place, *place.peak(options)) for place in loaded)
     return tuple(
         CutRefusal(place.label, CutRefusalReason.ABOVE_LIMIT_ALONE, metric, rate, limit)
@@ -76,6 +80,7 @@ def _too_hot_alone(loaded: Sequence[Place], options: SplitOptions) -> tuple[CutR
 
 
 def _within_budget(request: SplitRequest, cuts: list[int], left_undone: tuple[CutRefusal, ...]) -> CutPoints:
+    """Return the lowest cuts that the budget permits, and a further refusal if there are more cuts."""
     budget = request.options.bundle_budget
     if budget is None or len(cuts) <= budget:
         return CutPoints(cuts, left_undone)

@@ -36,7 +36,7 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
         if not wanted:
             return CutRefusal(", ".join(options.topics), CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
     else:
-        wanted, missing = _found(request, everywhere), ()
+        wanted, missing = _outstanding(request, everywhere), ()
         if not wanted:
             return _none_outstanding(request, everywhere)
     taken, unaffordable = _within_budget(bundle, wanted, options.bundle_budget)
@@ -51,6 +51,7 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Place], tuple[CutRefusal, ...]]:
+    """Return the places of the named topics, heaviest first, and a refusal for each name without a topic in the bundle."""
     by_name = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
     places_named = {place_of(topic.hash_value) for topics in by_name.values() for topic in topics}
     missing = tuple(
@@ -61,7 +62,8 @@ def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Pla
     return _heaviest_first(request, [place for place in everywhere if place.at in places_named]), missing
 
 
-def _found(request: SplitRequest, everywhere: Sequence[Place]) -> list[Place]:
+def _outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> list[Place]:
+    """Return the places whose load is at least `outstanding_percent` of a limit, heaviest first."""
     share = request.options.outstanding_percent / 100
     return _heaviest_first(
         request,
@@ -74,12 +76,14 @@ def _found(request: SplitRequest, everywhere: Sequence[Place]) -> list[Place]:
 
 
 def _heaviest_first(request: SplitRequest, unsorted: list[Place]) -> list[Place]:
+    """Return the places by load descending, then by hash."""
     return sorted(
         unsorted, key=lambda place: (-request.options.load_share(place.msg_rate, place.byte_rate), place.at)
     )
 
 
 def _none_outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> CutRefusal:
+    """Return the refusal for a bundle without an outstanding place, with the highest load of a place."""
     metric, rate, limit = _heaviest_first(request, list(everywhere))[0].peak(request.options)
     needed = limit * request.options.outstanding_percent / 100
     return CutRefusal(str(request.bundle), CutRefusalReason.NONE_OUTSTANDING, metric, rate, needed)
@@ -88,6 +92,9 @@ def _none_outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> Cut
 def _within_budget(
     bundle: NamespaceBundle, wanted: Sequence[Place], budget: int | None
 ) -> tuple[set[int], tuple[CutRefusal, ...]]:
+    """Return the cuts around the places that fit into the budget (None: all), and a refusal for each other place. Places are tried in
+    their order; a place that does not fit is skipped.
+    """
     taken: set[int] = set()
     unaffordable: list[CutRefusal] = []
     for place in wanted:

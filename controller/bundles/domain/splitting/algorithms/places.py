@@ -40,18 +40,19 @@ class Place:
         return ", ".join(topic.name for topic in self.topics)
 
     def peak(self, options: SplitOptions) -> tuple[str, float, float]:
-        """`(metric, rate, limit)` of whichever rate is nearer to its limit."""
+        """Return `(metric, rate, limit)` of the rate that is nearer to its limit; messages if both are equally near."""
         return peak(self.msg_rate, self.byte_rate, options)
 
 
 def peak(msg_rate: float, byte_rate: float, options: SplitOptions) -> tuple[str, float, float]:
-    """`(metric, rate, limit)` of whichever rate is nearer to its limit; messages if both are equally near."""
+    """Return `(metric, rate, limit)` of the rate that is nearer to its limit; messages if both are equally near."""
     if msg_rate / options.max_msg_rate >= byte_rate / options.max_byte_rate:
         return "msg_rate", msg_rate, options.max_msg_rate
     return "byte_rate", byte_rate, options.max_byte_rate
 
 
 def place_of(hash_value: int) -> int:
+    """Return the hash that identifies the place of a topic: its own hash, except that the last two hashes of the ring are one place."""
     return min(hash_value, LAST_PLACE)
 
 

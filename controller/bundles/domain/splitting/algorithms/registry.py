@@ -45,7 +45,7 @@ PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
 
 
 def split_algorithm(name: str) -> SplitAlgorithm:
-    """Return the algorithm of that name. Raises InvalidInput, which lists the names, for another one."""
+    """Return the algorithm of that name. Raises InvalidInput for an unknown name; the message lists the names."""
     try:
         return SPLIT_ALGORITHMS[name]
     except KeyError:

@@ -18,7 +18,8 @@ from controller.domain.pulsar_names import canonical_topic_name, partitioned_top
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return one cut. Refused if fewer than two of the topic's partitions are in the bundle, or all of them are at one place.
+    """Return one cut that halves the number of the named topic's partitions in the bundle. Refused if fewer than two of these
+    partitions are in the bundle, or all of them are at one place.
 
     Raises InvalidInput unless `options.topics` names one topic.
     """
