@@ -33,7 +33,7 @@ class OutgoingMessage(NamedTuple):
     """A message to store. A message without a key may go to any segment.
 
     `bucket_hash` determines the entry bucket. None stands for the low half of the key's hash, which is 0
-    without a key. A producer that distributes messages without a key over the buckets sets it.
+    without a key. A producer sets `bucket_hash` to distribute messages without a key over the buckets.
     """
 
     payload: bytes
@@ -102,7 +102,8 @@ class LogReader(MayWait, Protocol):
         """
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all messages up to and including `position`. An acknowledged position changes nothing.
+        """Acknowledge all messages up to and including `position`. Does nothing for a position that is
+        already acknowledged.
 
         The acknowledgement may take some 100 ms after the call; `is_drained` and `close` wait for it.
         """
@@ -231,15 +232,16 @@ class LogClient(Protocol):
         """
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position before the first stored message that was published at or after the instant.
-        None as `instant_ms`: the position behind the last message. Raises SegmentNotFound.
+        """Return the position of the message before the first stored message that was published at or after
+        the instant (milliseconds since the Unix epoch), so that `open_reader_at` begins with the latter. None
+        as `instant_ms`: the position of the last message. Raises SegmentNotFound.
         """
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PositionReader:
-        """Read the messages that follow a position; if it is None, from the first message that the log ever
-        had.
+        """Return a reader of the messages that follow the position `after`; None: from the first message that
+        the log ever had.
 
         `on_arrival` as for `open_reader`. Raises DataGone if some of the messages were deleted and the data
         plane can tell; LogShortened if the log lacks the message at the position, with the position at which
@@ -249,7 +251,8 @@ class LogClient(Protocol):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> QueueReader:
-        """Share the subscription's messages with its other queue readers.
+        """Return a reader that shares the subscription's messages with the subscription's other queue
+        readers.
 
         `on_arrival` as for `open_reader`; it is also called for messages that other readers returned. Raises
         LostRace while a reader reads the subscription in order; SegmentNotFound, SubscriptionNotFound.
@@ -276,8 +279,8 @@ class EagerLogClient(LogClient, Protocol):
         of `append`.
 
         The function must be called, in any thread, and until then the producer must send nothing else to this
-        bucket. Return None if the batch cannot be sent at once, because nothing is open yet or a response is
-        missing: call `append`. Raises InvalidInput.
+        bucket. Return None, and send nothing, if the batch cannot be sent at once, because no connection for
+        the batch is open or an earlier batch is unanswered: call `append`. Raises InvalidInput.
         """
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:

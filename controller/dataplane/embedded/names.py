@@ -15,8 +15,9 @@ MAX_NAME_BYTES = 1000
 
 
 def checked(kind: str, name: str) -> str:
-    """Return the name itself. Raises InvalidInput if it is empty, too long or contains characters that
-    PostgreSQL cannot store: NUL, or half of a surrogate pair.
+    """Return the name itself. Raises InvalidInput if it is empty, longer than `MAX_NAME_BYTES` or contains
+    characters that PostgreSQL cannot store: NUL, or half of a surrogate pair. `kind` says in the message what
+    the name is of.
     """
     if not name or "\0" in name or len(utf8(name, f"{kind} name")) > MAX_NAME_BYTES:
         raise InvalidInput(

@@ -80,11 +80,15 @@ class EmbeddedQueueReader(OneProcess):
         return not self._is_lost and boot_seconds() < self._contact_at + self._life_seconds
 
     def note_contact(self, at: float) -> None:
-        """Record that the server received a call of this reader, which began at `at` (`boot_seconds`)."""
+        """Record that the server received a call of this reader. `at` is the time (`boot_seconds`) at which
+        the call began.
+        """
         self._contact_at = max(self._contact_at, at)
 
     def mark_lost(self) -> None:
-        """Mark the reader as unknown to the server."""
+        """Mark the reader as unknown to the server. Later calls to read, acknowledge or return messages raise
+        LostRace.
+        """
         self._is_lost = True
 
     def may_wait(self) -> bool:
@@ -92,7 +96,8 @@ class EmbeddedQueueReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages and some 8 MiB. Empty if there are none at present.
+        """Take at most `limit` messages and some 8 MiB, in the order of their offsets. Empty if no message
+        can be delivered at present, also because `MAX_UNSETTLED` messages are unacknowledged.
 
         A repeated call after a lost response returns the same messages. Raises InvalidInput for a limit below
         1, LostRace if the server does not know this reader, and LogShortened if the log lacks a message that
@@ -124,8 +129,8 @@ class EmbeddedQueueReader(OneProcess):
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge the messages.
 
-        Return the positions of those that belong, or will belong, to other readers. Raises LostRace, and
-        SubscriptionNotFound if there is no cursor.
+        Return the positions that stay unacknowledged because the messages are not this reader's: other
+        readers have them or will get them. Raises LostRace, and SubscriptionNotFound if there is no cursor.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -152,9 +157,11 @@ class EmbeddedQueueReader(OneProcess):
         self._forget(positions)
 
     def is_drained(self) -> bool:
-        """Return True if the log is terminated and all its messages are acknowledged.
+        """Return True if the log is terminated and all its messages are acknowledged. Also answers for a
+        reader that is lost or closed.
 
-        Raises SubscriptionNotFound if there is no log or cursor.
+        Raises SubscriptionNotFound if there is no log or cursor, or if readers in order have divided the
+        cursor.
         """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_IS_DRAINED, self._queue)
@@ -194,7 +201,9 @@ class EmbeddedQueueReader(OneProcess):
 
 
 class QueueKeeper:
-    """Keeps the readers of a process alive on the server, with several calls in each lifetime."""
+    """A thread that keeps the queue readers of a process alive on the server, with five calls per
+    `life_seconds`. Safe to share between threads.
+    """
 
     def __init__(self, calls: PostgresCalls, life_seconds: float) -> None:
         self._calls, self._life_seconds = calls, life_seconds
@@ -212,7 +221,7 @@ class QueueKeeper:
                 self._thread.start()
 
     def remove(self, mark: str) -> None:
-        """Stop keeping the reader alive."""
+        """Stop keeping the reader with this mark alive. Does nothing if there is none."""
         with self._lock:
             self._readers.pop(mark, None)
 

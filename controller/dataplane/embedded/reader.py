@@ -147,8 +147,8 @@ class EmbeddedReader(OneProcess):
         return all_settled
 
     def close(self) -> None:
-        """Release the cursor. Idempotent. If the call fails, the next owner finds this reader gone and disconnects
-        it.
+        """Release the cursor. Idempotent; raises nothing. If the call to the server fails, the server shows
+        this reader as the owner until another reader takes the cursor, or the cursor is moved.
         """
         if self._closed:
             return
