@@ -125,6 +125,7 @@ class KeySamples:
 def _open(
     client: pulsar.Client, topic: str, read_range: _Range, decrypting: Mapping[str, Any]
 ) -> pulsar.Reader:
+    """Open a reader that begins with the first entry of the range. The reader needs no subscription."""
     return client.create_reader(
         topic,
         pulsar.MessageId(-1, *read_range.first, -1),

@@ -97,6 +97,9 @@ class Page:
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 
     def _count(self, kind: bytes, labels: bytes, number: int) -> None:
+        """Store one number of a watched topic. `kind` is the name of the counter without `pulsar_`. Lines
+        about other topics are ignored, and outgoing counters without a subscription.
+        """
         labels = b"," + labels
         topic = self._watched.get(_label(labels, b"topic"))
         if topic is None:
