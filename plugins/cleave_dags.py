@@ -74,9 +74,9 @@ def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:
 
 
 def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
-    """Return the arguments of a DAG that runs every `seconds`: one run at a time, for at most twice the
-    interval or 5 minutes, without runs for the past. `doc` is the DAG's description, and `params` are the
-    fields of its form.
+    """Return the arguments of a DAG that runs every `seconds`: one run at a time, which is ended after twice
+    the interval, at the earliest after 5 minutes; no runs for the past. `doc` is the DAG's description, and
+    `params` are the fields of its form.
     """
     return {
         "catchup": False,

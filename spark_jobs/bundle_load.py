@@ -21,8 +21,8 @@ COUNTS = ("topic_count", "producer_count", "consumer_count")
 
 @dataclass(frozen=True, slots=True)
 class ReportWindow:
-    """Window of reports: those taken in `(end_ms - length_ms, end_ms]` count, and a broker without a report for
-    `gone_after_ms` is gone. Raises InvalidInput unless 0 < length <= gone.
+    """Window of reports. A report counts if it was taken in `(end_ms - length_ms, end_ms]`, and a broker without a
+    report for `gone_after_ms` is gone. Raises InvalidInput unless 0 < length <= gone.
     """
 
     end_ms: int

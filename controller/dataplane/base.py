@@ -32,14 +32,14 @@ class LogState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of one segment as its source reports them. They rise, and restart from 0 with the source or
-    the log.
+    """Counters of one segment as its source reports them. The counters rise, and restart from 0 with the
+    source or the log.
 
     *In* counts stored messages; a broker also counts messages that it refused because the log was being
     terminated. *Out* counts delivered messages, summed over subscriptions. `source` is the reporter: a broker
     since its start, or this server. `instant_ms` is the time at which this process read the counters, by its
     `STEADY_CLOCK`. `producers` is the number of producers connected to the log at that time, None if the
-    reporter does not know it.
+    reporter does not know the number.
     """
 
     backing_topic: str
@@ -91,8 +91,8 @@ class DataPlane(Protocol):
         """Return the present state of the log."""
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at the earliest position; an existing one keeps its position. Raises
-        SegmentNotFound.
+        """Create the subscription at the earliest position; an existing subscription keeps its position.
+        Raises SegmentNotFound.
         """
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
@@ -213,9 +213,8 @@ class SetWiseDataPlane(DataPlane, Protocol):
     """A data plane on which Cleave creates the logs. One call acts on many logs, and takes as long as for one
     log, or as for the slowest.
 
-    The meaning of such a call for each log is that of `DataPlane`'s call for one log. After an error a part
-    of the work may be done, and a repeated call finds that part, unless the adapter guarantees all or
-    nothing.
+    For each log the call has the meaning of `DataPlane`'s call for one log. After an error a part of the work
+    may be done, and a repeated call does the rest, unless the adapter guarantees all or nothing.
     """
 
     @property

@@ -25,8 +25,8 @@ class LogCheck(NamedTuple):
 
 
 class LayoutKeeper(ABC):
-    """A data plane whose broker keeps the layouts. It is also a `DataPlane`; topics are named
-    `topic://tenant/namespace/name`.
+    """A data plane whose broker keeps the layouts. Each implementation is also a `DataPlane`; topics are
+    named `topic://tenant/namespace/name`.
     """
 
     @property

@@ -14,8 +14,8 @@ from controller.domain.hash_range import HashRange
 
 
 class Metadata(NamedTuple):
-    """Data that an application sends in addition to key and payload. A message without such data has None
-    instead.
+    """Data that an application sends in addition to key and payload. The metadata of a message without such
+    data is None.
     """
 
     properties: tuple[tuple[str, str], ...] = ()
@@ -158,8 +158,8 @@ class QueueReader(MayWait, Protocol):
         """Take at most `limit` messages. Empty if there are none at present. Does not wait."""
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages. Return the positions that are not settled: those messages are delivered
-        again.
+        """Acknowledge the messages. Return the positions of messages that stay unacknowledged; these messages
+        are delivered again, to any reader.
         """
 
     def give_back(
@@ -214,7 +214,8 @@ class LogClient(Protocol):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> LogReader:
-        """Take the cursor and read from it. Raises LostRace while another of `live_owners` has it.
+        """Take the cursor, and return a reader that begins with the first unacknowledged message. Raises
+        LostRace while another of `live_owners` has the cursor.
 
         With `bucket` (a range of bucket hashes) only that part of the cursor is taken, and only its messages
         are read and acknowledged; other parts may have other readers. Each part keeps its own position for
@@ -222,13 +223,12 @@ class LogClient(Protocol):
         range.
 
         With `ownership`, nothing is taken from an owner that has, or had, a part of the range under a later
-        ownership: FencedOut is raised, because this process was stopped meanwhile. (A broker knows only
-        connected owners.)
+        ownership: FencedOut is raised, because this process is stale. (A broker knows only connected owners.)
 
         An owner that is not among `live_owners` counts as gone and is disconnected. `on_arrival` is called
         from another thread whenever there may be news: messages, the end of the log, a released cursor, a
-        lost connection. It may be called without a cause and must not block. Raises SegmentNotFound,
-        SubscriptionNotFound.
+        lost connection. `on_arrival` may be called without a cause and must not block. Raises
+        SegmentNotFound, SubscriptionNotFound.
         """
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:

@@ -92,7 +92,7 @@ class EmbeddedDataPlane:
     def backing_topic(self, topic: str, descriptor: str) -> str:
         """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`.
 
-        Raises InvalidInput for a name without `topic://`, or one that is too long.
+        Raises InvalidInput for a topic's name without `topic://`, or a name that is too long.
         """
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")

@@ -243,7 +243,9 @@ class QueueKeeper:
             self._keep(readers)
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
-        """Extend the lives of these readers in one call. Mark those that the server does not know as lost."""
+        """Extend the lives of these readers, given by their marks, in one call. Mark the readers that the
+        server does not know as lost.
+        """
         began_at = boot_seconds()
         with self._calls.statement("keep queue readers alive") as cursor:
             cursor.execute(_KEEP, (sorted(readers), self._life_seconds))

@@ -316,9 +316,10 @@ class BatchSender:
 
     def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """Return the number of messages of the batch in doubt, from its front, that are stored in the
-        terminated topic.
+        terminated topic; at least the number that the broker has reported as stored.
 
-        Reads again until all messages are found or the topic's end is final.
+        Reads again until all messages are stored, the topic's end is final, or `END_KNOWN_SECONDS` have
+        passed.
         """
         batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
         until_known = Deadline(END_KNOWN_SECONDS)

@@ -20,8 +20,8 @@ from controller.domain.key_hash import key_hash
 
 
 class BucketFilter:
-    """The filter of one reader. It remembers the marks at the beginning of the latest entry, for later
-    messages of the entry.
+    """The filter of one reader. The filter remembers the marks at the beginning of the latest entry, for
+    later messages of the entry.
     """
 
     def __init__(self, bucket: HashRange) -> None:

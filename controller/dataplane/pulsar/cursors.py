@@ -58,8 +58,8 @@ class Holder:
     """Ownership that the consumer named, if any."""
 
     def holds_some_of(self, bucket: HashRange | None) -> bool:
-        """Return True if the consumer is in the way of a claim for the bucket, or for the whole subscription
-        if it is None.
+        """Return True if the consumer is in the way of a claim for the bucket; None as `bucket`: for the
+        whole subscription.
         """
         return bucket is None or any(bucket.overlaps(slots) for slots in self.slots)
 
@@ -248,9 +248,9 @@ class Cursors:
         """Make the broker reload the topic if the topic is terminated. Return True if a reload was requested.
 
         A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing.
-        It should lift the fence when the message has failed, but sometimes never does: then no consumer can
-        subscribe, and only a reload helps. It is harmless, because no producer appends to a terminated topic,
-        and its readers reconnect. The call needs an administrator's rights.
+        The broker should lift the fence when the message has failed, but sometimes never does: then no
+        consumer can subscribe, and only a reload helps. A reload is harmless, because no producer appends to
+        a terminated topic, and its readers reconnect. The call needs an administrator's rights.
         """
         if not self.is_terminated(backing_topic, deadline):
             return False
@@ -301,8 +301,9 @@ class Cursors:
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """Return (ledger, entry) before the first stored entry published at or after the instant; if it is
-        None, those of the last entry. The entry is -1 before a ledger's first entry. Raises SegmentNotFound.
+        """Return (ledger, entry) before the first stored entry published at or after the instant; None as
+        `instant_ms`: of the last entry. The entry is -1 before a ledger's first entry. Raises
+        SegmentNotFound.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)

@@ -119,7 +119,7 @@ class PulsarLogClient(OneProcess):
         bucket: HashRange | None = None,
     ) -> int:
         """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. The module
-        describes repeated batches. An empty batch does nothing.
+        describes repeated batches. For an empty batch, do nothing and return 0.
 
         Raises InvalidInput also for more than `MAX_BATCH_MESSAGES` messages, or a message above
         `MAX_MESSAGE_BYTES`.
@@ -140,7 +140,7 @@ class PulsarLogClient(OneProcess):
     ) -> Callable[[], int] | None:
         """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines.
 
-        None for an empty batch.
+        Return None for an empty batch.
         """
         if not messages:
             return None
@@ -148,9 +148,8 @@ class PulsarLogClient(OneProcess):
         return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines.
-
-        Errors are ignored.
+        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines. Errors are
+        ignored; the first append opens the producer again and raises them.
         """
         sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
         self._connections.run_aside(lambda: sender.open(deadline))

@@ -69,10 +69,11 @@ def namespace_path(namespace: str) -> str:
 
 
 def subscription_path(subscription: str) -> str:
-    """Return a subscription's part of a path.
+    """Return the subscription's name as a part of a path.
 
-    It is encoded twice, because the broker decodes it twice (`100%` encoded once causes an error 500). Raises
-    InvalidInput for an empty or too long name, or one with control characters.
+    The name is encoded twice, because the broker decodes it twice (`100%` encoded once causes an error 500).
+    Raises InvalidInput for an empty name, a name of more than half of `MAX_NAME_BYTES`, or a name with
+    control characters.
     """
     _check("subscription", subscription, subscription)
     if len(subscription.encode()) > MAX_NAME_BYTES // 2:

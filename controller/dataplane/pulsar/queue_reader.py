@@ -105,10 +105,10 @@ class PulsarQueueReader(OneProcess):
         return not self._interrupted.is_set() and opened is not None and bool(opened[1].is_connected())
 
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """Buffer a message, and notify the owner. This is the library's listener.
+        """Buffer a message, and notify the owner. The library calls this for each arrival, in its own thread.
 
-        A message that is already here replaces its earlier copy. A message that was settled is acknowledged
-        again. The listener pauses at `prefetch_messages` buffered messages.
+        A message that is already here replaces its earlier copy. A message that this reader has acknowledged
+        is acknowledged again. Arrivals pause at `prefetch_messages` buffered messages.
         """
         message_id = message.message_id()
         position = position_of(message_id)

@@ -351,9 +351,9 @@ class PulsarReader(OneProcess):
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
     def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
-        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone; if
-        neither can be found out, `otherwise`. This error is kept, because it cannot change for this reading. Without
-        any of these errors, return LostRace for a lost connection.
+        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone;
+        if neither is known, `otherwise`. The error is kept, because it cannot change for this reading.
+        Without any of the three, return LostRace for a lost connection.
         """
         if self._lost is None:
             self._lost = self._read_loss_reason() or otherwise

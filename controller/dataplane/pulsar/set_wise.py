@@ -20,9 +20,9 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
-    """Create the topics with their own subscriptions and those of their predecessors, except the excepted
-    ones, and return the state of each after the call, by name. Missing subscriptions are added to existing
-    topics.
+    """Create the topics with their own subscriptions and those of their predecessors, without those in
+    `excepted`, and return the state of each after the call, by name. Missing subscriptions are added to
+    existing topics.
 
     The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
     done before remains.

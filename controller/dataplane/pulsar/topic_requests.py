@@ -32,8 +32,8 @@ _NO_TYPE = frozenset({None, "", "None"})
 
 
 def namespace_of_topic(topic: str) -> Ask:
-    """Return the request for the topics in a topic's namespace. It raises NotFound if there is no such
-    namespace.
+    """Return the request for the topics in a topic's namespace. The request fails with NotFound if there is
+    no such namespace.
     """
     namespace = namespace_of(topic)
     return Ask("GET", f"persistent/{namespace_path(namespace)}", f"check namespace {namespace}")

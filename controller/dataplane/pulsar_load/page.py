@@ -57,8 +57,8 @@ def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
 
 
 class Page:
-    """The parser of one page. It is fed with blocks of any size, and stores an unfinished line and the
-    counters, never the page.
+    """The parser of one page. The parser is fed with blocks of any size, and stores an unfinished line and
+    the counters, never the page.
     """
 
     def __init__(self, watched: Mapping[bytes, str]) -> None:
