@@ -48,6 +48,7 @@ class JavaOutput:
         return " / ".join(lines)[:_MOST_CHARACTERS]
 
     def _forward(self, read_from: int) -> None:
+        """Forward lines to standard error until all writers have closed the pipe, and keep the last lines."""
         with open(read_from, "rb") as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").strip())

@@ -27,12 +27,14 @@ def checked(kind: str, name: str) -> str:
 
 
 def no_log(backing_topic: str) -> SegmentNotFound:
+    """Return the error for a log that does not exist."""
     return SegmentNotFound(
         f"no log {backing_topic}; it was deleted or never created: look up the layout again"
     )
 
 
 def no_cursor(backing_topic: str, subscription: str) -> SubscriptionNotFound:
+    """Return the error for a log without a cursor of the subscription."""
     return SubscriptionNotFound(
         f"subscription {subscription!r} has no cursor on {backing_topic}; create the subscription first"
     )

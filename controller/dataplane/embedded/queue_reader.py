@@ -188,10 +188,12 @@ class EmbeddedQueueReader(OneProcess):
         return [offset for _, offset in positions], [self._batches.get(position, 0) for position in positions]
 
     def _forget(self, positions: Iterable[Position]) -> None:
+        """Drop the records of messages that are acknowledged or returned. Unknown positions are ignored."""
         for position in positions:
             self._batches.pop(position, None)
 
     def _demand_known(self) -> None:
+        """Raise LostRace if this reader is closed, or the server does not know this reader."""
         if self._is_lost:
             raise LostRace(
                 f"{self._backing_topic}: this reader of {self._queue[1]!r} made no call for {self._life_seconds:g} s, was "
@@ -237,6 +239,7 @@ class QueueKeeper:
         )
 
     def _keep_all(self) -> None:
+        """Extend the lives of all readers, if there are any."""
         with self._lock:
             readers = dict(self._readers)
         if readers:

@@ -378,6 +378,7 @@ def is_closed_and_empty(internal: Mapping[str, Any]) -> bool:
 
 
 def _missing(backing_topic: str) -> SegmentNotFound:
+    """Return the error for a topic that does not exist."""
     return SegmentNotFound(
         f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
     )
