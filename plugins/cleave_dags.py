@@ -74,7 +74,10 @@ def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:
 
 
 def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
-    """Return the arguments of a scheduled DAG: one run at a time, without runs for the past."""
+    """Return the arguments of a DAG that runs every `seconds`: one run at a time, which is ended after twice
+    the interval, at the earliest after 5 minutes; no runs for the past. `doc` is the DAG's description, and
+    `params` are the fields of its form.
+    """
     return {
         "catchup": False,
         "max_active_runs": 1,
@@ -86,7 +89,7 @@ def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
 
 
 def action_params(action: str) -> dict[str, Param]:
-    """Return the fields of the form of an action."""
+    """Return the fields of the form of an action, by name, with their defaults."""
     return {
         name: Param(*([field.pop("default")] if "default" in field else []), **field)
         for name, field in tasks.form_fields(action).items()
@@ -108,7 +111,8 @@ def action_dag(
     the form.
 
     `answers` are the last words of actions that share the form; the form has a choice of them. `loader` is
-    passed to `access`. `fixed` are fields of the action that the form does not show.
+    passed to `access`. `outlets` are assets that get an event when the task has succeeded. `fixed` are fields
+    of the action that the form does not show, with their values.
     """
     choice = {}
     if answers:
@@ -135,7 +139,9 @@ def action_dag(
 
 
 def form(doc: str | None, **params: Param) -> dict[str, Any]:
-    """Return the arguments of a DAG that is a form, and runs when a person submits it."""
+    """Return the arguments of a DAG that is a form, and runs when a person submits it: up to 16 runs at a
+    time, each for at most 2 hours. `doc` is the DAG's description.
+    """
     return {
         "schedule": None,
         "is_paused_upon_creation": False,
@@ -157,7 +163,8 @@ def cleave_task(
     *, retries: int = RETRIES, priority: int = 1, **options: Any
 ) -> Callable[[Callable[..., Any]], Any]:
     """Return Cleave's variant of `@task`: with pool, priority, and errors divided into retryable and final
-    ones (`cleave_provider.failures`).
+    ones (`cleave_provider.failures`). Tasks of a higher `priority` get free slots of the pool first.
+    `options` are those of `@task`.
     """
     if HAS_RETRY_POLICIES:
         options["retry_policy"] = RetryableOnly()
@@ -176,8 +183,9 @@ def access(*, loader: bool = False) -> dict[str, Any]:
     """Return the arguments that tell a task where Cleave is: `dsn` and `extras` of the connection `cleave`.
 
     With `loader`, add the URL of the loader's login if the connection `cleave_loader` exists, and the
-    settings of the connection `cleave_spark` if it exists. The task that calls this looks the connections up,
-    not the parsing of DAGs.
+    settings of the connection `cleave_spark` if it exists. Call this in a task, not while Airflow parses
+    DAGs, because it looks connections up. Raises AirflowFailException if the connection `cleave`, or a Spark
+    connection named by `CLEAVE_SPARK_CONNECTION`, does not exist.
     """
     cleave = CleaveHook(CONNECTION).access()
     if loader:
@@ -190,6 +198,9 @@ def access(*, loader: bool = False) -> dict[str, Any]:
 
 
 def _spark_settings() -> dict[str, Any]:
+    """Return the settings of the Spark connection; empty if the default connection does not exist. Raises
+    AirflowFailException if a connection named by `CLEAVE_SPARK_CONNECTION` does not exist.
+    """
     try:
         return CleaveHook.spark_settings(SPARK_CONNECTION)
     except AirflowFailException as error:
@@ -214,15 +225,16 @@ def reachable() -> dict[str, Any]:
 
 
 def request() -> dict[str, Any]:
-    """Return the actor, and a request key that all attempts of this task share, so that a retry gets the
-    operation of the first attempt.
+    """Return `actor` and `request_key`, the arguments of a request. All attempts of this task share the key,
+    so that a retry gets the operation of the first attempt.
     """
     return request_of(get_current_context())
 
 
 def shares_left(result: dict[str, Any], alias_events: Any) -> list[dict[str, int]]:
-    """Return the shares that a pass leaves to mapped tasks; the rest of its result becomes the XCom
-    `summary`. `alias_events` are the events of an outlet, as in `emit_waiting_event`.
+    """Return the shares that a pass leaves to mapped tasks, and remove them from `result`, which becomes the
+    XCom `summary`. Also emit the event of `emit_waiting_event`. `alias_events` are the events of an outlet,
+    as in `emit_waiting_event`.
 
     Airflow maps over a task's `return_value` only.
     """

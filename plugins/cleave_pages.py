@@ -19,6 +19,9 @@ RELATIVE_PREFIX = PREFIX.removeprefix("/")
 
 @functools.cache
 def _pages() -> Any:
+    """Return the app of the pages, which is built at the first call. Every route requires the right to see
+    plugins.
+    """
     from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
     from airflow.api_fastapi.core_api.security import requires_access_view
     from cleave_dags import reachable
@@ -31,7 +34,7 @@ def _pages() -> Any:
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
-    """Serve the app, which is built at the first call."""
+    """Serve a request to the pages (ASGI). The app is built at the first call."""
     await _pages()(scope, receive, send)
 
 

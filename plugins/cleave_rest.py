@@ -15,6 +15,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/cleave-rest"
 MOST_AT_ONCE = 100
+"""Largest number of calls that are served at the same time."""
 _OPERATOR_DAGS = (
     "cleave_approve",
     "cleave_manual_merge",
@@ -43,6 +44,7 @@ _READING_METHODS = ("GET", "HEAD")
 
 @functools.cache
 def _calls() -> Any:
+    """Return the app of the REST API, which is built at the first call. Each call gets the rights of the user of Airflow."""
     from cleave_dags import reachable
 
     from controller.pages.context import PageContext
@@ -89,7 +91,9 @@ async def _user_of(request: Any) -> Any:
 
 
 def _may(user: Any, right: Any) -> bool:
-    """Return True if Airflow lets the user perform actions that require the right."""
+    """Return True if Airflow lets the user perform actions that require the right: to see plugins for READ, otherwise to trigger every
+    DAG of operators or, for ADMINISTER, of administrators.
+    """
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import (
         AccessView,
@@ -111,7 +115,7 @@ def _may(user: Any, right: Any) -> bool:
 
 
 async def calls(scope: Any, receive: Any, send: Any) -> None:
-    """Serve the app, which is built at the first call."""
+    """Serve a call of the REST API (ASGI). The app is built at the first call."""
     await _calls()(scope, receive, send)
 
 

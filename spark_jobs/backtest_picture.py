@@ -21,6 +21,7 @@ from spark_jobs.backtest_ring import ring
 POINTS = 2_000
 """Maximum number of points of a line; each point is the largest value of its interval."""
 ACTS = 1_000
+"""Maximum number of actions; the first ones are kept."""
 SPANS = 400
 """Maximum number of spans of refusals with one reason; the longest are kept."""
 
@@ -46,11 +47,13 @@ def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
 
 
 def _thin(values: Floats | Wholes, every: int) -> list[float]:
+    """Return the largest of each `every` consecutive values, rounded to 3 places."""
     edges = np.arange(0, len(values), every)
     return [round(float(value), 3) for value in np.maximum.reduceat(values, edges)]
 
 
 def _act(run: Simulation, act: Act) -> dict[str, Any]:
+    """Return the chart's entry of an action: its time, kind and reason, the numbers of segments before and after, and their hash range."""
     return {
         "at": run.series.start_ms + act.begins * run.series.step_seconds * 1000,
         "kind": act.kind.value,
@@ -83,10 +86,12 @@ def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
 
 
 def _reasons(verdict: Verdict) -> list[str]:
+    """Return the reasons of the evaluation's refusals, sorted, each once."""
     return sorted({refusal.reason.value for refusal in verdict.evaluation.refusals})
 
 
 def _longest(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the SPANS longest spans, in the order of time."""
     longest = sorted(spans, key=lambda span: span[0] - span[1])[:SPANS]
     return sorted(longest)
 
@@ -102,8 +107,9 @@ def front(
     """Return, for each price of excess in WEIGHTS, the least cost in segment-hours and the excess of the cheapest sequence in
     capacity-hours.
 
-    `loads` are in segments' capacities, one for each step; `first` is the number of segments at the start. The least cost is a concave
-    function of the price, and its slope is the excess of the cheapest sequence.
+    `loads` are in segments' capacities, one for each step; `initial_segments` is the number of segments at the start, and
+    `most_segments` the largest number. The least cost is a concave function of the price, and its slope is the excess of the cheapest
+    sequence.
     """
 
     def least_cost_at(excess: float) -> float:

@@ -22,7 +22,9 @@ SEGMENTS = 1_000
 
 
 def ring(run: Simulation, load: Floats) -> dict[str, Any]:
-    """Return the segments with their lifetimes, and the highest load of each segment in each cell of time.
+    """Return the segments with their lifetimes, and the highest load of each segment in each cell of time: `segments`
+    has rows of id, first and last hash, begin and end in milliseconds; `loads` has rows of id, number of the cell and
+    load; `cell_ms` is the length of a cell.
 
     `load[step]` is the topic's load. Cells are counted from the Unix epoch.
     """
@@ -45,6 +47,7 @@ def ring(run: Simulation, load: Floats) -> dict[str, Any]:
 
 
 def _at(run: Simulation, step: int) -> int:
+    """Return the time at which the step begins."""
     return run.series.start_ms + step * run.series.step_seconds * 1000
 
 
@@ -55,7 +58,9 @@ def _stretches(run: Simulation) -> Iterator[tuple[Stretch, int]]:
 
 
 def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
-    """Return the range of each segment, and the steps at which its life begins and ends."""
+    """Return the range of each segment, and the steps at which its life begins and ends (exclusive), by id in the
+    order of creation.
+    """
     lives: dict[int, tuple[HashRange, int, int]] = {}
     for stretch, end in _stretches(run):
         for segment_id, hashes in zip(stretch.ids, stretch.ranges, strict=True):
@@ -65,7 +70,9 @@ def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
 
 
 def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> int:
-    """Return the length of a cell: a multiple of a step, of which the segments have at most `CELLS`."""
+    """Return the length of a cell, a multiple of a step: no segment has more than about `COLUMNS` cells, and all
+    segments together have at most `CELLS`, unless the length reaches that of the series.
+    """
     every = -(-run.series.steps // COLUMNS)
     while every < run.series.steps and sum((e - b) // every + 1 for _, b, e in lives.values()) > CELLS:
         every *= 2
@@ -75,7 +82,9 @@ def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> i
 def _highest(
     run: Simulation, load: Floats, stretch: Stretch, end: int, cell_ms: int
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the highest load of each segment of a stretch in each cell."""
+    """Yield the highest load of each segment of a stretch in each cell, as segment id, number of the cell and load.
+    The stretch ends before step `end`. A cell without a step of the stretch has load 0.
+    """
     span = slice(stretch.begins, end)
     loads = load[span, None] * run.spread.shares(stretch.ranges, span)
     first, last = _at(run, stretch.begins) // cell_ms, _at(run, end - 1) // cell_ms

@@ -21,8 +21,8 @@ COUNTS = ("topic_count", "producer_count", "consumer_count")
 
 @dataclass(frozen=True, slots=True)
 class ReportWindow:
-    """Window of reports: those taken in `(end_ms - length_ms, end_ms]` count, and a broker without a report for
-    `gone_after_ms` is gone. Raises InvalidInput unless 0 < length <= gone.
+    """Window of reports. A report counts if it was taken in `(end_ms - length_ms, end_ms]`, and a broker without a
+    report for `gone_after_ms` is gone. Raises InvalidInput unless 0 < length <= gone.
     """
 
     end_ms: int
@@ -54,6 +54,7 @@ LONGEST_NAME = 512
 
 
 def _all(template: str, names: tuple[str, ...]) -> str:
+    """Return an SQL condition: `template` with each of the names in place of `{m}`, joined by AND."""
     return " AND ".join(template.format(m=name) for name in names)
 
 
@@ -61,6 +62,9 @@ _STORABLE = "length({m}) <= " + str(LONGEST_NAME) + r" AND NOT contains({m}, '\u
 SOUND_TOPIC = f"{_all(f'{{m}} BETWEEN 0 AND {MOST}', RATES + COUNTS[1:])} AND {_all(_STORABLE, ('namespace', 'broker'))}"
 """Condition for a topic whose figures can be added up. A report with any other topic is excluded completely."""
 SOUND_OWNED = f"cache_size_bytes BETWEEN 0 AND {MOST} AND {_all(_STORABLE, ('namespace', 'broker'))}"
+"""Condition for a bundle in the report of its owner, with a valid size of its cache and names that PostgreSQL can
+store.
+"""
 _SOUND_BROKER = f"""
     {_all(f"abs({{m}}_usage) <= {MOST} AND abs({{m}}_limit) <= {MOST}", SIGNALS)} AND {_all(_STORABLE, ("broker", "version"))}
     AND report IN ('load-report', 'metrics')
@@ -103,6 +107,7 @@ SELECT k.cluster, k.namespace, if(is_newer, boundaries, stored) AS boundaries,
 
 
 def _each(template: str, names: tuple[str, ...] = RATES + COUNTS[1:]) -> str:
+    """Return an SQL list: `template` with each of the names in place of `{m}`."""
     return ", ".join(template.format(m=name) for name in names)
 
 
@@ -148,15 +153,18 @@ SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.last_report.brok
 
 
 def build_reports(topics: DataFrame, brokers: DataFrame, window: ReportWindow) -> DataFrame:
-    """Return the valid report of each broker: the latest sound report whose topics are all present (cluster, broker,
-    instant_ms; null if there is none), and the number of parts of its reports that are not sound (set_aside).
+    """Return a row for each broker with a report in the window: cluster, broker, instant_ms of its latest sound
+    report whose topics are all present (null if there is none), and set_aside, the number of parts of its reports
+    that are not sound.
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return topics.sparkSession.sql(_REPORTS, bounds, topics=topics, brokers=brokers)
 
 
 def build_unsound_boundaries(boundaries: DataFrame) -> DataFrame:
-    """Return the namespaces with landed boundaries that are not valid: cluster, namespace, set_aside."""
+    """Return the namespaces with landed boundaries that are not valid: cluster, namespace, and set_aside, the number
+    of these lists of boundaries.
+    """
     unsound = boundaries.where(f"NOT coalesce({SOUND_BOUNDARIES}, false)")
     return unsound.groupBy("cluster", "namespace").count().withColumnRenamed("count", "set_aside")
 
@@ -167,7 +175,8 @@ def build_namespaces(
     """Return the boundaries in force of every namespace of the clusters that reported: those read last, stored or
     landed.
 
-    Includes the row version of the stored boundaries (0: never stored) and whether the boundaries are to be written.
+    Columns: cluster, namespace, boundaries, boundaries_at_ms (null if none landed), row_version of the stored
+    boundaries (0: never stored), and is_changed, true if the boundaries are to be written.
     """
     tables = {"boundaries": boundaries, "reports": reports, "stored_boundaries": stored_boundaries}
     return boundaries.sparkSession.sql(_NAMESPACES, {"end_ms": window.end_ms}, **tables)
@@ -176,9 +185,11 @@ def build_namespaces(
 def build(topics: DataFrame, owned: DataFrame, reports: DataFrame, namespaces: DataFrame) -> DataFrame:
     """Return the figures of every bundle of `namespaces`, empty ones included.
 
-    Columns: cluster, namespace, lower_bound, upper_bound, broker (the owner, otherwise the broker that reported
-    topics of the bundle, otherwise null), four rates per second, topic_count, producer_count, consumer_count,
-    cache_size_bytes, observed_at_ms. Topics of a namespace with unknown boundaries are in no bundle.
+    `topics` and `owned` are the landed reports, of which those in `reports` count. A topic in two reports counts in
+    the later. Columns: cluster, namespace, lower_bound, upper_bound, broker (the owner, otherwise the broker that
+    reported topics of the bundle, otherwise null), four rates per second, topic_count, producer_count,
+    consumer_count, cache_size_bytes, observed_at_ms (null without a report). Topics of a namespace with unknown
+    boundaries are in no bundle.
     """
     return topics.sparkSession.sql(
         _FIGURES, topics=topics, owned=owned, reports=reports, namespaces=namespaces

@@ -17,6 +17,7 @@ _FIGURES = (*RATES, *COUNTS, "cache_size_bytes")
 
 
 def _each(template: str, names: tuple[str, ...], separator: str = ", ") -> str:
+    """Return SQL text: `template` with each of the names in place of `{m}`, joined by `separator`."""
     return separator.join(template.format(m=name) for name in names)
 
 
@@ -155,7 +156,12 @@ def build_judged(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Return every bundle after the run: the BUNDLE_CHANGE columns of the store, and whether the row is to be written."""
+    """Return every bundle after the run: the columns of the store's BUNDLE_CHANGE_SCHEMA, and is_changed, true if the row
+    is to be written.
+
+    `gone` is true for a stored bundle that is not in the boundaries in force. A bundle whose owner did not report has its
+    stored figures, until the owner counts as gone.
+    """
     tables = {"figures": figures, "reports": reports, "namespaces": namespaces}
     bounds = {"gone_ms": window.gone_ms, "end_ms": window.end_ms}
     stored = {"stored_bundles": stored_bundles, "stored_brokers": stored_brokers}
@@ -163,14 +169,19 @@ def build_judged(
 
 
 def build_namespace_sums(judged: DataFrame, stored_namespaces: DataFrame) -> DataFrame:
-    """Return the namespaces whose sums differ from the stored ones."""
+    """Return the namespaces whose sums differ from the stored ones, or that were never stored: the sums of their bundles,
+    the peaks over single bundles, and seen_row_version (0: never stored). Bundles that are gone do not count.
+    """
     return judged.sparkSession.sql(_NAMESPACE_SUMS, judged=judged, stored_namespaces=stored_namespaces)
 
 
 def build_brokers(
     judged: DataFrame, brokers: DataFrame, reports: DataFrame, stored_brokers: DataFrame, window: ReportWindow
 ) -> DataFrame:
-    """Return the brokers that reported, with the sums of their bundles, and the brokers that are gone."""
+    """Return the brokers to write: those with a report that is later than the stored one, with the sums of their bundles,
+    and with `gone` true the stored brokers, in clusters that reported, whose last report is too old. seen_row_version 0:
+    never stored.
+    """
     tables = {"judged": judged, "brokers": brokers, "reports": reports, "stored_brokers": stored_brokers}
     return judged.sparkSession.sql(_BROKERS, {"gone_ms": window.gone_ms}, **tables)
 
@@ -182,7 +193,13 @@ def build_clusters(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Return mean and population standard deviation over the brokers of each cluster that reported."""
+    """Return a row for each cluster that reported: the numbers of brokers, bundles and topics, and mean and population
+    standard deviation over the brokers of usage, message rate and byte rate. The usage of a broker is its largest part of
+    a limit: of CPU, direct memory or bandwidth.
+
+    `changed_brokers` is the result of `build_brokers`. The other stored brokers of the clusters count with their stored
+    values.
+    """
     tables = {"judged": judged, "changed_brokers": changed_brokers, "reports": reports}
     bounds = {"end_ms": window.end_ms}
     return judged.sparkSession.sql(_CLUSTERS, bounds, **tables, stored_brokers=stored_brokers)

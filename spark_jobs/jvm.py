@@ -27,7 +27,9 @@ _ROUTINE_LINES: Final = ("WARNING: Using incubator modules", "NOTE: Picked up", 
 
 
 class JavaOutput:
-    """The last lines that were written to `pipe`; a thread forwards all of them to standard error."""
+    """A pipe for the output of Java. A thread forwards all lines to standard error, and keeps the last 20. Java writes
+    to the descriptor `pipe`, of which the caller closes its own copy.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -38,14 +40,15 @@ class JavaOutput:
         self._thread.start()
 
     def line(self) -> str:
-        """Return the last lines in one line of at most 300 characters, after all writers have closed the pipe. Waits up
-        to 5 s for that.
+        """Return the last lines without routine ones, as one line of at most 300 characters. Waits up to 5 s until all
+        writers have closed the pipe. Empty without output.
         """
         self._thread.join(_OUTPUT_SECONDS)
         lines = [line for line in self._lines if line and not line.startswith(_ROUTINE_LINES)]
         return " / ".join(lines)[:_MOST_CHARACTERS]
 
     def _forward(self, read_from: int) -> None:
+        """Forward lines to standard error until all writers have closed the pipe, and keep the last lines."""
         with open(read_from, "rb") as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").strip())

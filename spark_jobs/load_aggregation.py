@@ -118,7 +118,8 @@ SELECT t.topic_id, t.segment_id, t.producers, coalesce(w.messages, 0) AS message
 
 def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame:
     """Return the key counts whose instants lie in (since, until], added up for each segment: topic_id, segment_id,
-    producers, messages, bins, and the number of its rows that are excluded.
+    producers, messages, bins (empty without messages), and set_aside, the number of the segment's rows that are
+    excluded.
     """
     return counts.sparkSession.sql(_SKETCHES, {"since_ms": since_ms, "until_ms": until_ms}, counts=counts)
 
@@ -138,8 +139,9 @@ def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
 
 
 def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """Return the sources that reported anything in the window: source, observed_at_ms (of its last sound sample; null if
-    it has none), the number of its samples that are excluded, and a topic_id of these.
+    """Return the sources that have samples in the window: source, observed_at_ms (of its last sound sample; null if it
+    has none), set_aside, the number of its samples that are excluded, and topic_id, a topic of the excluded samples
+    (null if there are none).
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return samples.sparkSession.sql(_HEARD, bounds, samples=samples)

@@ -172,6 +172,9 @@ def answers(
 
 
 def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
+    """Return the result rows of the loads, in their order. The least costs of loads with the same steps and limits are computed together.
+    An error of the simulation of a load becomes the only row of the load.
+    """
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
     for load in loads:
@@ -224,6 +227,7 @@ def _simulations(
 
 
 def _error_row(recording: Recording, error: Exception) -> dict[str, Any]:
+    """Return the only result row of a load that cannot be simulated."""
     nothing = {"policy": "", "seed": 0, "cost": 0.0, "least_cost": 0.0, "figures": "{}", "picture": None}
     return {
         "key": recording.key,
@@ -256,6 +260,9 @@ def _add_fronts(
 def _simulate_case(
     recording: Recording, series: LoadSeries, candidate: Candidate, seed: int, question: Question
 ) -> dict[str, Any]:
+    """Simulate a candidate on a load, with the messages that the seed draws. Return the result row without the least cost. Load and cost
+    are in capacities of the policy in force.
+    """
     base = recording.base_policy
     conditions = Conditions(
         tick_seconds=question.tick_seconds,
@@ -345,7 +352,9 @@ def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:
 def compute_here(
     rates: pa.Table, recordings: Sequence[Recording], question: Question, done: Done = lambda _count: None
 ) -> pa.Table:
-    """Compute the results in this process. `rates` has the columns of `RATE_COLUMNS`."""
+    """Compute the results in this process, and return them sorted by load, key, policy and seed. `rates` has the columns of
+    `RATE_COLUMNS`.
+    """
     batches = list(answers(by_key(rates, recordings), question, done))
     return _sorted(pa.Table.from_batches(batches, RESULTS))
 
@@ -353,8 +362,8 @@ def compute_here(
 def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
-    """Compute the results on Spark, with `parallel` tasks at a time, and return them sorted. With fewer loads than tasks the candidates
-    of a load are divided among tasks.
+    """Compute the results on Spark, with `parallel` tasks at a time, and return them sorted by load, key, policy and seed. With fewer
+    loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored.
     """
     from pyspark.sql import functions as f
 
@@ -375,7 +384,9 @@ def compute(
 def rates_of_history(
     spark: SparkSession, history_url: str, day_urls: Sequence[str], since_ms: int, until_ms: int
 ) -> DataFrame:
-    """Return the rates that the aggregation stored for these days, of the windows that ended in the inclusive span."""
+    """Return the rates that the aggregation stored in the files of these days, of the windows that ended in the inclusive span
+    (milliseconds since the Unix epoch) and have a rate. `history_url` is the root of the files.
+    """
     from pyspark.sql import functions as f
 
     ended = f.to_timestamp(f.regexp_extract("window_end", r"^(\d{8}T\d{9})Z$", 1), "yyyyMMdd'T'HHmmssSSS")
@@ -391,7 +402,9 @@ def rates_of_history(
 def _partition(
     batches: Iterator[pa.RecordBatch], *, recordings: Mapping[int, str], question: str, parts: int
 ) -> Iterator[pa.RecordBatch]:
-    """Compute the results of one Spark task."""
+    """Compute the results of one Spark task. `recordings` are JSON by key, and each load is simulated for one of `parts` parts of the
+    question's cases.
+    """
     yield from answers(
         (
             Load(Recording.from_json(recordings[key]), rates, (part, parts))
@@ -420,10 +433,12 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, pa.Tabl
 
 
 def _rates(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return the batches as one table of `RATE_COLUMNS`."""
     return pa.Table.from_batches(batches).select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
 
 
 def _sorted(results: pa.Table) -> pa.Table:
+    """Return the results in the order of load, key, policy and seed."""
     return results.sort_by([(name, "ascending") for name in ("load", "key", "policy", "seed")])
 
 

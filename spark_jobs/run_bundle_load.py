@@ -75,10 +75,11 @@ _JUDGED = (
 def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """Return the rows to write, by name: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and the excluded
-    input: reports of brokers (`silent`) and boundaries (`uncut`) that are not valid.
+    """Return the rows to write, by name: boundaries, bundles, namespaces, brokers, clusters, and hot_topics, the topics of bundles above
+    a limit. `silent` has the result of `build_reports`, and `uncut` that of `build_unsound_boundaries`, which show the excluded input.
 
-    Writes every bundle's figures below the scratch URL, as `judged`. Needs a report of at least one broker.
+    `report_urls` are the files of each kind of `REPORTS`. Reads the tables of `BASELINE` below the scratch URL, and writes every
+    bundle's figures there as `judged`. Needs a report of at least one broker.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
@@ -114,10 +115,12 @@ def compute(
 
 
 def _read(spark: SparkSession, schema: str, urls: Sequence[str]) -> DataFrame:
+    """Return the files as a DataFrame with this schema; an empty DataFrame without files."""
     return spark.read.schema(schema).parquet(*urls) if urls else spark.createDataFrame([], schema)
 
 
 def _boundary_changes(namespaces: DataFrame) -> DataFrame:
+    """Return the boundaries that are to be written."""
     return namespaces.where("is_changed").selectExpr(
         "cluster", "namespace", "boundaries", "boundaries_at_ms", "row_version AS seen_row_version"
     )

@@ -39,7 +39,9 @@ def compute(
 
 
 def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:
-    """Return the key histograms of segments from the counts that producers sent."""
+    """Return the key histograms of segments from the counts that producers sent with instants in (since, until], as
+    `build_sketches` describes. A row with a missing value is ignored.
+    """
     counts = spark.read.schema(KEY_COUNTS).parquet(*count_urls).na.drop()
     return build_sketches(counts, since_ms, until_ms).toArrow()
 

@@ -94,7 +94,9 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
 
 
 def _check(master: str) -> None:
-    """Raise, within seconds and in one line, the errors that Spark raises after a minute."""
+    """Raise, within seconds and in one line, the errors that Spark raises after a minute: InvalidInput for a master of another form, or
+    yarn without its configuration; Retryable if no master of a `spark://` address accepts connections.
+    """
     if not master.startswith(_MASTERS):
         raise InvalidInput(
             f"SPARK_MASTER {master!r} is not a master; use local[n], spark://host:port, yarn, k8s://... or sc://host:port"
@@ -113,6 +115,7 @@ def _check(master: str) -> None:
 
 
 def _accepts_connections(address: str) -> bool:
+    """Return True if a server accepts connections at `host:port` within 5 s. Raises InvalidInput for another form of address."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_SECONDS):
@@ -189,4 +192,5 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _is_ended(error: PySparkException) -> bool:
+    """Return True if the error says that the Connect server has ended the session."""
     return any(mark in str(error) for mark in _ENDED)

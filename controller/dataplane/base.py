@@ -32,14 +32,14 @@ class LogState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of one segment as its source reports them. They rise, and restart from 0 with the source or
-    the log.
+    """Counters of one segment as its source reports them. The counters rise, and restart from 0 with the
+    source or the log.
 
     *In* counts stored messages; a broker also counts messages that it refused because the log was being
     terminated. *Out* counts delivered messages, summed over subscriptions. `source` is the reporter: a broker
     since its start, or this server. `instant_ms` is the time at which this process read the counters, by its
     `STEADY_CLOCK`. `producers` is the number of producers connected to the log at that time, None if the
-    reporter does not know it.
+    reporter does not know the number.
     """
 
     backing_topic: str
@@ -65,7 +65,9 @@ class DataPlane(Protocol):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """Longest duration of one call. A takeover waits at least this long after a claim expires."""
+        """Longest duration of one call, in seconds. After a runner's claim on an operation expires, another
+        runner waits at least this long before it takes the operation over.
+        """
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
         """Return the name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`."""
@@ -89,8 +91,8 @@ class DataPlane(Protocol):
         """Return the present state of the log."""
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at the earliest position; an existing one keeps its position. Raises
-        SegmentNotFound.
+        """Create the subscription at the earliest position; an existing subscription keeps its position.
+        Raises SegmentNotFound.
         """
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
@@ -111,19 +113,22 @@ class DataPlane(Protocol):
         """
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant, backwards or forwards.
+        """Move the cursor to the first message published at or after the instant (milliseconds since the Unix
+        epoch), backwards or forwards; if there is none, to the end of the log.
 
         Open readers are disconnected and start again from there. Raises SubscriptionNotFound if there is no
         cursor.
         """
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all messages that are stored at the time of the call. Errors and readers as for
-        `seek`.
+        """Acknowledge all messages that are stored at the time of the call. Disconnects readers, and raises
+        errors, as `seek` does.
         """
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters of the logs that responded. A log that did not respond is absent."""
+        """Return the counters of each log that responded, by its backing topic. A log that is missing or did
+        not respond is absent.
+        """
 
     def close(self) -> None:
         """Close the connections. The object must not be used afterwards."""
@@ -131,7 +136,9 @@ class DataPlane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A log to create, with these subscriptions and those of its predecessors, except the excepted ones."""
+    """A log to create with `subscriptions` and the subscriptions of its `predecessors`, without those in
+    `excepted`.
+    """
 
     backing_topic: str
     predecessors: tuple[str, ...]
@@ -143,7 +150,9 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class CreatedLog:
-    """State of a successor after the call. It has at least the requested subscriptions."""
+    """State of a successor after `create_successors`. `subscriptions` contains at least the subscriptions
+    that the successor was to have.
+    """
 
     state: LogState
     subscriptions: tuple[str, ...]
@@ -177,14 +186,16 @@ class LogReport:
 
     @property
     def is_read_to_end(self) -> bool:
-        """True if the log is terminated and no subscription has unread messages."""
+        """True if the log is terminated and no subscription has unread messages. Also True for a terminated
+        log without subscriptions.
+        """
         return self.state is LogState.TERMINATED and not any(
             cursor.unread for cursor in self.cursors.values()
         )
 
     @property
     def most_unread(self) -> int:
-        """Number of unread messages of the subscription that has most."""
+        """Number of unread messages of the subscription that has most; 0 without subscriptions."""
         return max((cursor.unread for cursor in self.cursors.values()), default=0)
 
     @property
@@ -202,9 +213,8 @@ class SetWiseDataPlane(DataPlane, Protocol):
     """A data plane on which Cleave creates the logs. One call acts on many logs, and takes as long as for one
     log, or as for the slowest.
 
-    The meaning of such a call for each log is that of `DataPlane`'s call for one log. After an error a part
-    of the work may be done, and a repeated call finds that part, unless the adapter guarantees all or
-    nothing.
+    For each log the call has the meaning of `DataPlane`'s call for one log. After an error a part of the work
+    may be done, and a repeated call does the rest, unless the adapter guarantees all or nothing.
     """
 
     @property
@@ -241,7 +251,7 @@ class SetWiseDataPlane(DataPlane, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Result of a call of `trim`."""
+    """Result of a call of `trim`. `messages` is the number of deleted messages."""
 
     messages: int
     is_complete: bool
@@ -288,8 +298,8 @@ class BucketCountingDataPlane(DataPlane, Protocol):
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
     ) -> Sequence[int] | None:
-        """Return the number of unacknowledged messages of each bucket. None if the log or the subscription is
-        missing.
+        """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`. None
+        if the log or the subscription is missing.
 
         `bucket_starts` are the first hashes of the buckets, rising from 0.
         """

@@ -25,8 +25,8 @@ class LogCheck(NamedTuple):
 
 
 class LayoutKeeper(ABC):
-    """A data plane whose broker keeps the layouts. It is also a `DataPlane`; topics are named
-    `topic://tenant/namespace/name`.
+    """A data plane whose broker keeps the layouts. Each implementation is also a `DataPlane`; topics are
+    named `topic://tenant/namespace/name`.
     """
 
     @property
@@ -52,7 +52,9 @@ class LayoutKeeper(ABC):
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Request a split at the midpoint, a merge of two neighbours, or a change of the entry buckets.
+        """Request a split at the midpoint, a merge of two neighbours, or a change of the entry buckets, and
+        wait for the broker's answer. `bucket_count` is the new number of entry buckets; splits and merges
+        ignore `bucket_count`.
 
         Make only one call at a time for a topic: if two calls overlap, the broker (5.0.0-M1) adds segments to
         the layout whose logs it never creates. Raises Conflict if the broker refuses, DataPlaneTimeout if the
@@ -61,7 +63,7 @@ class LayoutKeeper(ABC):
 
     @abstractmethod
     def check_logs(self, topic: str) -> LogCheck:
-        """Look up the log of every ACTIVE segment.
+        """Return the ACTIVE segments whose log does not exist on the broker, and the epoch of their layout.
 
         Creates no log; `create_segment` creates a missing log. Raises TopicNotFound.
         """
@@ -86,8 +88,8 @@ class LayoutKeeper(ABC):
 
 
 def naming(plane: DataPlane) -> Callable[[str, str], str] | None:
-    """Return the function that names the logs which Cleave creates on the plane. None if the broker creates
-    and names them.
+    """Return the function that returns the name of a log that Cleave creates on the plane, from the topic and
+    the segment's descriptor. None if the broker creates and names the logs.
     """
     return None if isinstance(plane, LayoutKeeper) else plane.backing_topic
 

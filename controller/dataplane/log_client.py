@@ -14,8 +14,8 @@ from controller.domain.hash_range import HashRange
 
 
 class Metadata(NamedTuple):
-    """Data that an application sends in addition to key and payload. A message without such data has None
-    instead.
+    """Data that an application sends in addition to key and payload. The metadata of a message without such
+    data is None.
     """
 
     properties: tuple[tuple[str, str], ...] = ()
@@ -33,7 +33,7 @@ class OutgoingMessage(NamedTuple):
     """A message to store. A message without a key may go to any segment.
 
     `bucket_hash` determines the entry bucket. None stands for the low half of the key's hash, which is 0
-    without a key. A producer that distributes messages without a key over the buckets sets it.
+    without a key. A producer sets `bucket_hash` to distribute messages without a key over the buckets.
     """
 
     payload: bytes
@@ -102,7 +102,8 @@ class LogReader(MayWait, Protocol):
         """
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge all messages up to and including `position`. An acknowledged position changes nothing.
+        """Acknowledge all messages up to and including `position`. Does nothing for a position that is
+        already acknowledged.
 
         The acknowledgement may take some 100 ms after the call; `is_drained` and `close` wait for it.
         """
@@ -157,8 +158,8 @@ class QueueReader(MayWait, Protocol):
         """Take at most `limit` messages. Empty if there are none at present. Does not wait."""
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Acknowledge the messages. Return the positions that are not settled: those messages are delivered
-        again.
+        """Acknowledge the messages. Return the positions of messages that stay unacknowledged; these messages
+        are delivered again, to any reader.
         """
 
     def give_back(
@@ -213,7 +214,8 @@ class LogClient(Protocol):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> LogReader:
-        """Take the cursor and read from it. Raises LostRace while another of `live_owners` has it.
+        """Take the cursor, and return a reader that begins with the first unacknowledged message. Raises
+        LostRace while another of `live_owners` has the cursor.
 
         With `bucket` (a range of bucket hashes) only that part of the cursor is taken, and only its messages
         are read and acknowledged; other parts may have other readers. Each part keeps its own position for
@@ -221,25 +223,25 @@ class LogClient(Protocol):
         range.
 
         With `ownership`, nothing is taken from an owner that has, or had, a part of the range under a later
-        ownership: FencedOut is raised, because this process was stopped meanwhile. (A broker knows only
-        connected owners.)
+        ownership: FencedOut is raised, because this process is stale. (A broker knows only connected owners.)
 
         An owner that is not among `live_owners` counts as gone and is disconnected. `on_arrival` is called
         from another thread whenever there may be news: messages, the end of the log, a released cursor, a
-        lost connection. It may be called without a cause and must not block. Raises SegmentNotFound,
-        SubscriptionNotFound.
+        lost connection. `on_arrival` may be called without a cause and must not block. Raises
+        SegmentNotFound, SubscriptionNotFound.
         """
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position before the first stored message that was published at or after the instant.
-        None as `instant_ms`: the position behind the last message. Raises SegmentNotFound.
+        """Return the position of the message before the first stored message that was published at or after
+        the instant (milliseconds since the Unix epoch), so that `open_reader_at` begins with the latter. None
+        as `instant_ms`: the position of the last message. Raises SegmentNotFound.
         """
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PositionReader:
-        """Read the messages that follow a position; if it is None, from the first message that the log ever
-        had.
+        """Return a reader of the messages that follow the position `after`; None: from the first message that
+        the log ever had.
 
         `on_arrival` as for `open_reader`. Raises DataGone if some of the messages were deleted and the data
         plane can tell; LogShortened if the log lacks the message at the position, with the position at which
@@ -249,7 +251,8 @@ class LogClient(Protocol):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> QueueReader:
-        """Share the subscription's messages with its other queue readers.
+        """Return a reader that shares the subscription's messages with the subscription's other queue
+        readers.
 
         `on_arrival` as for `open_reader`; it is also called for messages that other readers returned. Raises
         LostRace while a reader reads the subscription in order; SegmentNotFound, SubscriptionNotFound.
@@ -276,8 +279,8 @@ class EagerLogClient(LogClient, Protocol):
         of `append`.
 
         The function must be called, in any thread, and until then the producer must send nothing else to this
-        bucket. Return None if the batch cannot be sent at once, because nothing is open yet or a response is
-        missing: call `append`. Raises InvalidInput.
+        bucket. Return None, and send nothing, if the batch cannot be sent at once, because no connection for
+        the batch is open or an earlier batch is unanswered: call `append`. Raises InvalidInput.
         """
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:

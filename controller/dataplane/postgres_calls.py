@@ -81,8 +81,10 @@ class PostgresCalls(Renewed):
         """Yield a cursor whose statements each commit on their own, and return its connection to the pool.
         `purpose` begins the messages of errors.
 
-        Raises the errors of the class, InvalidInput for a value that PostgreSQL refuses, and Terminal for any
-        other refusal. An error that makes the connection unusable replaces the pool.
+        Raises `unavailable_error` and `timeout_error` as the class describes, InvalidInput for a value that
+        PostgreSQL refuses, and Terminal for any other refusal. If no connection is free within half of
+        `call_timeout_seconds`, raises `timeout_error`. An error that makes the connection unusable replaces
+        the pool.
         """
         due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool
@@ -126,6 +128,9 @@ class PostgresCalls(Renewed):
         self._pool.dispose()
 
     def _connect(self) -> WatchedConnection:
+        """Return a connection in autocommit mode, which limits each statement and each pause within a
+        transaction to `call_timeout_seconds`.
+        """
         connection = connect(
             self._address,
             application_name=self._application_name,
@@ -163,6 +168,9 @@ class PostgresCalls(Renewed):
         pool.dispose()
 
     def _translate(self, error: psycopg2.Error, purpose: str, cause: Condition | None) -> CleaveError:
+        """Return Cleave's error for an error of PostgreSQL. `cause` is the condition that the error shows;
+        None if it is unknown.
+        """
         reason = str(error).strip() or type(error).__name__
         if isinstance(error, NoAnswer) or cause in (Condition.TOO_LATE, Condition.LOCKED):
             return self._timeout_error(

@@ -24,8 +24,8 @@ _WAIT_SECONDS = 3600.0
 
 
 class PostgresListener(OneProcess):
-    """Listens from `start` to `close`. The callbacks run in the listener's thread and must not block. If a
-    callback raises, the listener reconnects.
+    """A thread that listens to PostgreSQL channels from `start` to `close`. The callbacks run in this thread
+    and must not block. If a callback raises, the listener reconnects.
     """
 
     def __init__(
@@ -39,7 +39,8 @@ class PostgresListener(OneProcess):
         """Create the listener without connecting.
 
         `on_notification` is called with the id at the beginning of a payload. A notification without an id is
-        ignored, because any login may send it.
+        ignored, because any login may send it. `on_gap` is called after each connection, because earlier
+        notifications may have been missed.
         """
         self._listener = Listener(url, channels)
         self._on_notification, self._on_gap = on_notification, on_gap
@@ -61,6 +62,9 @@ class PostgresListener(OneProcess):
         self._listener.close()
 
     def _run(self) -> None:
+        """Listen until `close`. After an error, log the error, disconnect, and listen again after at most 0.5
+        s.
+        """
         Repeating(
             self._listen,
             self._closing,
@@ -73,7 +77,9 @@ class PostgresListener(OneProcess):
         ).run()
 
     def _listen(self) -> float:
-        """Wait once for notifications. Return the seconds until the next wait."""
+        """Wait once for notifications, for at most an hour, and call back for each. Return 0, the seconds
+        until the next wait.
+        """
         for notification in self._listener.wait(_WAIT_SECONDS):
             if notification.is_resync:
                 self._on_gap()

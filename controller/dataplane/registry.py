@@ -47,6 +47,7 @@ def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPl
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
+    """Return the data plane of the embedded logs. None without their address."""
     if settings.embedded_url is None:
         return None
     from controller.dataplane.embedded import EmbeddedDataPlane
@@ -59,6 +60,9 @@ def _embedded(settings: PlaneSettings) -> DataPlane | None:
 
 
 def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
+    """Return the client of the embedded logs. None without their address. Raises Unsupported if a library is
+    missing.
+    """
     if settings.embedded_url is None:
         return None
     try:
@@ -72,6 +76,7 @@ def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
 
 
 def _pulsar(settings: PlaneSettings) -> DataPlane | None:
+    """Return the data plane `pulsar`. None without a cluster."""
     if settings.pulsar is None:
         return None
     from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -82,6 +87,7 @@ def _pulsar(settings: PlaneSettings) -> DataPlane | None:
 
 
 def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
+    """Return the data plane `pulsar_scalable`. None without a cluster."""
     if settings.pulsar is None:
         return None
     from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
@@ -95,6 +101,9 @@ def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
 
 
 def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
+    """Return the client of the data plane `pulsar`. None without a cluster. Raises Unsupported if the client
+    library is missing.
+    """
     if settings.pulsar is None:
         return None
     try:
@@ -109,7 +118,7 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
 
 def demand_subscription(data_plane: str, name: str) -> None:
     """Raise InvalidInput for a subscription name that the data plane refuses. The limits count bytes of
-    UTF-8.
+    UTF-8. Any name is valid for an unknown data plane.
     """
     if data_plane == "embedded":
         from controller.dataplane.embedded.names import checked
@@ -142,7 +151,7 @@ def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
 
 def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
     """Return the client of the data plane for applications. Raises Unsupported if the plane is unknown or not
-    configured.
+    configured, has no such client, or its libraries are not installed.
     """
     client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
     if client is None:

@@ -91,8 +91,9 @@ class EmbeddedLogClient(OneProcess):
         bucket: HashRange | None = None,
     ) -> int:
         """Store a batch whole, notify the log's readers, and return the number of messages, as
-        `LogClient.append` defines. An empty batch does nothing. Raises InvalidInput also for a batch above
-        `MAX_BATCH_BYTES`; SegmentTerminated and SegmentNotFound.
+        `LogClient.append` defines. For an empty batch, do nothing and return 0.
+
+        Raises InvalidInput also for a batch above `MAX_BATCH_BYTES`; SegmentTerminated and SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -163,8 +164,8 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position before the first stored message at or after the instant; for None, that of the
-        last message.
+        """Return the position of the message before the first stored message at or after the instant; None as
+        `instant_ms`: the position of the last message. Raises SegmentNotFound.
         """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
@@ -172,10 +173,11 @@ class EmbeddedLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> EmbeddedPositionReader:
-        """Read the messages that follow the position, as `LogClient.open_reader_at` defines.
+        """Return a reader of the messages that follow the position, as `LogClient.open_reader_at` defines.
 
         A position without a timeline, from before logs had timelines, is trusted unless the log ends before
-        it. Then DataGone is raised. LogShortened is logged and counted.
+        it. Then DataGone is raised, as also if the next message was trimmed. LogShortened is logged and
+        counted.
         """
         self._listen()
         timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
@@ -200,10 +202,11 @@ class EmbeddedLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> EmbeddedQueueReader:
-        """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines.
+        """Return a reader that shares the messages with the queue's other readers, as
+        `LogClient.open_queue_reader` defines.
 
-        A reader that reads the subscription in order is disconnected. A thread keeps the queue reader alive
-        until `close`. Raises SegmentNotFound, SubscriptionNotFound.
+        Disconnects a reader that reads the subscription in order; LostRace is not raised. A thread keeps the
+        queue reader alive until `close`. Raises SegmentNotFound, SubscriptionNotFound.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()
@@ -258,10 +261,12 @@ class EmbeddedLogClient(OneProcess):
             self._callbacks[reader] = (log_id, on_arrival)
 
     def _forget(self, reader: _Reader) -> None:
+        """Remove the reader from the readers that are notified. Does nothing if there is no such reader."""
         with self._lock:
             self._callbacks.pop(reader, None)
 
     def _listen(self) -> None:
+        """Start the thread that listens for notifications, if it is not started."""
         with self._lock:
             if self._listener is None:
                 self._listener = PostgresListener(
@@ -273,6 +278,7 @@ class EmbeddedLogClient(OneProcess):
                 self._listener.start()
 
     def _call_back(self, log_id: int | None) -> None:
+        """Call `on_arrival` of each reader of the log; None: of all readers."""
         with self._lock:
             callbacks = [
                 callback
@@ -312,12 +318,17 @@ def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> st
 
 
 def _bucket_hash(message: OutgoingMessage) -> int:
+    """Return the message's own bucket hash; without one the hash of its key, 0 without a key."""
     if message.bucket_hash is not None:
         return message.bucket_hash
     return 0 if message.key is None else key_hash(message.key).bucket_hash
 
 
 def _refusal(backing_topic: str, subscription: str, outcome: str, holder: str | None) -> CleaveError:
+    """Return the error for an outcome of opening a reader: SegmentNotFound for `missing`,
+    SubscriptionNotFound for `unsubscribed`, FencedOut for `stale`, LostRace for any other. `holder` is the
+    owner that has the cursor, if known.
+    """
     if outcome == "missing":
         return no_log(backing_topic)
     if outcome == "unsubscribed":

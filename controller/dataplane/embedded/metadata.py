@@ -11,7 +11,9 @@ from controller.dataplane.log_client import Metadata
 
 
 def written(metadata: Metadata | None) -> str | None:
-    """Return the object to store; None for a message without metadata."""
+    """Return the JSON text to store, without values that are missing or False; None for a message without
+    metadata.
+    """
     if metadata is None:
         return None
     document = {
@@ -23,7 +25,9 @@ def written(metadata: Metadata | None) -> str | None:
 
 
 def read(document: object) -> Metadata | None:
-    """Return the metadata of a stored object. None if it is not an object."""
+    """Return the metadata of a stored object. None if it is not an object. A property or event time of
+    another type than Cleave stores is left out.
+    """
     if not isinstance(document, dict):
         return None
     properties, event_time_ms = document.get("properties"), document.get("event_time_ms")

@@ -15,8 +15,9 @@ MAX_NAME_BYTES = 1000
 
 
 def checked(kind: str, name: str) -> str:
-    """Return the name itself. Raises InvalidInput if it is empty, too long or contains characters that
-    PostgreSQL cannot store: NUL, or half of a surrogate pair.
+    """Return the name itself. Raises InvalidInput if it is empty, longer than `MAX_NAME_BYTES` or contains
+    characters that PostgreSQL cannot store: NUL, or half of a surrogate pair. `kind` says in the message what
+    the name is of.
     """
     if not name or "\0" in name or len(utf8(name, f"{kind} name")) > MAX_NAME_BYTES:
         raise InvalidInput(
@@ -26,12 +27,14 @@ def checked(kind: str, name: str) -> str:
 
 
 def no_log(backing_topic: str) -> SegmentNotFound:
+    """Return the error for a log that does not exist."""
     return SegmentNotFound(
         f"no log {backing_topic}; it was deleted or never created: look up the layout again"
     )
 
 
 def no_cursor(backing_topic: str, subscription: str) -> SubscriptionNotFound:
+    """Return the error for a log without a cursor of the subscription."""
     return SubscriptionNotFound(
         f"subscription {subscription!r} has no cursor on {backing_topic}; create the subscription first"
     )

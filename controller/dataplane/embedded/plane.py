@@ -52,8 +52,9 @@ _ADD_CURSORS = f"""
 
 
 class EmbeddedDataPlane:
-    """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` created. Safe to share between
-    threads.
+    """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` created. Safe to share between threads.
+
+    `shares_journal_server` declares that the journal is in the same server.
     """
 
     name = "embedded"
@@ -73,8 +74,8 @@ class EmbeddedDataPlane:
 
     @property
     def shares_journal_server(self) -> bool:
-        """True if the constructor's caller declared the journal to be in the same server, which `set_wise`
-        uses.
+        """True if the constructor's caller declared the journal to be in the same server. Calls on many logs
+        then do not wait for the disk (`set_wise`).
         """
         return self._shares_journal_server
 
@@ -91,7 +92,7 @@ class EmbeddedDataPlane:
     def backing_topic(self, topic: str, descriptor: str) -> str:
         """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`.
 
-        Raises InvalidInput for a name without `topic://`, or one that is too long.
+        Raises InvalidInput for a topic's name without `topic://`, or a name that is too long.
         """
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
@@ -313,9 +314,12 @@ class EmbeddedDataPlane:
         return closed
 
     def end_long_transactions(self) -> int:
-        """End sessions of applications that have held locks for longer than a call may take, and log each.
+        """End sessions of applications that have held locks of logs for longer than a call may take (three
+        times as long while they wait for another lock), and log each. If a quarter of the server's queue of
+        notifications is in use, also end transactions of applications and inspectors that are older than a
+        minute.
 
-        Return the number of sessions.
+        Return the number of sessions. Raises Terminal if the role may not end sessions.
         """
         with self._calls.statement("end long transactions") as cursor:
             cursor.execute(
@@ -341,18 +345,18 @@ class EmbeddedDataPlane:
             return set_wise.segments(cursor, paths)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Return a report on each log. The call takes longer for a subscription with unread messages, like
-        `backlog`.
+        """Return a report on each log, MISSING logs included. The call takes longer for a subscription with
+        unread messages, like `backlog`.
         """
         with self._calls.statement(f"describe {len(backing_topics)} logs") as cursor:
             return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
         """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, each a
-        transaction, for half of a call's time.
+        transaction, for half of a call's time. A log that another session has locked is skipped.
 
-        The next call continues where this one had to stop (`is_complete` is False). Return the number of
-        deleted messages.
+        Return the number of deleted messages. If the time ran out (`is_complete` is False), the next call
+        continues where this call stopped.
         """
         purpose, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0
@@ -374,14 +378,15 @@ class EmbeddedDataPlane:
         self._calls.close()
 
     def _row(self, purpose: str, statement: str, *values: object) -> tuple[Any, ...] | None:
+        """Return the first row of the statement's result; None if there is none."""
         with self._calls.statement(purpose) as cursor:
             cursor.execute(statement, values)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
     def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
-        """Return the last log that was checked, None if all have been, and the checked logs with messages to
-        trim.
+        """Check the next `_LOGS_PER_CHECK` logs, in the order of their ids. Return the id of the last of
+        these logs, None if no log is left, and the ids of those with messages to trim.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
@@ -392,7 +397,9 @@ class EmbeddedDataPlane:
             return last, log_ids or ()
 
     def _trim_chunk(self, purpose: str, log_id: int, retention_seconds: float) -> int:
-        """Delete up to `TRIM_CHUNK` messages of the log, and return their number."""
+        """Delete up to `TRIM_CHUNK` old and acknowledged messages from the front of the log, and return their
+        number. 0 also for a log that another session has locked.
+        """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(
                 "SELECT embedded.trim_log(%s, clock_timestamp() - %s * interval '1 s', %s)",
@@ -402,8 +409,9 @@ class EmbeddedDataPlane:
             return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
-        """Move the cursor to `instant`, which is one of the SQL expressions above; `values` are its parameters.
-        Raises SegmentNotFound, SubscriptionNotFound.
+        """Move the cursor to the first message at or after the time that the SQL expression `instant` yields,
+        or to the end for `NULL`. `values` are the parameters of the expression. Raises SubscriptionNotFound
+        if there is no log or cursor.
         """
         row = self._row(
             f"move {subscription!r} on {backing_topic}",

@@ -57,7 +57,9 @@ class EmbeddedPositionReader(OneProcess):
         return messages
 
     def is_at_end(self) -> bool:
-        """Return True if the log is terminated and read to its end."""
+        """Return True if the log is terminated and read to its end. Does not advance the reader. Raises the
+        errors of `read`.
+        """
         messages, is_at_end = self._read_at(0)
         return is_at_end and not messages
 
@@ -66,7 +68,9 @@ class EmbeddedPositionReader(OneProcess):
         self._on_close()
 
     def _read_at(self, limit: int) -> tuple[list[LogMessage], bool]:
-        """Return the next messages, and True if no message can follow them. Raises the errors of `read`."""
+        """Return the next messages, at most `limit` (0: none), and True if no message can follow them. Does
+        not advance the reader. Raises the errors of `read`.
+        """
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
             cursor.execute(_READ_AT, (self._log_id, *place, self._backing_topic))

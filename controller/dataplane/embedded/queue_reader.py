@@ -80,11 +80,15 @@ class EmbeddedQueueReader(OneProcess):
         return not self._is_lost and boot_seconds() < self._contact_at + self._life_seconds
 
     def note_contact(self, at: float) -> None:
-        """Record that the server received a call of this reader, which began at `at` (`boot_seconds`)."""
+        """Record that the server received a call of this reader. `at` is the time (`boot_seconds`) at which
+        the call began.
+        """
         self._contact_at = max(self._contact_at, at)
 
     def mark_lost(self) -> None:
-        """Mark the reader as unknown to the server."""
+        """Mark the reader as unknown to the server. Later calls to read, acknowledge or return messages raise
+        LostRace.
+        """
         self._is_lost = True
 
     def may_wait(self) -> bool:
@@ -92,7 +96,8 @@ class EmbeddedQueueReader(OneProcess):
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages and some 8 MiB. Empty if there are none at present.
+        """Take at most `limit` messages and some 8 MiB, in the order of their offsets. Empty if no message
+        can be delivered at present, also because `MAX_UNSETTLED` messages are unacknowledged.
 
         A repeated call after a lost response returns the same messages. Raises InvalidInput for a limit below
         1, LostRace if the server does not know this reader, and LogShortened if the log lacks a message that
@@ -124,8 +129,8 @@ class EmbeddedQueueReader(OneProcess):
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge the messages.
 
-        Return the positions of those that belong, or will belong, to other readers. Raises LostRace, and
-        SubscriptionNotFound if there is no cursor.
+        Return the positions that stay unacknowledged because the messages are not this reader's: other
+        readers have them or will get them. Raises LostRace, and SubscriptionNotFound if there is no cursor.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -152,9 +157,11 @@ class EmbeddedQueueReader(OneProcess):
         self._forget(positions)
 
     def is_drained(self) -> bool:
-        """Return True if the log is terminated and all its messages are acknowledged.
+        """Return True if the log is terminated and all its messages are acknowledged. Also answers for a
+        reader that is lost or closed.
 
-        Raises SubscriptionNotFound if there is no log or cursor.
+        Raises SubscriptionNotFound if there is no log or cursor, or if readers in order have divided the
+        cursor.
         """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_IS_DRAINED, self._queue)
@@ -181,10 +188,12 @@ class EmbeddedQueueReader(OneProcess):
         return [offset for _, offset in positions], [self._batches.get(position, 0) for position in positions]
 
     def _forget(self, positions: Iterable[Position]) -> None:
+        """Drop the records of messages that are acknowledged or returned. Unknown positions are ignored."""
         for position in positions:
             self._batches.pop(position, None)
 
     def _demand_known(self) -> None:
+        """Raise LostRace if this reader is closed, or the server does not know this reader."""
         if self._is_lost:
             raise LostRace(
                 f"{self._backing_topic}: this reader of {self._queue[1]!r} made no call for {self._life_seconds:g} s, was "
@@ -194,7 +203,9 @@ class EmbeddedQueueReader(OneProcess):
 
 
 class QueueKeeper:
-    """Keeps the readers of a process alive on the server, with several calls in each lifetime."""
+    """A thread that keeps the queue readers of a process alive on the server, with five calls per
+    `life_seconds`. Safe to share between threads.
+    """
 
     def __init__(self, calls: PostgresCalls, life_seconds: float) -> None:
         self._calls, self._life_seconds = calls, life_seconds
@@ -212,7 +223,7 @@ class QueueKeeper:
                 self._thread.start()
 
     def remove(self, mark: str) -> None:
-        """Stop keeping the reader alive."""
+        """Stop keeping the reader with this mark alive. Does nothing if there is none."""
         with self._lock:
             self._readers.pop(mark, None)
 
@@ -228,13 +239,16 @@ class QueueKeeper:
         )
 
     def _keep_all(self) -> None:
+        """Extend the lives of all readers, if there are any."""
         with self._lock:
             readers = dict(self._readers)
         if readers:
             self._keep(readers)
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
-        """Extend the lives of these readers in one call. Mark those that the server does not know as lost."""
+        """Extend the lives of these readers, given by their marks, in one call. Mark the readers that the
+        server does not know as lost.
+        """
         began_at = boot_seconds()
         with self._calls.statement("keep queue readers alive") as cursor:
             cursor.execute(_KEEP, (sorted(readers), self._life_seconds))

@@ -132,9 +132,10 @@ class EmbeddedReader(OneProcess):
     def is_drained(self) -> bool:
         """Return True if the log is terminated and acknowledged to its end, in every part of the cursor.
 
-        If nothing is left to settle, the reader first scans the rest of a terminated log, `MAX_SCANNED`
-        offsets per call, because none of the rest may belong to this reader. Such offsets are settled; a
-        message of this reader is left for the next `read`. Raises the errors of `LogReader`.
+        If this reader has acknowledged all that it delivered, but a part of the cursor is before the end of a
+        terminated log, the call scans `MAX_SCANNED` offsets of the rest, because none of the rest may belong
+        to this reader. Scanned offsets without a message of this reader count as acknowledged; a message of
+        this reader is left for the next `read`. Raises the errors of `LogReader`.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:
@@ -147,8 +148,8 @@ class EmbeddedReader(OneProcess):
         return all_settled
 
     def close(self) -> None:
-        """Release the cursor. Idempotent. If the call fails, the next owner finds this reader gone and disconnects
-        it.
+        """Release the cursor. Idempotent; raises nothing. If the call to the server fails, the server shows
+        this reader as the owner until another reader takes the cursor, or the cursor is moved.
         """
         if self._closed:
             return

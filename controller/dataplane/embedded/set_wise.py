@@ -136,7 +136,9 @@ def subscriptions(
 
 
 def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Return the logs of segments, sorted, by topic. `paths` contains the path of each topic's logs."""
+    """Return the logs of each topic's segments, sorted, by topic. `paths` contains for each topic the part of its
+    logs' names before the segment's descriptor, without a slash at the end.
+    """
     cursor.execute(_LISTED, {"paths": list(paths.values())})
     logs_of_path: dict[str, list[str]] = {path: [] for path in paths.values()}
     for path, name in cursor.fetchall():

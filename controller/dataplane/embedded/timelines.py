@@ -41,7 +41,9 @@ class Timelines:
     """The timelines of a range of offsets, as the schema `embedded` returns them."""
 
     def __init__(self, rows: Sequence[Sequence[int]] | None) -> None:
-        """Use `rows` of first offset and timeline, in order. None if nothing was read."""
+        """Use `rows` of first offset and timeline, in rising order. None, or no row: every offset has
+        timeline 0.
+        """
         self._first_offsets = [first_offset for first_offset, _ in rows or ()]
         self._timelines = [0, *(timeline for _, timeline in rows or ())]
 
@@ -66,8 +68,9 @@ def demand_present(
     place: Place,
     bucket: HashRange = FULL_RANGE,
 ) -> None:
-    """Raise and log LogShortened if the log lacks the message before the place. For a reader whose statement
-    was refused.
+    """Raise, count and log LogShortened if the log lacks the message before the place; return otherwise, also
+    if the subscription has no cursor. For a reader whose statement was refused. `bucket` is the range of
+    bucket hashes that the reader had.
     """
     with calls.statement(f"check {backing_topic}") as cursor:
         cursor.execute(_MISSED, (log_id, subscription, bucket.start, bucket.end, *place))
@@ -86,9 +89,12 @@ def shortened(
     *,
     resume: Position | None = None,
 ) -> LogShortened:
-    """Count and log that the log lacks the message before `place`, and return the error to raise.
+    """Count and log that the log lacks the message before offset `place`, at which a reader wanted to
+    continue. Return the error to raise.
 
-    `next_offset` is the next offset to read; `resume` is the position that the error carries.
+    `end` is the offset behind the log's last message, and `next_offset` the offset at which reading
+    continues. `resume` is the position that the error carries for the caller to continue after.
+    `subscription` is None for a reader without a subscription.
     """
     client_metrics.SHORTENED_LOGS.inc()
     log.warning(

@@ -38,7 +38,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Deadline:
-    """The time by which a call must be over."""
+    """The time by which a call must be over: `seconds` after the creation of this object."""
 
     __slots__ = ("_at", "seconds")
 
@@ -54,7 +54,8 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `purpose` names the action in errors. Statuses in `accept` are results, not errors.
+    """A request to send. `purpose` names the action in errors. Statuses in `accept` are results, not errors.
+    `body` is sent as JSON; None: no body.
 
     A `path` that begins with a slash is complete; any other path follows `/admin/v2/`.
     """
@@ -70,7 +71,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. `document` is the JSON, None for an empty body; `broker` is the host:port that responded.
+    """A response. `document` is the JSON, None for an empty body, the text itself if the request `is_text`;
+    `broker` is the host:port that responded.
 
     Lookup of names in `headers` ignores case.
     """
@@ -147,6 +149,9 @@ class AdminCalls:
         self._session.close()
 
     def _result(self, future: Future[Answer], ask: Ask, deadline: Deadline) -> Answer:
+        """Return the response when it arrives. At the deadline, cancel the request if it has not begun, and
+        raise DataPlaneTimeout.
+        """
         try:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:
@@ -154,11 +159,11 @@ class AdminCalls:
             raise late(ask.purpose, deadline.seconds) from None
 
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Send the request to the broker that responded last.
+        """Send the request to the broker that responded last, and return the response.
 
-        Try the next one while brokers are unreachable, and try at least twice, because a kept connection may
-        be dead. Raises the error of `network_failure` after the last attempt, or at once if the request may
-        have arrived.
+        If the request may be sent again after an error, try the brokers in turn, with two attempts or one per
+        broker, because a kept connection may be dead. Raises the error of `network_failure` after the last
+        attempt, at the deadline, or at once if the request must not be sent again.
         """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
@@ -230,11 +235,15 @@ class AdminCalls:
         return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())
 
     def _headers(self) -> dict[str, str]:
+        """Return the headers of a request, with the current token if there is one."""
         token = self._access.current_token()
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
     def _checked_redirect(self, ask: Ask, url: str, location: str) -> str:
+        """Return the URL to which `location` in the response of `url` leads. Raises DataPlaneUnavailable for
+        another scheme than HTTP, Terminal for a redirect without TLS that would show the token.
+        """
         target = urljoin(url, location)
         if urlsplit(target).scheme not in ("http", "https"):
             raise half_answer(ask.purpose, 307, f"redirected to {target[:80]}")
@@ -250,6 +259,7 @@ _NO_JSON = object()
 
 
 def _parse(text: str) -> Any:
+    """Return the value of a JSON text: None for an empty text, `_NO_JSON` for a text that is not JSON."""
     if not text:
         return None
     try:
@@ -259,8 +269,9 @@ def _parse(text: str) -> Any:
 
 
 def _may_not_have_arrived(error: requests.RequestException) -> bool:
-    """Return True for a refused connection, or one that was closed without a response. Every call of this
-    package may be repeated.
+    """Return True if the request may be sent again after the error: the connection was refused, or closed
+    without a response. Every call of this package may be repeated. False for a time-out, an invalid
+    certificate or another error.
     """
     return isinstance(error, requests.ConnectionError) and not isinstance(
         error, requests.Timeout | requests.exceptions.SSLError
@@ -305,8 +316,8 @@ class _Bearer(AuthBase):
 
 
 def bearer_session(access: PulsarAccess) -> requests.Session:
-    """Return a session with its own pool and the certificates and token, for callers that send requests
-    themselves.
+    """Return a session with its own pool, the certificates and the current token of each request, for callers
+    that send requests themselves.
     """
     session = _session(access)
     session.auth = _Bearer(access)
@@ -314,6 +325,7 @@ def bearer_session(access: PulsarAccess) -> requests.Session:
 
 
 def _session(access: PulsarAccess) -> requests.Session:
+    """Return a session with the certificates of `access`, without a token, cookies or proxies."""
     session = requests.Session()
     session.trust_env = (
         False  # no passwords of ~/.netrc and no proxy, because brokers respond at their own addresses

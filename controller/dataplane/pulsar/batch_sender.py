@@ -57,7 +57,9 @@ _SEND_SHARE = 0.8
 
 
 class BatchSender:
-    """The producer of one topic and bucket. Serves one append at a time; others wait."""
+    """The producer of one topic and bucket, opened when it is needed. Safe to share between threads; one
+    append is in progress at a time, and others wait. `producer` is the application's producer name.
+    """
 
     def __init__(
         self,
@@ -140,6 +142,9 @@ class BatchSender:
             self._opened(deadline)
 
     def _entry_marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
+        """Return the marks of the batch's entries. None without a bucket. Raises InvalidInput for a message
+        outside the bucket.
+        """
         return None if self._bucket is None else marks(self._bucket, messages)
 
     def _conclude(
@@ -187,6 +192,10 @@ class BatchSender:
                 producer.close()
 
     def _opened(self, deadline: Deadline) -> pulsar.Producer:
+        """Return the open producer; open the producer if there is none, and at the first opening record the
+        topic's end, behind which a batch in doubt must lie. Raises SegmentNotFound, SegmentTerminated and
+        other mapped errors.
+        """
         if self._producer is None:
             end = self._end.place(deadline)
             if self._behind is None and self._in_doubt is None:
@@ -200,6 +209,9 @@ class BatchSender:
         return self._producer
 
     def _build(self, client: pulsar.Client, deadline: Deadline) -> pulsar.Producer:
+        """Create the library's producer, which divides messages into entries by their number and size, never
+        by time.
+        """
         return client.create_producer(
             self._backing_topic,
             producer_name=self._name,
@@ -304,9 +316,10 @@ class BatchSender:
 
     def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """Return the number of messages of the batch in doubt, from its front, that are stored in the
-        terminated topic.
+        terminated topic; at least the number that the broker has reported as stored.
 
-        Reads again until all messages are found or the topic's end is final.
+        Reads again until all messages are stored, the topic's end is final, or `END_KNOWN_SECONDS` have
+        passed.
         """
         batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
         until_known = Deadline(END_KNOWN_SECONDS)
@@ -318,6 +331,7 @@ class BatchSender:
 
 
 def _first_sequence_id(sequence: int) -> int:
+    """Return Pulsar's sequence id of the first message of the batch with this number."""
     return (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for no sequence id
 
 

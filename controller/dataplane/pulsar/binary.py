@@ -177,6 +177,10 @@ class Connections:
             thread.join()
 
     def _bounded(self, purpose: str, deadline: Deadline, connect: Callable[[], Opened]) -> Opened:
+        """Return the result of `connect`, which runs in another thread. Raises DataPlaneTimeout at the
+        deadline: then `connect` is not begun, or the objects that it opens later are closed. Raises
+        DataPlaneUnavailable after `end`.
+        """
         if self._has_ended:
             raise DataPlaneUnavailable(f"{purpose}: this process is ending")
         future = self._threads.submit(connect)
@@ -191,17 +195,22 @@ class Connections:
             ) from None
 
     def _shared_client(self) -> pulsar.Client:
+        """Return the client that producers share. Created at the first call."""
         with self._lock:
             if self._shared is None:
                 self._shared = self._client()
             return self._shared
 
     def _client(self) -> pulsar.Client:
+        """Return a new client, which `end` closes."""
         client = pulsar.Client(self._access.service_url, **self._options())
         self._clients.add(client)
         return client
 
     def _options(self) -> dict[str, Any]:
+        """Return the arguments of a client: authentication, time limits, certificates, and a logger that
+        writes nothing.
+        """
         access = self._access
         return {
             "authentication": _authentication(access),
@@ -229,12 +238,14 @@ def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
 
 
 def _close_late(future: Future[Any]) -> None:
+    """Close what an opening returned after its deadline, a client last. Do nothing after a failed opening."""
     if not future.cancelled() and future.exception() is None:
         opened = future.result()
         _close(*reversed(opened)) if isinstance(opened, tuple) else _close(opened)
 
 
 def _close(*opened: Closable) -> None:
+    """Close the objects one after the other, and ignore errors of the library."""
     for connection in opened:
         with contextlib.suppress(pulsar.PulsarException):
             connection.close()

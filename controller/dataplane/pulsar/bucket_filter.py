@@ -20,8 +20,8 @@ from controller.domain.key_hash import key_hash
 
 
 class BucketFilter:
-    """The filter of one reader. It remembers the marks at the beginning of the latest entry, for later
-    messages of the entry.
+    """The filter of one reader. The filter remembers the marks at the beginning of the latest entry, for
+    later messages of the entry.
     """
 
     def __init__(self, bucket: HashRange) -> None:
@@ -89,9 +89,11 @@ class BucketFilter:
         return bool(key) and not self._has(key) and self._has_bytes(key)
 
     def _has(self, key: str) -> bool:
+        """Return True if the bucket contains the hash of the key's text."""
         return self._bucket.contains(key_hash(key).bucket_hash)
 
     def _has_bytes(self, key: str) -> bool:
+        """Return True if the key is base64, and the bucket contains the hash of the decoded bytes."""
         try:
             return self._bucket.contains(key_hash(base64.b64decode(key, validate=True)).bucket_hash)
         except binascii.Error:

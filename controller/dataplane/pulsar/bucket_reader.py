@@ -58,6 +58,7 @@ class BucketReader(PulsarReader):
             self._wait_until_gone(deadline)
 
     def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
+        """Return the parts of the run that belong to the bucket. Count the other parts in `misplaced`."""
         own_runs, foreign_runs = self._filter.sort(run)
         for foreign_run in foreign_runs:
             self._hold_back(foreign_run)

@@ -48,6 +48,7 @@ class Claim:
 
     @property
     def _subject(self) -> str:
+        """The subscription and the bucket, as messages name them."""
         return (
             repr(self.subscription) if self.bucket is None else f"{self.subscription!r}, bucket {self.bucket}"
         )

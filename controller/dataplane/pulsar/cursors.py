@@ -58,8 +58,8 @@ class Holder:
     """Ownership that the consumer named, if any."""
 
     def holds_some_of(self, bucket: HashRange | None) -> bool:
-        """Return True if the consumer is in the way of a claim for the bucket, or for the whole subscription
-        if it is None.
+        """Return True if the consumer is in the way of a claim for the bucket; None as `bucket`: for the
+        whole subscription.
         """
         return bucket is None or any(bucket.overlaps(slots) for slots in self.slots)
 
@@ -184,11 +184,15 @@ class Cursors:
         return self.unread_entries(backing_topic, subscription, deadline) == 0
 
     def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
+        """Return True if the topic is terminated, and no entry is stored. Raises SegmentNotFound."""
         return is_closed_and_empty(self.internal(backing_topic, deadline))
 
     def _move_to_present(
         self, internal: Mapping[str, Any], backing_topic: str, subscription: str, deadline: Deadline
     ) -> None:
+        """Move the subscription to the position that `internal`, the topic's internal statistics, contains,
+        which disconnects all holders. Raises SubscriptionNotFound.
+        """
         cursor = self._cursor(internal, backing_topic, subscription)
         purpose = f"take over {subscription!r} on {backing_topic}"
         self._move_behind(
@@ -228,9 +232,9 @@ class Cursors:
         return int(statistics["msgBacklog"])
 
     def unread_messages(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
-        """Return the number of unacknowledged messages in `entries` entries, which is an estimate above
-        `MOST_COUNTED` entries. For a broker that cannot count them itself (`stored`). Raises SegmentNotFound,
-        SubscriptionNotFound.
+        """Return the number of unacknowledged messages in `entries` unacknowledged entries, which is an
+        estimate above `MOST_COUNTED` entries. For a broker that cannot count messages itself
+        (`stored_entries`). Raises SegmentNotFound, SubscriptionNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
@@ -244,9 +248,9 @@ class Cursors:
         """Make the broker reload the topic if the topic is terminated. Return True if a reload was requested.
 
         A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing.
-        It should lift the fence when the message has failed, but sometimes never does: then no consumer can
-        subscribe, and only a reload helps. It is harmless, because no producer appends to a terminated topic,
-        and its readers reconnect. The call needs an administrator's rights.
+        The broker should lift the fence when the message has failed, but sometimes never does: then no
+        consumer can subscribe, and only a reload helps. A reload is harmless, because no producer appends to
+        a terminated topic, and its readers reconnect. The call needs an administrator's rights.
         """
         if not self.is_terminated(backing_topic, deadline):
             return False
@@ -261,9 +265,9 @@ class Cursors:
         return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Return True if the topic is terminated and `read` (empty: nothing) is its last message, or the
-        topic is empty. Reads the last entry only if `read` is in it. Raises SegmentNotFound, DataGone if that
-        entry was deleted.
+        """Return True if the topic is terminated and no message follows `read`, the position of the last
+        message that was read (empty: none). Requests the last entry only if `read` is in it. Raises
+        SegmentNotFound, DataGone if that entry was deleted.
         """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
@@ -276,8 +280,8 @@ class Cursors:
         return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
 
     def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Return True if an entry is stored behind that of `read` (empty: nothing was read). Raises
-        SegmentNotFound.
+        """Return True if an entry is stored behind the entry of `read`, the position of the last message that
+        was read (empty: none). Raises SegmentNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         last = place_told(internal["lastConfirmedEntry"])
@@ -297,8 +301,9 @@ class Cursors:
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """Return (ledger, entry) before the first stored entry published at or after the instant; if it is
-        None, those of the last entry. The entry is -1 before a ledger's first entry. Raises SegmentNotFound.
+        """Return (ledger, entry) before the first stored entry published at or after the instant; None as
+        `instant_ms`: of the last entry. The entry is -1 before a ledger's first entry. Raises
+        SegmentNotFound.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
@@ -336,6 +341,9 @@ class Cursors:
     def _subscription(
         self, backing_topic: str, subscription: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Any]:
+        """Return the statistics of the subscription. Raises SegmentNotFound, SubscriptionNotFound. `query` is
+        appended to the address.
+        """
         stats = self._ask(backing_topic, f"stats{query}", deadline)
         return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
 
@@ -348,6 +356,9 @@ class Cursors:
         return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Return the document about the topic at the address `what` below the topic. Raises SegmentNotFound;
+        DataPlaneUnavailable for a document that is no object.
+        """
         purpose = f"check {backing_topic}"
         answer = self._admin.ask(
             Ask("GET", f"{topic_path(backing_topic)}/{what}", purpose, accept=_GONE), deadline
@@ -367,12 +378,16 @@ def is_closed_and_empty(internal: Mapping[str, Any]) -> bool:
 
 
 def _missing(backing_topic: str) -> SegmentNotFound:
+    """Return the error for a topic that does not exist."""
     return SegmentNotFound(
         f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
     )
 
 
 def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:
+    """Return the holder from a consumer's statistics. Unless the subscription `is_shared` by key, the holder
+    has all slots.
+    """
     marks = consumer.get("metadata") or {}
     return Holder(
         marks.get(OWNER),
@@ -412,6 +427,9 @@ def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:
 def _of(
     statistics_by_name: Mapping[str, Any], backing_topic: str, subscription: str, *, key: str | None = None
 ) -> Mapping[str, Any]:
+    """Return the entry of the subscription, which is listed under `key`; None as `key`: under the
+    subscription's own name. Raises SubscriptionNotFound if there is none.
+    """
     key = subscription if key is None else key
     if key not in statistics_by_name:
         raise SubscriptionNotFound(

@@ -32,10 +32,16 @@ LONGEST_DELAY_SECONDS = 60.0
 
 
 def _retryable(delay_seconds: float, advice: str) -> Callable[[str], CleaveError]:
+    """Return a function that makes a DataPlaneUnavailable with this delay from the text of a refusal. The
+    message ends with `advice`.
+    """
     return lambda text: DataPlaneUnavailable(f"{text}; {advice}", delay_seconds=delay_seconds)
 
 
 def _terminal(kind: type[Terminal], advice: str) -> Callable[[str], CleaveError]:
+    """Return a function that makes an error of this class from the text of a refusal. The message ends with
+    `advice`.
+    """
     return lambda text: kind(f"{text}; {advice}")
 
 
@@ -118,7 +124,9 @@ def refusal(purpose: str, status: int, reason: str, *, retry_after: str | None =
 
 
 def half_answer(purpose: str, status: int, what: str) -> DataPlaneUnavailable:
-    """Return the error for a response that is incomplete, or that no broker sends."""
+    """Return the error for a response that is incomplete, or that no broker sends. `what` describes the
+    response in the message.
+    """
     return DataPlaneUnavailable(
         f"{purpose}: answer {status} cannot be used ({what}); is CLEAVE_PULSAR_ADMIN_URL a broker's web address?"
     )
@@ -131,12 +139,14 @@ class UnknownAddress(DataPlaneUnavailable):
 
 
 def unknown_address(purpose: str, status: int, what: str) -> UnknownAddress:
-    """Return the error for a 404 without a reason. The caller determines which of the two causes applies."""
+    """Return the error for a 404 without a reason. The caller determines which cause of `UnknownAddress`
+    applies. `what` describes the response in the message.
+    """
     return UnknownAddress(str(half_answer(purpose, status, what)))
 
 
 def late(purpose: str, seconds: float) -> DataPlaneTimeout:
-    """Return the error for a response that was not complete in time."""
+    """Return the error for a response that was not complete within `seconds`."""
     return DataPlaneTimeout(f"{purpose}: no answer within {seconds:g} s; check the state before repeating")
 
 
@@ -188,6 +198,9 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _retry_after_seconds(text: str | None) -> float | None:
+    """Return the seconds, at least 0, that a header Retry-After gives as a number or a date. None without a
+    header or for another text.
+    """
     if text is None:
         return None
     try:

@@ -95,16 +95,18 @@ def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
 def _clients(
     statistics: Mapping[str, Mapping[str, Any]], clients_of: Callable[[str, Mapping[str, Any]], Iterator[str]]
 ) -> tuple[str, ...]:
-    """Return the clients of all logs, sorted, each once."""
+    """Return the sentences that `clients_of` yields for the clients of each log, sorted, each once."""
     return tuple(sorted({client for log, stats in statistics.items() for client in clients_of(log, stats)}))
 
 
 def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each producer connected to the log."""
     for producer in stats.get("publishers") or ():
         yield f"{producer.get('producerName')} at {producer.get('address')} on {log}"
 
 
 def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each consumer connected to the log, of any subscription."""
     for subscription, cursor in (stats.get("subscriptions") or {}).items():
         for consumer in cursor.get("consumers") or ():
             yield f"{consumer.get('consumerName') or 'unnamed'} of {subscription} at {consumer.get('address')} on {log}"
@@ -120,6 +122,7 @@ def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _mapping(log: str, document: object) -> Mapping[str, Any]:
+    """Return the statistics of a log. Raises DataPlaneUnavailable if the response is not an object."""
     if not isinstance(document, Mapping):
         raise topic_requests.unreadable(f"check {log}", document)
     return document

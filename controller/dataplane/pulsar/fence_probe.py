@@ -50,6 +50,10 @@ class FenceProbe:
             return FenceState.TERMINATED
 
     def _open_producer(self, backing_topic: str, deadline: Deadline) -> FenceState:
+        """Try to open a producer on a terminated topic. Return OPEN if it opens. If the broker does not answer within
+        `PROBE_SECONDS`, reload the topic and return the result of `_reload`. Raises SegmentTerminated if the broker reports the end,
+        and other errors of the library as Cleave's.
+        """
         act, topic = f"probe {backing_topic}", full_name(backing_topic)
         try:
             producer = self._connections.open(act, deadline, lambda client: _producer(client, topic))
@@ -61,6 +65,7 @@ class FenceProbe:
         return FenceState.OPEN
 
     def _reload(self, backing_topic: str, deadline: Deadline) -> FenceState:
+        """Make the broker reload the topic, and return FENCED; OPEN if the topic is not terminated."""
         is_reloaded = self._cursors.reload_if_terminated(backing_topic, deadline)
         return FenceState.FENCED if is_reloaded else FenceState.OPEN
 

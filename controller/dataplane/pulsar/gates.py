@@ -146,7 +146,9 @@ class Gates:
             self._skip(backing_topic, subscription, barrier.last, deadline)
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return whether clients can learn that a terminated topic has ended. Make the broker reload a topic that is fenced."""
+        """Return whether clients can learn that a terminated topic has ended, as `FenceProbe.probe` does. Make the broker reload a topic
+        that is fenced.
+        """
         return self._open()[1].probe(backing_topic, deadline)
 
     def close(self) -> None:
@@ -263,6 +265,7 @@ class Gates:
         )
 
     def _is_attached(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
+        """Return True if the subscription has connected consumers. False also for a missing topic or subscription."""
         ask = topic_requests.stats(backing_topic, f"list consumers of {subscription!r} on {backing_topic}")
         statistics = topic_requests.subscriptions(ask, self._admin.ask(ask, deadline)) or {}
         return bool(statistics.get(subscription, {}).get("consumers"))
@@ -271,6 +274,9 @@ class Gates:
 def _create_connections(
     access: PulsarAccess, admin: AdminCalls, cursors: Cursors
 ) -> tuple[Connections, FenceProbe]:
+    """Return new connections for barriers, and a probe with its own connections. Raises Unsupported if the Pulsar client library is not
+    installed.
+    """
     try:
         from controller.dataplane.pulsar.binary import Connections
         from controller.dataplane.pulsar.fence_probe import PROBE_SECONDS, FenceProbe
@@ -291,10 +297,14 @@ def no_policies(act: str) -> Unsupported:
 
 
 def _rate_path(backing_topic: str, subscription: str) -> str:
+    """Return the path of the subscription's dispatch rate on the topic, for reading, setting and removing the rate."""
     return f"{topic_path(backing_topic)}/{subscription_path(subscription)}/dispatchRate"
 
 
 def _rate_ask(backing_topic: str, subscription: str) -> Ask:
+    """Return the request for the dispatch rate that the broker applies to the subscription. Status 405 of a broker without topic policies
+    is not an error.
+    """
     act = f"read the dispatch rate of {subscription!r} on {backing_topic}"
     return Ask("GET", f"{_rate_path(backing_topic, subscription)}?applied=true", act, accept=_NO_POLICIES)
 

@@ -61,11 +61,11 @@ class KeySamples:
         self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
-        """Return the sample, as `SamplesKeys.sample_keys` defines, of at most the latest `most` messages. It
-        consists of the messages that arrived before the time limit. Empty if the topic has no entries.
+        """Return the sample, as `SamplesKeys.sample_keys` defines, of at most the latest `most` messages. The
+        sample consists of the messages that arrived before the time limit. Empty if the topic has no entries.
 
-        Opens a reader on a separate client, and closes both in a background thread. An error of the library is
-        raised as its counterpart in `domain.errors`.
+        Opens a reader on a separate client, and closes both in a background thread. An error of the library
+        is raised as its counterpart in `domain.errors`.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         read_range = self._range_to_read(topic, most, deadline)
@@ -125,6 +125,7 @@ class KeySamples:
 def _open(
     client: pulsar.Client, topic: str, read_range: _Range, decrypting: Mapping[str, Any]
 ) -> pulsar.Reader:
+    """Open a reader that begins with the first entry of the range. The reader needs no subscription."""
     return client.create_reader(
         topic,
         pulsar.MessageId(-1, *read_range.first, -1),

@@ -119,7 +119,7 @@ class PulsarLogClient(OneProcess):
         bucket: HashRange | None = None,
     ) -> int:
         """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. The module
-        describes repeated batches. An empty batch does nothing.
+        describes repeated batches. For an empty batch, do nothing and return 0.
 
         Raises InvalidInput also for more than `MAX_BATCH_MESSAGES` messages, or a message above
         `MAX_MESSAGE_BYTES`.
@@ -140,7 +140,7 @@ class PulsarLogClient(OneProcess):
     ) -> Callable[[], int] | None:
         """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines.
 
-        None for an empty batch.
+        Return None for an empty batch.
         """
         if not messages:
             return None
@@ -148,9 +148,8 @@ class PulsarLogClient(OneProcess):
         return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines.
-
-        Errors are ignored.
+        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines. Errors are
+        ignored; the first append opens the producer again and raises them.
         """
         sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
         self._connections.run_aside(lambda: sender.open(deadline))
@@ -169,11 +168,11 @@ class PulsarLogClient(OneProcess):
         """Take the cursor as the subscription's only consumer, or one bucket of it as the only consumer with
         its slots, as `LogClient.open_reader` defines.
 
-        A holder that is gone is disconnected, as `cursor_claims` describes. A consumer that is not Cleave's is never
-        disconnected: LostRace contains its address. A reader of a topic that is terminated and read to its
-        end does not connect: the broker would report the end before the subscription, and the library would
-        then close the connection and retry forever (`binary`). Raises Unsupported if the broker misreports
-        such a narrow bucket (`versions`).
+        A holder that is gone is disconnected, as `cursor_claims` describes. A consumer that is not Cleave's
+        is never disconnected: LostRace contains its address. A reader of a topic that is terminated and read
+        to its end does not connect: the broker would report the end before the subscription, and the library
+        would then close the connection and retry forever (`binary`). Raises Unsupported for a bucket of one
+        hash if the broker misreports its consumers (`broker_versions`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
@@ -200,8 +199,8 @@ class PulsarLogClient(OneProcess):
                 raise self._late(claim, holder, error) from error
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position behind the last entry before the instant, by the producers' clocks. None:
-        behind the last entry.
+        """Return the position behind the last entry before the first stored entry published at or after the
+        instant, by the producers' clocks. None: behind the last entry. Raises SegmentNotFound.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
@@ -209,10 +208,10 @@ class PulsarLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PulsarPositionReader:
-        """Read the messages that follow the position, as `LogClient.open_reader_at` defines.
+        """Return a reader of the messages that follow the position, as `LogClient.open_reader_at` defines.
 
-        At the end of a terminated topic the reader does not connect, because the library would close the connection
-        and retry forever (`binary`).
+        At the end of a terminated topic the reader does not connect, because the library would close the
+        connection and retry forever (`binary`).
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarPositionReader(
@@ -371,6 +370,10 @@ class PulsarLogClient(OneProcess):
         return sender
 
     def _subscribe(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader:
+        """Connect as a consumer of the claimed cursor or bucket, and return the reader. Errors of the
+        library, such as ConsumerBusy while another consumer is connected, are raised unmapped;
+        DataPlaneTimeout at the deadline.
+        """
         reader = self._reader(claim, on_arrival)
         client, consumer = self._connections.open_alone(
             f"read {claim.backing_topic}",
@@ -443,6 +446,7 @@ class PulsarLogClient(OneProcess):
             log.warning("cannot reload terminated log", backing_topic=backing_topic, error=str(error))
 
     def _reader(self, claim: Claim, on_arrival: Callable[[], None]) -> PulsarReader:
+        """Return a reader for the claim without a connection: a BucketReader if the claim is for a bucket."""
         common: dict[str, Any] = {
             "backing_topic": claim.backing_topic,
             "subscription": claim.subscription,
@@ -465,13 +469,16 @@ class PulsarLogClient(OneProcess):
         )
 
     def _reader_here(self, mark: str | None) -> PulsarReader | None:
+        """Return the open reader of this client that has the mark. None if there is none, as for a reader of
+        another process.
+        """
         with self._lock:
             return next((reader for reader in self._readers if reader.mark == mark), None)
 
     def _keep(self, reader: PulsarReader) -> PulsarReader:
         """Add the reader to those that are checked, and return it.
 
-        Raises DataPlaneUnavailable if the client was closed.
+        Raises DataPlaneUnavailable, and closes the reader, if the client was closed.
         """
         with self._lock:
             self._readers.add(reader)
@@ -480,7 +487,9 @@ class PulsarLogClient(OneProcess):
         return reader
 
     def _check_regularly(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
-        """Add the reader to those that are checked. Raises DataPlaneUnavailable if the client was closed."""
+        """Add the reader to those that are checked. Raises DataPlaneUnavailable, and closes the reader, if
+        the client was closed.
+        """
         with self._lock:
             self._others.add(reader)
         self._demand_open(reader)
@@ -495,12 +504,14 @@ class PulsarLogClient(OneProcess):
             raise DataPlaneUnavailable("the log client was closed meanwhile; create another client")
 
     def _begin_watch(self) -> None:
+        """Start the thread that checks the readers, if it is not started."""
         with self._lock:
             if self._watch is None:
                 self._watch = threading.Thread(target=self._check_readers, name="pulsar-readers", daemon=True)
                 self._watch.start()
 
     def _forget(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
+        """Remove a closed reader from those that are checked. Does nothing if it is not among them."""
         with self._lock:
             if isinstance(reader, PulsarReader):
                 self._readers.discard(reader)

@@ -56,9 +56,7 @@ class Intake:
         return messages
 
     def begin(self) -> None:
-        """Request a call of `on_arrival` for the next arrival. Its message is the next one that `take`
-        returns.
-        """
+        """Request a call of `on_arrival` for the next arrival. `take` returns the message that arrives first."""
         self._is_awaited = True
         self._receive_async(self._arrived)
 
@@ -67,14 +65,18 @@ class Intake:
         reader and that of its client. Take no more messages afterwards.
 
         The library returns the call that waits for a message in a separate thread. If the client is closed
-        before that, on a busy machine, it keeps the thread and six descriptors forever (library 3.13). They
-        are also kept as long as any object of the consumer is, so this method drops all references.
+        before that, on a busy machine, the library keeps the thread and six descriptors forever (library
+        3.13). They are also kept as long as any object of the consumer is, so this method drops all
+        references.
         """
         if self._is_awaited:
             self._is_returned.wait(_RETURNED_WITHIN_SECONDS)
         self._receive, self._receive_async = _receive_nothing, _await_nothing
 
     def _arrived(self, result: pulsar.Result, message: Any) -> None:
+        """Keep the awaited message and call `on_arrival`. The library calls this in its own thread, with
+        another result than Ok if the consumer or reader was closed.
+        """
         if result != pulsar.Result.Ok:  # the reader was closed; the closing thread reports it
             self._is_returned.set()
             return

@@ -124,13 +124,17 @@ def place_of(message_id: pulsar.MessageId) -> tuple[tuple[int, int], int]:
 
 
 def ends_its_entry(message_id: pulsar.MessageId) -> bool:
-    """Return True if the message is the last of its entry according to its id."""
+    """Return True if the message is the last of its batch according to its id. False for a message outside a
+    batch, or if the id does not contain the batch's size.
+    """
     index: int = message_id.batch_index()
     return 0 <= index == _batch_size(message_id.serialize()) - 1
 
 
 def shares_its_entry(message_id: pulsar.MessageId) -> bool:
-    """Return False if the entry contains only this message."""
+    """Return True if the entry contains other messages too, or may: its size is unknown. False for a message
+    outside a batch, or alone in its batch.
+    """
     return message_id.batch_index() >= 0 and _batch_size(message_id.serialize()) != 1
 
 
@@ -153,6 +157,7 @@ def _batch_size(serialized: bytes) -> int:
 
 
 def _varint(serialized: bytes, offset: int) -> tuple[int, int]:
+    """Return the variable-length number of protobuf at the offset, and the offset behind the number."""
     value = shift = 0
     while offset < len(serialized):
         byte = serialized[offset]

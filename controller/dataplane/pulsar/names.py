@@ -69,10 +69,11 @@ def namespace_path(namespace: str) -> str:
 
 
 def subscription_path(subscription: str) -> str:
-    """Return a subscription's part of a path.
+    """Return the subscription's name as a part of a path.
 
-    It is encoded twice, because the broker decodes it twice (`100%` encoded once causes an error 500). Raises
-    InvalidInput for an empty or too long name, or one with control characters.
+    The name is encoded twice, because the broker decodes it twice (`100%` encoded once causes an error 500).
+    Raises InvalidInput for an empty name, a name of more than half of `MAX_NAME_BYTES`, or a name with
+    control characters.
     """
     _check("subscription", subscription, subscription)
     if len(subscription.encode()) > MAX_NAME_BYTES // 2:
@@ -105,6 +106,9 @@ def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[st
 
 
 def _split(name: str) -> re.Match[str]:
+    """Return the tenant, the namespace and the topic's own name as groups of a match. Raises InvalidInput for
+    a name of another form.
+    """
     match = _PERSISTENT.fullmatch(full_name(name))
     if match is None:
         raise InvalidInput(
@@ -114,6 +118,9 @@ def _split(name: str) -> re.Match[str]:
 
 
 def _check_entity(kind: str, text: str, full_text: str) -> None:
+    """Raise InvalidInput if `text` is not valid as the name of a tenant or namespace. `kind` and `full_text`
+    appear in the message.
+    """
     if NAME_PART.fullmatch(text) is None or text in (".", ".."):
         raise InvalidInput(
             f"{kind} {text!r} of {shown(full_text)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
@@ -121,6 +128,9 @@ def _check_entity(kind: str, text: str, full_text: str) -> None:
 
 
 def _check(kind: str, text: str, full_text: str) -> None:
+    """Raise InvalidInput if `text` is empty or contains control characters, or is the name of a topic and
+    contains a slash. `kind` (`topic` or `subscription`) and `full_text` appear in the message.
+    """
     control_character = _CONTROL.search(text)
     if control_character is not None:
         raise InvalidInput(
@@ -135,6 +145,7 @@ def _check(kind: str, text: str, full_text: str) -> None:
 
 
 def _check_length(name: str) -> None:
+    """Raise InvalidInput for a topic's full name of more than `MAX_NAME_BYTES`."""
     if len(name.encode()) > MAX_NAME_BYTES:
         raise InvalidInput(
             f"{shown(name)} has {len(name.encode())} bytes; keep a segment's topic within {MAX_NAME_BYTES}"

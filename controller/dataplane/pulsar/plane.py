@@ -89,8 +89,8 @@ class PulsarDataPlane(OneProcess):
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the topic, without partitions, with each subscription at the earliest position; the
-        subscriptions are created at the same time. An existing topic keeps its origin.
+        """Create the topic, without partitions, and then its missing subscriptions at the earliest position,
+        in parallel. An existing topic keeps its origin, and an existing subscription its position.
         """
         deadline = self._admin.deadline()
         self._admin.ask(topic_requests.create_topic(backing_topic, origin), deadline)
@@ -264,7 +264,9 @@ class PulsarDataPlane(OneProcess):
         return set_wise.create(self._admin, successors)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Terminate the existing topics, in parallel, and return their last positions."""
+        """Terminate the existing topics, in parallel, and return their last positions. A missing topic is
+        absent. After an error other topics may be terminated.
+        """
         return set_wise.terminate(self._admin, backing_topics)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -302,9 +304,11 @@ class PulsarDataPlane(OneProcess):
         return self._gates.state(backing_topic, subscription, self._admin.deadline())
 
     def persist_cursor_at_end(self, backing_topic: str, subscription: str) -> bool:
-        """Persist the cursor if it is at the end; return False otherwise.
+        """Make the broker store the cursor of a subscription that has acknowledged all of a terminated topic,
+        and return True. The broker disconnects the consumers of the topic, which reconnect and read nothing.
 
-        The broker disconnects the consumers of the topic, which reconnect and read nothing.
+        Return False, and change nothing, if messages are unacknowledged or more may be appended. Return False
+        also if messages were delivered again meanwhile.
         """
         return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
 
@@ -326,6 +330,9 @@ class PulsarDataPlane(OneProcess):
     def _subscriptions(
         self, backing_topic: str, purpose: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
+        """Return the statistics of each durable subscription, by name. None if the topic is missing. `query`
+        is appended to the address of the statistics.
+        """
         ask = topic_requests.stats(backing_topic, purpose, query)
         return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))
 

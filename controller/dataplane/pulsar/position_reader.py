@@ -170,7 +170,8 @@ class PulsarPositionReader(OneProcess):
     def is_at_end(self) -> bool:
         """Return True if the topic is terminated and read to its end.
 
-        False, without a request, if messages have arrived. Raises DataGone if the topic was deleted.
+        False, without a request, if messages have arrived that were not read. Raises DataGone if the topic
+        was deleted, or its last entry was deleted after a part of the entry was read.
         """
         self._take_in(1)
         if self._arrived:
@@ -197,6 +198,7 @@ class PulsarPositionReader(OneProcess):
         self._on_close(self)
 
     def _disconnect(self) -> None:
+        """Close the connection in a background thread. Messages that have arrived stay readable."""
         with self._taking:
             opened, self._opened = self._opened, None
         if opened is not None:

@@ -105,10 +105,10 @@ class PulsarQueueReader(OneProcess):
         return not self._interrupted.is_set() and opened is not None and bool(opened[1].is_connected())
 
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """Buffer a message, and notify the owner. This is the library's listener.
+        """Buffer a message, and notify the owner. The library calls this for each arrival, in its own thread.
 
-        A message that is already here replaces its earlier copy. A message that was settled is acknowledged
-        again. The listener pauses at `prefetch_messages` buffered messages.
+        A message that is already here replaces its earlier copy. A message that this reader has acknowledged
+        is acknowledged again. Arrivals pause at `prefetch_messages` buffered messages.
         """
         message_id = message.message_id()
         position = position_of(message_id)
@@ -144,7 +144,8 @@ class PulsarQueueReader(OneProcess):
     def check_connection(self) -> None:
         """Detect a broken connection, which ends the reader and notifies the owner.
 
-        Deliver each returned message that is due, or make the broker deliver it.
+        Deliver each returned message that is due to this reader again if it shares its entry with others,
+        otherwise make the broker deliver it. Notify the owner if messages came, or a drain check is due.
         """
         opened = self._opened
         if opened is None:
@@ -315,6 +316,7 @@ class PulsarQueueReader(OneProcess):
         self._on_close(self)
 
     def _remember(self, position: Position) -> None:
+        """Record that the message was acknowledged. Beyond `MOST_REMEMBERED` the oldest record is dropped."""
         self._settled[position] = None
         if len(self._settled) > MOST_REMEMBERED:
             self._settled.pop(next(iter(self._settled)))
@@ -329,6 +331,9 @@ class PulsarQueueReader(OneProcess):
         raise self._lost()
 
     def _has_finished(self) -> bool:
+        """Return True if the connection ended because the topic is drained: this reader has no messages, and
+        the broker reports that all are acknowledged. False also for a missing topic or subscription.
+        """
         if self._held or self._arrived or self._waiting:
             return False
         try:
@@ -337,6 +342,7 @@ class PulsarQueueReader(OneProcess):
             return False
 
     def _lost(self) -> LostRace:
+        """Return the error for a connection that has ended."""
         return LostRace(
             f"{self._backing_topic}: the connection of {self._subscription!r} ended, or its cursor was moved; open a new "
             "reader",
@@ -344,6 +350,9 @@ class PulsarQueueReader(OneProcess):
         )
 
     def _disconnect(self, *, waits: bool = False) -> None:
+        """End the reader, and close its connection in a background thread. With `waits`, first close the
+        consumer in this thread, so that acknowledgements in flight arrive.
+        """
         self._interrupted.set()
         with self._lock:
             opened, self._opened = self._opened, None

@@ -311,6 +311,9 @@ class PulsarReader(OneProcess):
         self._on_close(self)
 
     def _disconnect(self) -> None:
+        """End the reading and close the consumer in this thread, so that acknowledgements in flight arrive;
+        close the rest in a background thread. Idempotent.
+        """
         self._interrupted.set()
         opened = self._take_opened()
         if opened is not None:
@@ -348,15 +351,16 @@ class PulsarReader(OneProcess):
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
     def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
-        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone; if
-        neither can be found out, `otherwise`. This error is kept, because it cannot change for this reading. Without
-        any of these errors, return LostRace for a lost connection.
+        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone;
+        if neither is known, `otherwise`. The error is kept, because it cannot change for this reading.
+        Without any of the three, return LostRace for a lost connection.
         """
         if self._lost is None:
             self._lost = self._read_loss_reason() or otherwise
         return self._lost or self._cut_off()
 
     def _cut_off(self) -> LostRace:
+        """Return the error for a connection that ended for an unknown reason."""
         return LostRace(
             f"{self._backing_topic}: the connection of {self._subscription!r} ended, or its cursor was moved; open a "
             "new reader",
@@ -364,6 +368,10 @@ class PulsarReader(OneProcess):
         )
 
     def _read_loss_reason(self) -> CleaveError | None:
+        """Request the consumers of the subscription, and return the error that names the holder that is in
+        the way of this reader, or says what does not exist. None if no other consumer is in the way, or the
+        broker still shows this reader.
+        """
         try:
             attached = self._cursors.attachments(
                 self._backing_topic, self._subscription, self._cursors.deadline()

@@ -26,7 +26,9 @@ _AGAIN_SECONDS = 1.0
 
 
 class StallWatch:
-    """The stall detection of one reader. For the reader's thread; any thread may call `note_activity`."""
+    """The stall detection of one reader: a check is due after `seconds` without activity. For the reader's
+    thread; any thread may call `note_activity`.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -45,7 +47,7 @@ class StallWatch:
 
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
         """Return True if two consecutive checks found the reader stalled, with no message or acknowledgement
-        in between. Checks only when due.
+        in between. `looks_stalled` performs a check, and is called only when a check is due.
         """
         if not self.is_due:
             return False
@@ -55,7 +57,9 @@ class StallWatch:
 
 
 class SubscriptionStall:
-    """A `StallWatch` of a subscription's reader, which checks the statistics of the subscription."""
+    """A `StallWatch` of a subscription's reader, which checks the statistics of the subscription. `mark` is
+    the reader's own mark, by which the statistics show the reader.
+    """
 
     def __init__(
         self, cursors: Cursors, backing_topic: str, subscription: str, mark: str, seconds: float

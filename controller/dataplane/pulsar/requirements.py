@@ -64,7 +64,9 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One required setting. `path` and `value` are the call that corrects it; None if only a person may."""
+    """A required setting. `is_met` returns True for a namespace that has the setting, and `why` says what
+    happens otherwise. `path` and `value` are the call that corrects the setting; None if only a person may.
+    """
 
     name: str
     severity: Severity
@@ -84,6 +86,9 @@ class Unmet:
 
 
 def _no_auto_creation(namespace: Namespace) -> bool:
+    """Return True if clients cannot create topics: by the namespace's own policy, otherwise by the brokers'
+    configuration.
+    """
     override = namespace.policies.get("autoTopicCreationOverride")
     if override is not None:
         return not override.get("allowAutoTopicCreation", True)
@@ -91,6 +96,9 @@ def _no_auto_creation(namespace: Namespace) -> bool:
 
 
 def _keeps_inactive(namespace: Namespace) -> bool:
+    """Return True if brokers do not delete inactive topics: by the namespace's own policy, otherwise by the
+    brokers' configuration.
+    """
     policy = namespace.policies.get("inactive_topic_policies")
     if policy is not None:
         return not policy.get("deleteWhileInactive", True)
@@ -98,6 +106,9 @@ def _keeps_inactive(namespace: Namespace) -> bool:
 
 
 def _keeps_subscriptions(namespace: Namespace) -> bool:
+    """Return True if unused subscriptions do not expire: by the namespace's own policy, otherwise by the
+    brokers' configuration.
+    """
     minutes = namespace.policies.get("subscription_expiration_time_minutes")
     if minutes is None:
         minutes = namespace.of_broker("subscriptionExpirationTimeMinutes", "0")
@@ -105,6 +116,9 @@ def _keeps_subscriptions(namespace: Namespace) -> bool:
 
 
 def _deduplicates(namespace: Namespace) -> bool:
+    """Return True if brokers store a repeated message once: by the namespace's own policy, otherwise by the
+    brokers' configuration.
+    """
     own = namespace.policies.get("deduplicationEnabled")
     return (
         bool(own) if own is not None else namespace.of_broker("brokerDeduplicationEnabled", "false") == "true"
@@ -112,6 +126,9 @@ def _deduplicates(namespace: Namespace) -> bool:
 
 
 def _retains(namespace: Namespace) -> bool:
+    """Return True if acknowledged messages are kept for any time: by the namespace's own policy, otherwise by
+    the brokers' configuration.
+    """
     own = namespace.policies.get("retention_policies")
     minutes = (
         own["retentionTimeInMinutes"] if own else namespace.of_broker("defaultRetentionTimeInMinutes", "0")
@@ -120,33 +137,42 @@ def _retains(namespace: Namespace) -> bool:
 
 
 def _takes_bytes(namespace: Namespace) -> bool:
+    """Return True if producers without a schema are admitted."""
     return not namespace.policies.get("schema_validation_enforced")
 
 
 def _takes_schemas(namespace: Namespace) -> bool:
+    """Return True if a producer may register a schema for a topic."""
     return namespace.policies.get("is_allow_auto_update_schema") is not False
 
 
 def _takes_clear_messages(namespace: Namespace) -> bool:
+    """Return True if producers with these settings encrypt, or the namespace does not require encryption."""
     return namespace.encrypts or not namespace.policies.get("encryption_required")
 
 
 def _evicts_nothing(namespace: Namespace) -> bool:
+    """Return True if no backlog quota of the namespace deletes unread messages."""
     quotas = namespace.policies.get("backlog_quota_map") or {}
     return all(quota.get("policy") != "consumer_backlog_eviction" for quota in quotas.values())
 
 
 def _expires_nothing(namespace: Namespace) -> bool:
+    """Return True if unread messages have no time to live: by the namespace's own policy, otherwise by the
+    brokers' configuration.
+    """
     own = namespace.policies.get("message_ttl_in_seconds")
     return int(own if own is not None else namespace.of_broker("ttlDurationDefaultInSeconds", "0")) <= 0
 
 
 def _allows_exclusive(namespace: Namespace) -> bool:
+    """Return True if the namespace admits Exclusive consumers."""
     types = namespace.policies.get("subscription_types_enabled") or []
     return not types or "Exclusive" in types
 
 
 def _allows_key_shared(namespace: Namespace) -> bool:
+    """Return True if the namespace and the brokers admit Key_Shared consumers."""
     types = namespace.policies.get("subscription_types_enabled") or []
     if types and "Key_Shared" not in types:
         return False
@@ -308,7 +334,8 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 def demand_gates(access: PulsarAccess, admin: AdminCalls, namespace: str) -> None:
-    """Raise Unsupported, with the unmet demand, if topics of the namespace cannot have gates.
+    """Raise Unsupported, with the unmet demand, if topics of the namespace cannot have gates, or if `access`
+    has no binary address.
 
     Raises NotFound if the namespace does not exist.
     """
@@ -354,6 +381,9 @@ class Namespaces:
         return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
     def _set(self, path: str, unmet: Unmet, deadline: Deadline) -> Unmet:
+        """Set the namespace's setting to the value of the demand, and return a copy of `unmet` with
+        `set_now`. Change nothing, and return `unmet` itself, if only a person may correct the setting.
+        """
         demand = unmet.demand
         if demand.path is None:
             return unmet
@@ -363,6 +393,9 @@ class Namespaces:
 
 
 def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -> Namespace:
+    """Return the policies of the namespace at `path` and the brokers' settings. `encrypts`: producers with
+    these settings encrypt. Raises NotFound for a missing namespace.
+    """
     policies = admin.ask(
         Ask("GET", f"namespaces/{path}", f"read the settings of namespace {path}"), deadline
     ).document
@@ -370,7 +403,9 @@ def _read(admin: AdminCalls, path: str, deadline: Deadline, *, encrypts: bool) -
 
 
 def _read_brokers(admin: AdminCalls, path: str, deadline: Deadline) -> Namespace:
-    """Return the namespace without its own policies, which need more rights."""
+    """Return the brokers' settings as a namespace without its own policies, which need more rights. Values
+    that the token may not read are empty. Raises NotFound for a missing namespace.
+    """
     runtime = admin.ask(
         Ask(
             "GET",

@@ -20,9 +20,9 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, CreatedLog]:
-    """Create the topics with their own subscriptions and those of their predecessors, except the excepted
-    ones, and return the state of each after the call, by name. Missing subscriptions are added to existing
-    topics.
+    """Create the topics with their own subscriptions and those of their predecessors, without those in
+    `excepted`, and return the state of each after the call, by name. Missing subscriptions are added to
+    existing topics.
 
     The predecessors' subscriptions are read while the topics are created. Raises the first error; the work
     done before remains.
@@ -72,12 +72,16 @@ def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Crea
 def _subscriptions_for(
     successor: Successor, subscriptions_of: Mapping[str, frozenset[str]]
 ) -> tuple[str, ...]:
+    """Return the subscriptions that the successor is to have, sorted. `subscriptions_of` has those of each
+    predecessor.
+    """
     inherited = frozenset().union(*(subscriptions_of[name] for name in successor.predecessors))
     return tuple(sorted({*successor.subscriptions, *inherited} - {*successor.excepted}))
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """Terminate the topics, and return the last position of each that exists, by name.
+    """Terminate the topics, in parallel, and return the last position of each that exists, by name. A missing
+    topic is absent.
 
     Raises the first error other than SegmentNotFound; the other topics may then be terminated.
     """
@@ -125,6 +129,9 @@ def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _names(ask: Ask, answer: Answer) -> list[str]:
+    """Return the names of topics in the response. Empty for a missing namespace. Raises DataPlaneUnavailable
+    for another document.
+    """
     if answer.status in topic_requests.GONE:
         return []
     if not isinstance(answer.document, list):
@@ -165,7 +172,9 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
 def _without_barriers(
     admin: AdminCalls, name: str, state: Answer | CleaveError, report: LogReport, deadline: Deadline
 ) -> LogReport | None:
-    """Return the report of a topic that may contain only barriers. None if the topic did not answer."""
+    """Return the report, with `has_carried_messages` False if the topic contains only the barrier of a gate.
+    `state` is the response with the topic's internal statistics. None if a request failed.
+    """
     if not isinstance(state, Answer) or state.document["numberOfEntries"] > MOST_ENTRIES:
         return report
     try:

@@ -78,6 +78,7 @@ def parts_of(
 
 
 def _part(answer: Answer) -> StoredPart:
+    """Return the content of an entry from the headers of the response to its request."""
     ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
     return StoredPart(answer.headers.get(_PRODUCER), ends_before)
 

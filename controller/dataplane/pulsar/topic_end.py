@@ -99,6 +99,9 @@ class TopicEnd:
 
     @contextmanager
     def _locked(self, deadline: Deadline) -> Iterator[None]:
+        """Hold the lock of this object for the duration of the block. Raises DataPlaneTimeout if another call
+        holds the lock until the deadline.
+        """
         if not self._lock.acquire(timeout=deadline.left_seconds):
             raise late(f"check {self._backing_topic}", deadline.seconds)
         try:

@@ -1,5 +1,5 @@
-"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise` and `existing` send the
-requests.
+"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise` and `existing_topics`
+send the requests.
 
 Only subscriptions that outlive their consumers count. Temporary subscriptions of readers, and the broker's
 own, do not. Each function that reads a response raises DataPlaneUnavailable if the response lacks the
@@ -32,8 +32,8 @@ _NO_TYPE = frozenset({None, "", "None"})
 
 
 def namespace_of_topic(topic: str) -> Ask:
-    """Return the request for the topics in a topic's namespace. It raises NotFound if there is no such
-    namespace.
+    """Return the request for the topics in a topic's namespace. The request fails with NotFound if there is
+    no such namespace.
     """
     namespace = namespace_of(topic)
     return Ask("GET", f"persistent/{namespace_path(namespace)}", f"check namespace {namespace}")
@@ -74,7 +74,7 @@ def create_cursor(backing_topic: str, subscription: str) -> Ask:
 
 
 def terminate(backing_topic: str) -> Ask:
-    """Return the request to terminate the topic."""
+    """Return the request to terminate the topic. A missing topic is an error."""
     return Ask("POST", f"{topic_path(backing_topic)}/terminate", f"terminate {backing_topic}")
 
 
@@ -131,7 +131,9 @@ def has_carried_messages(ask: Ask, answer: Answer) -> bool:
 
 
 def stats(backing_topic: str, purpose: str, query: str = "") -> Ask:
-    """Return the request for the topic's ordinary statistics, as a part of `purpose`."""
+    """Return the request for the topic's ordinary statistics. `purpose` names the action in errors; `query`
+    is appended to the address.
+    """
     return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", purpose, accept=GONE)
 
 
@@ -152,8 +154,9 @@ def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | No
 
 
 def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
-    """Return the backlog of each subscription, in entries, and whether it is shared, by name, from statistics with a
-    precise backlog. Empty if there is no such topic. Raises DataPlaneUnavailable for an incomplete response.
+    """Return a report on each durable subscription, by name, from statistics with a precise backlog: its
+    unread entries, and True if the subscription is Shared, None if its type is unknown. Empty if there is no
+    such topic. Raises DataPlaneUnavailable for an incomplete response.
     """
     try:
         return {

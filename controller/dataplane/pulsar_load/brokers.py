@@ -99,7 +99,8 @@ class BrokerList:
             self._refresh_at = min(self._refresh_at, self._read_at + MIN_REFRESH_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """Try one address after the other, each for its share of the remaining time.
+        """Return the brokers that the first responding address lists, by name. Addresses are tried one after
+        the other, each for its share of the remaining time.
 
         The address that responds is tried first the next time. Raises the Retryable error of the last
         address; an address that lists no brokers has failed with DataPlaneUnavailable.
@@ -126,5 +127,8 @@ class BrokerList:
         return now + (deadline - now) / (addresses_left + 1)
 
     def _broker(self, name: str) -> Broker:
+        """Return the broker with the listed name host:port. The pattern determines the address of its web
+        service.
+        """
         host, _, port = name.rpartition(":")
         return Broker(name, self._pattern.format(host=host, port=port).rstrip("/"))

@@ -102,6 +102,9 @@ class ConsumerReader:
         raise DataPlaneUnavailable(f"brokers redirect in a loop for {topic}; the last was {broker}")
 
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
+        """Return the broker's response. Raises DataPlaneTimeout without a call if the broker did not respond
+        in time within the last `QUIET_SECONDS`; a time-out of this call begins such a period.
+        """
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
             raise DataPlaneTimeout(f"broker {broker} did not respond recently")
         try:
@@ -112,6 +115,7 @@ class ConsumerReader:
 
 
 def _path(topic: str) -> str:
+    """Return the path of the statistics of a topic, `persistent://t/n/x`, each part percent-encoded."""
     domain, _, path = topic.partition("://")
     tenant, namespace, name = path.split("/", 2)
     return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"

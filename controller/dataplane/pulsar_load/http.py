@@ -130,6 +130,9 @@ def ask(session: HttpSession, url: str, deadline: float) -> Answer:
 
 
 def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
+    """Send the request, and return the response when its headers have arrived. Raises DataPlaneTimeout at the
+    deadline, DataPlaneUnavailable for a connection that is refused or breaks.
+    """
     remaining_seconds = deadline - time.monotonic()
     if remaining_seconds <= 0:
         raise _broken(url, TimeoutError(), deadline)
@@ -170,6 +173,9 @@ def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.
 
 
 def _json(response: requests.Response, url: str, deadline: float) -> Any:
+    """Return the JSON of the response's body. Raises DataPlaneUnavailable for a body that is not JSON,
+    exceeds `DOCUMENT_BYTES` or breaks off, DataPlaneTimeout at the deadline.
+    """
     body = bytearray()
     try:
         for block in response.iter_content(BLOCK_BYTES):
@@ -188,11 +194,15 @@ def _json(response: requests.Response, url: str, deadline: float) -> Any:
 
 
 def _refused(url: str, status: int) -> DataPlaneUnavailable:
+    """Return the error for a status that is not expected."""
     hint = "; check the token and its rights" if status in (401, 403) else ""
     return DataPlaneUnavailable(f"broker {origin(url)} answers {urlsplit(url).path} with {status}{hint}")
 
 
 def _broken(url: str, error: Exception, deadline: float) -> DataPlaneUnavailable:
+    """Return the error for a connection that failed: DataPlaneTimeout if the deadline has passed, otherwise
+    DataPlaneUnavailable.
+    """
     if time.monotonic() >= deadline or isinstance(error, requests.Timeout):
         return DataPlaneTimeout(f"broker {origin(url)} did not send {urlsplit(url).path} completely in time")
     return DataPlaneUnavailable(

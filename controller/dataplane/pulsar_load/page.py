@@ -57,8 +57,8 @@ def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
 
 
 class Page:
-    """The parser of one page. It is fed with blocks of any size, and stores an unfinished line and the
-    counters, never the page.
+    """The parser of one page. The parser is fed with blocks of any size, and stores an unfinished line and
+    the counters, never the page.
     """
 
     def __init__(self, watched: Mapping[bytes, str]) -> None:
@@ -97,6 +97,9 @@ class Page:
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 
     def _count(self, kind: bytes, labels: bytes, number: int) -> None:
+        """Store one number of a watched topic. `kind` is the name of the counter without `pulsar_`. Lines
+        about other topics are ignored, and outgoing counters without a subscription.
+        """
         labels = b"," + labels
         topic = self._watched.get(_label(labels, b"topic"))
         if topic is None:

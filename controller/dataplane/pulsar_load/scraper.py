@@ -75,6 +75,10 @@ class CounterScraper:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, watched: Mapping[bytes, str]) -> dict[str, Counters]:
+        """Return the counters of `watched` topics, by label, as `sample` describes. A broker whose page of an
+        earlier call still arrives is not called again, and counts as silent. Series of brokers that have left
+        the cluster are dropped.
+        """
         deadline = time.monotonic() + self._deadline_seconds
         brokers = self._brokers.current(deadline)
         readings: dict[Broker, Future[_Read]] = {}
@@ -98,6 +102,9 @@ class CounterScraper:
         return counters
 
     def _read(self, broker: Broker, watched: Mapping[bytes, str], deadline: float) -> _Read:
+        """Read the broker's whole metrics page. The source is the broker's name, with the start of its
+        process if the page contains it. Raises Retryable if the page is not complete at the deadline.
+        """
         page, instant_ms = Page(watched), None
         for block in blocks(self._session, f"{broker.url}/metrics/", deadline):
             instant_ms = instant_ms or self._clock.now_ms()

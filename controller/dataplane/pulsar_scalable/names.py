@@ -47,6 +47,9 @@ def topic_of(backing_topic: str) -> tuple[str, int]:
 
 
 def _parts(backing_topic: str) -> re.Match[str]:
+    """Return the parts of a log's name: `tenant/namespace`, the topic's own name, and the segment's
+    descriptor. Raises InvalidInput for another form of name.
+    """
     match = _SEGMENT.fullmatch(backing_topic)
     if match is None:
         raise InvalidInput(

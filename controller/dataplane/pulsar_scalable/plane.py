@@ -95,11 +95,13 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines.
+        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines, and wait for the answer
+        for at most `reshape_timeout_seconds`.
 
         Raises Unsupported for other kinds, and for other entry buckets on 5.0.0-M1, which has no such
-        request; Conflict if the engine will always refuse; DataPlaneTimeout if the connection broke and the
-        reshape may be in progress.
+        request; Conflict if the engine will always refuse; DataPlaneUnavailable for another failure of the
+        engine; DataPlaneTimeout without an answer, or if the connection broke, so that the reshape may be in
+        progress.
         """
         ids = "/".join(map(str, parent_ids))
         query = f"?bucketCount={bucket_count}" if kind is ReshapeKind.REBUCKET else ""
@@ -126,9 +128,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _engine_error(purpose, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
-        """Return the epoch and the ACTIVE segments whose logs are missing.
+        """Return the epoch of the present layout, and its ACTIVE segments whose logs are missing, sorted.
 
-        A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound.
+        A lookup of each log distinguishes a log that is not loaded from a missing log. Raises TopicNotFound;
+        DataPlaneUnavailable if a lookup has no clear answer.
         """
         stats = self._stats(topic)
         active = {
@@ -159,7 +162,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
         """Return the subscriptions of the topic with their kinds. 5.0.0-M1 does not report the kind; then it
-        counts as STREAM, for which the broker scales.
+        counts as STREAM, for which the broker scales. Raises TopicNotFound.
         """
         subscriptions = self._stats(topic).get("subscriptions") or {}
         return {
@@ -184,7 +187,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         origin: LogOrigin | None = None,  # noqa: ARG002 - part of the protocol
     ) -> None:
         """Create the log of a segment in the broker's layout, with these subscriptions at the earliest
-        position. An existing log does not change.
+        position. An existing log does not change. `origin` is not stored.
 
         The broker creates logs together with the layout; this call creates a log that it omitted.
         """
@@ -202,7 +205,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         raise Unsupported(f"only the broker can delete {backing_topic}; it does so after its own retention")
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the state of the log according to the layout."""
+        """Return the state of the log according to the layout, without a request for the log itself. MISSING
+        if there is no such topic, or no such segment in the layout.
+        """
         topic, segment_id = topic_of(backing_topic)
         try:
             segment = self.read_layout(topic).segments.get(segment_id)
@@ -239,7 +244,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         )
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Return the subscriptions of the topic, sorted. Empty if the topic is missing."""
+        """Return the subscriptions of the log's topic, sorted. Empty if the topic is missing."""
         try:
             return sorted(self.topic_subscriptions(topic_of(backing_topic)[0]))
         except TopicNotFound:
@@ -254,13 +259,15 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return None if answer.status in _GONE else int(answer.document)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor of this log alone."""
+        """Move the cursor of this log, and of no other log of the topic, to the first message published at or
+        after the instant.
+        """
         cursor = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}"
         path = f"{cursor}/seek?timestamp={instant_ms}"
         self._ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"))
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all messages of this log alone."""
+        """Acknowledge all stored messages of this log, and of no other log of the topic."""
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip-all"
         self._ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"))
 
@@ -272,7 +279,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._load.sample_limit
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Return the counters from the brokers' metrics pages."""
+        """Return the counters of the logs from the metrics pages of all brokers. A log of a broker that did
+        not respond is absent.
+        """
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
@@ -305,6 +314,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return self._admin.ask(ask, self._admin.deadline())
 
     def _metadata(self, topic: str) -> Mapping[str, Any]:
+        """Return the broker's document about the topic's layout. Raises TopicNotFound; DataPlaneUnavailable
+        if the answer contains no layout.
+        """
         answer = self._ask(Ask("GET", topic_path(topic), f"read the layout of {topic}", accept=_GONE))
         if answer.status in _GONE:
             raise _no_topic(topic)
@@ -313,6 +325,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return answer.document
 
     def _stats(self, topic: str) -> Mapping[str, Any]:
+        """Return the broker's statistics of the topic. Raises TopicNotFound; DataPlaneUnavailable if the
+        broker failed.
+        """
         purpose = f"read the statistics of {topic}"
         answer = self._ask(Ask("GET", f"{topic_path(topic)}/stats", purpose, accept=_GONE | _FAILED))
         if answer.status in _GONE or "Scalable topic not found" in str(answer.document):
