@@ -159,7 +159,7 @@ class Settings(BaseSettings):
     rate_window_seconds: float = Field(60.0, gt=0.1)
     """Seconds over which rates are averaged."""
     retention_minutes: float = -1.0
-    """Seconds after which sealed, drained segments are deleted; a negative value keeps them for ever."""
+    """Minutes after which sealed, drained segments are deleted; a negative value keeps them for ever."""
     embedded_retention_seconds: float = Field(86_400.0, ge=-1.0)
     """Age in seconds at which messages of embedded logs that every subscription has acknowledged are deleted; -1: never."""
     pass_batch_topics: int = Field(500, ge=1, le=100_000)

@@ -183,7 +183,7 @@ def all_actions() -> tuple[AnyAction, ...]:
 
 def find_action(name: str) -> AnyAction:
     """Return the action with this name. Raises NotFound."""
-    for action in actions_of(name.split(maxsplit=1)[0]):
+    for action in actions_of(name.partition(" ")[0]):
         if action.name == name:
             return action
     raise NotFound(f"there is no action {name!r}; list the subjects with `cleave --help`")

@@ -85,11 +85,12 @@ def day_directories(from_ms: int, to_ms: int) -> list[str]:
 
 
 def day_of(directory: str) -> date | None:
-    """Return the day of a directory; None if the name does not have the form of a day. Raises ValueError for digits
-    that are not a date.
-    """
+    """Return the day of a directory; None for a name that Cleave does not use, such as one whose digits are not a date."""
     match = _DAY.fullmatch(directory)
-    return date.fromisoformat(match[1]) if match else None
+    try:
+        return date.fromisoformat(match[1]) if match else None
+    except ValueError:  # the digits are not a date
+        return None
 
 
 def format_tick(instant_ms: int) -> str:

@@ -12,8 +12,8 @@ _PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re
 
 def figures() -> str:
     """Return the table, and the commits of its figures. Raises LookupError if the results lack a figure."""
-    pages = ("pulsar_controllers", "joins", "fleet_pass")
-    commits = ", ".join(f"`{_commit(page)}` ({page})" for page in pages)
+    pages = {"pulsar_controllers": "rows 1 and 3", "joins": "row 2", "fleet_pass": "row 4"}
+    commits = ", ".join(f"`{_commit(page)}` ({rows}, `{page}` in RESULTS.md)" for page, rows in pages.items())
     return f"{_table()}\nCommits of Cleave at which each benchmark ran: {commits}.\n"
 
 
@@ -24,12 +24,12 @@ def _table() -> str:
         ("", "Cleave", "Pulsar 5's own"),
         (
             (
-                "a second consumer joins: time until it has a segment of its own, median",
+                "a second consumer joins: median time until the topic has two active segments",
                 f"{_of(f'active_ms, {ours}', consumer, 'p50')} ms",
                 f"{_of(f'active_ms, {native}', consumer, 'p50')} ms",
             ),
             (
-                "7, 50 or 200 consumers join a topic of four segments within a second: time until the last one has its first message",
+                "7, 50 or 200 consumers join a new topic of four segments within a second: time until the last one has its first message",
                 ", ".join(
                     f"{_of(f'joins, {count} consumers, 4, new', 'pulsar', 'worst_seconds')} s"
                     for count in (7, 50, 200)
@@ -37,12 +37,12 @@ def _table() -> str:
                 "not measured",
             ),
             (
-                "a segment is split under traffic: pause in sending (median, worst), failed sends",
+                "a segment is split under traffic: longest time between two acknowledged sends around the split (median, worst), failed sends",
                 _gap(ours, gap),
                 _gap(native, gap),
             ),
             (
-                "a pass over 100,000 topics: if nothing changed, if 1,000 topics changed",
+                "one pass (the task that evaluates all topics whose load or consumers have changed) over 100,000 topics: if nothing changed, if 1,000 topics changed",
                 f"{_of('idle_pass.seconds')} s, {_of('changed_pass.seconds')} s",
                 "not measured",
             ),

@@ -124,7 +124,8 @@ def test_a_dry_run_reaches_the_action() -> None:
     assert "topic://public/default/orders" in greeting.text
 
 
-def test_the_catalogue_names_what_is_missing() -> None:
+@pytest.mark.parametrize("name", ["greetings stop", "greetings", ""])
+def test_the_catalogue_names_what_is_missing(name: str) -> None:
     assert [action.name for action in all_actions()] == ["greetings send"]
-    with pytest.raises(NotFound, match="there is no action 'greetings stop'"):
-        find_action("greetings stop")
+    with pytest.raises(NotFound, match=f"there is no action '{name}'"):
+        find_action(name)

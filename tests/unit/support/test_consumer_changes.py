@@ -10,7 +10,7 @@ import pytest
 
 from controller.client.history import Event, Record
 from controller.client.history_check import check
-from tests.support.consumer_changes import BROKER_KEEPS_NS, HANDED_NS, ConsumerChanges
+from tests.support.consumer_changes import BROKER_KEEPS_NS, FETCHED_NS, ConsumerChanges
 from tests.support.stock_clients import Break, breaks
 
 SECOND = 10**9
@@ -64,7 +64,7 @@ def test_other_changes_explain_nothing(tmp_path: Path, line: str) -> None:
     assert not is_explained(changes(tmp_path / "log", line), run())
 
 
-@pytest.mark.parametrize("at_ns", [NOW - 2 * HANDED_NS, NOW + 2 * SECOND], ids=["before", "after"])
+@pytest.mark.parametrize("at_ns", [NOW - 2 * FETCHED_NS, NOW + 2 * SECOND], ids=["before", "after"])
 def test_a_change_long_before_or_after_explains_nothing(tmp_path: Path, at_ns: int) -> None:
     assert not is_explained(changes(tmp_path / "log", SUBSCRIBING, at_ns=at_ns), run())
 
@@ -72,9 +72,9 @@ def test_a_change_long_before_or_after_explains_nothing(tmp_path: Path, at_ns: i
 def test_a_message_that_comes_again_long_after_its_acknowledgement_is_explained_by_a_stop_only(
     tmp_path: Path,
 ) -> None:
-    found, late = changes(tmp_path / "log", SUBSCRIBING), run(after_ns=2 * HANDED_NS)
+    found, late = changes(tmp_path / "log", SUBSCRIBING), run(after_ns=2 * FETCHED_NS)
     assert not is_explained(found, late)
-    found.pauses.append((NOW, NOW + 2 * HANDED_NS))
+    found.pauses.append((NOW, NOW + 2 * FETCHED_NS))
     assert is_explained(found, late)
 
 
