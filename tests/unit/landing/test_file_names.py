@@ -70,6 +70,8 @@ def test_the_days_of_a_span_hold_every_instant_in_it(start: int, length: int) ->
         assert tick_path(instant, "c").split("/")[0] in days
 
 
-@pytest.mark.parametrize("directory", ["day=2026-02-30", "day=2026-99-99", "day=2026-1-1", "night=2026-01-01", ""])
+@pytest.mark.parametrize(
+    "directory", ["day=2026-02-30", "day=2026-99-99", "day=2026-1-1", "night=2026-01-01", ""]
+)
 def test_a_directory_that_names_no_day_is_not_cleaves(directory: str) -> None:
     assert day_of(directory) is None
