@@ -1,9 +1,10 @@
 """Drain watch: counts the unread messages of sealed segments that drain slowly, to tell a segment that makes
 no progress from a large one.
 
-A worker counts for the shards it holds, in a background thread. The watch changes nothing but these counts,
-which `inspect.buckets` also shows for buckets that wait for such segments. Consumers report by themselves
-what they have drained. Where a data plane gives no count, `inspect.undrained` uses the time since the segment
+A worker counts for the shards it holds, in a background thread. `inspect.buckets` also shows the counts for
+buckets that wait for such segments. Consumers report by themselves what they have drained. A segment without
+unread messages whose log is open has lost its termination, so its consumers wait for its end forever: the watch
+terminates the log again. Where a data plane gives no count, `inspect.undrained` uses the time since the segment
 was sealed.
 """
 
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from controller import telemetry
 from controller.clock import Clock
-from controller.dataplane.base import DataPlane
+from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import CleaveError
 from controller.domain.whole_numbers import MOST
 from controller.repeating import repeat_every
@@ -102,12 +103,21 @@ class DrainWatch:
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
         """Return the number of messages that the subscription has not read in the segment, from 0 to `MOST`.
         None if `give_up_at` (monotonic seconds) has passed, the watch is stopping, there is no count, or the
-        data plane raises an error, which is logged.
+        data plane raises an error, which is logged. Terminates an open log without unread messages.
         """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None
         try:
-            backlog = self._planes[drain.data_plane].backlog(drain.backing_topic, drain.subscription)
+            plane = self._planes[drain.data_plane]
+            backlog = plane.backlog(drain.backing_topic, drain.subscription)
+            if backlog == 0 and plane.segment_state(drain.backing_topic) is LogState.OPEN:
+                plane.terminate_segment(drain.backing_topic)
+                log.warning(
+                    "log of a sealed segment was open, and is terminated again",
+                    topic_id=drain.topic_id,
+                    segment_id=drain.segment_id,
+                    backing_topic=drain.backing_topic,
+                )
             return None if backlog is None else min(max(backlog, 0), MOST)
         except CleaveError as error:
             log.warning(

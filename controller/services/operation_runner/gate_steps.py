@@ -61,9 +61,11 @@ class GateSteps:
         self._call_all([partial(plane.close_gate, log, name) for log, name in unclosed])
 
     def probe_fences(self, logs: Sequence[str]) -> None:
-        """Probe whether consumers can connect to these terminated logs. The data plane reloads a log that refuses
-        them. Raises HeldUp if a log refused, so that the step probes again. No effect on a data plane without
-        gates.
+        """Probe whether consumers can connect to these terminated logs, and whether the logs are still terminated.
+        The data plane reloads a log that refuses consumers; an open log is terminated again. Raises HeldUp if
+        there was such a log, so that the step probes again. No effect on a data plane without gates.
+
+        A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the same time.
 
         The new layout is committed before this step, so no producer waits for it.
         """
@@ -74,6 +76,13 @@ class GateSteps:
         if fenced:
             raise HeldUp(
                 f"{', '.join(fenced)} stayed fenced and is being reloaded; probing again", PROBE_AGAIN_SECONDS
+            )
+        reopened = [log for log, state in zip(logs, states, strict=True) if state is FenceState.OPEN]
+        self._call_all([partial(self._any_plane.terminate_segment, log) for log in reopened])
+        if reopened:
+            raise HeldUp(
+                f"{', '.join(reopened)} was open again after its termination, and is terminated again; probing again",
+                PROBE_AGAIN_SECONDS,
             )
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:

@@ -7,12 +7,14 @@ import threading
 import pytest
 
 from controller.clock import SystemClock
+from controller.dataplane.base import LogState
 from controller.services import drain_watch
 from controller.services.drain_watch import DrainWatch
 from controller.services.segment_admin import splitting
 from controller.store.shards import Shards
 from controller.store.topics import drains
 from tests.support.bench import Bench
+from tests.support.embedded_terminations import forget_termination
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
 
@@ -164,3 +166,16 @@ def test_what_was_sealed_just_now_is_counted_where_a_round_has_room(
     monkeypatch.setattr(drain_watch, "DRAINS_A_ROUND", 2)
     assert watch(drained).round() == 2
     assert drained.rows(_COUNTED) == [(0,), (1,)]
+
+
+def test_a_drained_log_whose_termination_was_forgotten_is_terminated_again(drained: Bench) -> None:
+    """A broker (seen with 4.2.4) forgets a termination if it unloads the topic at the same time. Readers then wait for the end forever."""
+    log = drained.log_of(0)
+    forget_termination(drained, log)
+
+    watch(drained).round()
+    assert drained.plane.segment_state(log) is LogState.OPEN, "messages are unread"
+
+    read(drained, 5)
+    watch(drained).round()
+    assert drained.plane.segment_state(log) is LogState.TERMINATED

@@ -22,6 +22,7 @@ from controller.store.journal.adoptions import Adoption, intend_adopt
 from controller.store.topics import consumers, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import Bench
+from tests.support.embedded_terminations import forget_termination
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.gated_logs import GatedBench
 
@@ -195,6 +196,22 @@ def test_a_parent_that_stays_fenced_is_healed_after_the_commit(bench: GatedBench
 
     assert operation.state is OperationState.DONE
     assert seen == [2, 2, 2], "the layout had moved at the first probe, and two found it fenced"
+
+
+def test_a_parent_whose_termination_the_broker_forgot_is_terminated_again(bench: GatedBench) -> None:
+    bench.topic_with(1)
+    parent = bench.log_of(0)
+    bench.gated.fences[parent] = [FenceState.OPEN]
+
+    def forget(act: str, _log: str) -> None:
+        if act == "probe" and bench.gated.fences[parent]:
+            forget_termination(bench, parent)
+
+    bench.gated.before = forget
+    operation = bench.reshape(splitting(0))
+
+    assert operation.state is OperationState.DONE
+    assert bench.plane.segment_state(parent) is LogState.TERMINATED
 
 
 def test_a_probe_that_fails_does_not_undo_or_delay_the_commit(bench: GatedBench) -> None:
