@@ -52,9 +52,8 @@ class KeptSegment:
 
 @dataclass(slots=True)
 class CollectionReport:
-    """Result of one round. `segments` are, by topic, the segments that may be pruned according to the first
-    reading of their logs. `operation_ids` are the operations that prune those segments that a second reading
-    confirms; a dry run has none.
+    """Result of one round. `segments` are, by topic, the segments that `operation_ids` prune. A dry run has no
+    operations; its `segments` are those that may be pruned according to the only reading of their logs.
     """
 
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -131,10 +130,10 @@ def _collect_topic(
     chosen = _choose(view, topic, report.kept)
     if not chosen:
         return
-    report.segments[topic.name] = chosen
     if dry_run:
+        report.segments[topic.name] = chosen
         return
-    chosen = _confirm(store, topic, chosen, view)
+    chosen = _confirm(store, topic, chosen, view, report.kept)
     if not chosen:
         return
     # The key is unique for each attempt: an earlier prune of the same segments may have ended without
@@ -146,6 +145,7 @@ def _collect_topic(
     )
     with store.transaction() as tx:
         intent = topic_intents.intend_prune(tx, topic.topic_id, chosen, request)
+    report.segments[topic.name] = chosen
     report.operation_ids.append(intent.operation.operation_id)
 
 
@@ -174,8 +174,10 @@ def collect_segment(
     if view.layout.segment(segment_id).state is SegmentState.ACTIVE:
         raise Conflict(f"segment {segment_id} of topic {topic} is active; split or merge it first")
     kept_segments: list[KeptSegment] = []
-    if not _choose(view, expired, kept_segments) or not _confirm(store, expired, [segment_id], view):
-        reason = kept_segments[0].reason if kept_segments else "a subscription reads it again"
+    if not _choose(view, expired, kept_segments) or not _confirm(
+        store, expired, [segment_id], view, kept_segments
+    ):
+        reason = kept_segments[0].reason if kept_segments else "its log is no longer recorded"
         raise Conflict(f"segment {segment_id} of topic {topic} is kept: {reason}")
     with store.transaction() as tx:
         return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
@@ -260,10 +262,16 @@ class _TopicView:
         return ""
 
 
-def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _TopicView) -> tuple[int, ...]:
-    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned. At the
-    first segment that must be kept, its new marks are removed, and the segments after it, which may be its
-    descendants, are left out.
+def _confirm(
+    store: Store,
+    topic: ExpiredTopic,
+    chosen: Sequence[int],
+    view: _TopicView,
+    kept_segments: list[KeptSegment],
+) -> tuple[int, ...]:
+    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned; add the
+    others with their reasons to `kept_segments`. At the first segment that must be kept, its new marks are
+    removed, and the segments after it, which may be its descendants, are kept too.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
     not marked again: a seek that removed its mark in the meantime keeps the segment.
@@ -277,12 +285,19 @@ def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], view: _To
                 drains.mark_drained(tx, topic.topic_id, name, [log.segment_id])
     second_view = replace(view, reports=view.plane.describe_logs(list(view.reports)))
     confirmed: list[int] = []
-    for log in logs:
-        if second_view.reason_to_keep(log):
+    for index, log in enumerate(logs):
+        reason = second_view.reason_to_keep(log)
+        if reason:
             with store.transaction() as tx:
                 for name in view.unmarked(log):
                     drains.undrain(tx, topic.topic_id, name, [log.segment_id])
-            break  # The descendants of this segment wait for it; the next round checks them.
+            kept_segments.append(KeptSegment(topic.name, log.segment_id, reason))
+            # The descendants of this segment wait for it; the next round checks them.
+            waiting = f"it waits for segment {log.segment_id}, which is kept"
+            kept_segments += [
+                KeptSegment(topic.name, later.segment_id, waiting) for later in logs[index + 1 :]
+            ]
+            break
         confirmed.append(log.segment_id)
     return tuple(confirmed)
 

@@ -102,20 +102,23 @@ def state_to_json(state: CycleState) -> str:
 
 
 def state_from_json(text: str) -> CycleState:
-    """Read the text of `state_to_json`; the empty object is the state before the first cycle. Raises an error of UNREADABLE, or
-    InvalidInput for an invalid bundle name, for another text.
-    """
-    document = json.loads(text)
-    if not document:
-        return CycleState()
-    return CycleState(
-        balance=balance_document.read_state(document["balance"]),
-        averages={bundle: read_load(both) for bundle, both in document["averages"].items()},
-        sampled_at=document["sampled_at"],
-        hit_counts=_read_counts(document["hit_counts"]),
-        last_split_at_ms=_read_counts(document["last_split_at_ms"]),
-        cold_cycles=_read_counts(document.get("cold_cycles", {})),
-    )
+    """Read the text of `state_to_json`; the empty object is the state before the first cycle. Raises InvalidInput for another text."""
+    try:
+        document = json.loads(text)
+        if document == {}:
+            return CycleState()
+        return CycleState(
+            balance=balance_document.read_state(document["balance"]),
+            averages={bundle: read_load(both) for bundle, both in document["averages"].items()},
+            sampled_at=document["sampled_at"],
+            hit_counts=_read_counts(document["hit_counts"]),
+            last_split_at_ms=_read_counts(document["last_split_at_ms"]),
+            cold_cycles=_read_counts(document.get("cold_cycles", {})),
+        )
+    except UNREADABLE as error:
+        raise InvalidInput(
+            f"not the text of the state between cycles: {error!r}; put it back as it was stored, or begin anew with {{}}"
+        ) from None
 
 
 def _write_topic(topic: BundleTopic) -> list[Any]:

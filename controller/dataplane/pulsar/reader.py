@@ -337,7 +337,7 @@ class PulsarReader(OneProcess):
         self.check_connection()
         if not self._interrupted.is_set() or (self._is_finished and self._lost is None):
             return
-        lost = self._why_lost(None)
+        lost = self._why_lost()
         self._is_finished = self._lost is None and self._has_finished()
         if not self._is_finished:
             raise lost
@@ -350,13 +350,13 @@ class PulsarReader(OneProcess):
             return False
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
-    def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
-        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone;
-        if neither is known, `otherwise`. The error is kept, because it cannot change for this reading.
-        Without any of the three, return LostRace for a lost connection.
+    def _why_lost(self) -> CleaveError:
+        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone.
+        The error is kept, because it cannot change for this reading. If neither is known, return LostRace for
+        a lost connection.
         """
         if self._lost is None:
-            self._lost = self._read_loss_reason() or otherwise
+            self._lost = self._read_loss_reason()
         return self._lost or self._cut_off()
 
     def _cut_off(self) -> LostRace:

@@ -69,17 +69,26 @@ class StoredPart:
 def parts_of(
     admin: AdminCalls, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
 ) -> dict[tuple[int, int], StoredPart | None]:
-    """Return the content of each entry, with one request per entry, in parallel. None for a deleted entry."""
+    """Return the content of each entry, with one request per entry, in parallel. None for a deleted entry.
+    Raises DataPlaneUnavailable for a response that does not say which messages an entry contains.
+    """
     answers = admin.demand_all([entry_ask(backing_topic, place) for place in places], deadline)
     return {
-        place: None if answer.status in _TRIMMED else _part(answer)
+        place: None if answer.status in _TRIMMED else _part(answer, backing_topic, place)
         for place, answer in zip(places, answers, strict=True)
     }
 
 
-def _part(answer: Answer) -> StoredPart:
-    """Return the content of an entry from the headers of the response to its request."""
-    ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
+def _part(answer: Answer, backing_topic: str, place: tuple[int, int]) -> StoredPart:
+    """Return the content of the entry at the place from the headers of the response to its request. Raises
+    DataPlaneUnavailable if the headers lack it, for instance because a proxy removes them.
+    """
+    try:
+        ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
+    except (KeyError, ValueError):
+        raise DataPlaneUnavailable(
+            f"read an entry of {backing_topic}: entry {place[0]}:{place[1]} does not say which messages it contains"
+        ) from None
     return StoredPart(answer.headers.get(_PRODUCER), ends_before)
 
 

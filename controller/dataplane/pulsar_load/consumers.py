@@ -29,6 +29,10 @@ QUIET_SECONDS = 10.0
 """Time for which a broker that did not respond in time is not called again, because its logs would delay all
 others.
 """
+FORGET_SECONDS = 3600.0
+"""Time without a call for a log after which its owner is forgotten, at the latest after twice this time. Logs
+of deleted segments would otherwise be remembered for as long as the process runs.
+"""
 _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true"
 
 
@@ -43,6 +47,10 @@ class ConsumerReader:
         self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="consumers")
         self._owners: dict[str, str] = {}
+        """Owners of the logs that were read since `_forgot_at`."""
+        self._earlier_owners: dict[str, str] = {}
+        """Owners of the logs that were read in the `FORGET_SECONDS` before."""
+        self._forgot_at = time.monotonic()
         self._quiet_until: dict[str, float] = {}
 
     def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[ObservedConsumer]]:
@@ -52,6 +60,7 @@ class ConsumerReader:
         If a log did not respond, the list of brokers is refreshed, and its broker is not called again for
         `QUIET_SECONDS` after a time-out. Raises Retryable if no log responded.
         """
+        self._forget_owners()
         deadline = time.monotonic() + self._deadline_seconds
         brokers = [origin(broker.url) for broker in self._brokers.current(deadline)]
         futures = {topic: self._pool.submit(self._ask, topic, brokers, deadline) for topic in backing_topics}
@@ -61,14 +70,16 @@ class ConsumerReader:
         for topic, future in futures.items():
             if not future.done():
                 future.cancel()
-                if topic in self._owners:  # the thread would notice the timeout only a moment later
-                    self._quiet_until[self._owners[topic]] = time.monotonic() + QUIET_SECONDS
+                owner = self._owner(topic)
+                if owner is not None:  # the thread would notice the timeout only a moment later
+                    self._quiet_until[owner] = time.monotonic() + QUIET_SECONDS
                 error = DataPlaneTimeout(f"no broker returned the consumers of {topic} in time")
                 continue
             try:
                 consumers[topic] = future.result()
             except Retryable as failure:
                 self._owners.pop(topic, None)
+                self._earlier_owners.pop(topic, None)
                 error = failure
         if error is not None:
             self._brokers.refresh_soon()
@@ -81,6 +92,17 @@ class ConsumerReader:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _owner(self, topic: str) -> str | None:
+        """Return the broker that owned the topic at its last call; None if that is not remembered."""
+        return self._owners.get(topic) or self._earlier_owners.get(topic)
+
+    def _forget_owners(self) -> None:
+        """Every `FORGET_SECONDS`, forget the owners of the logs that were not read since the previous time."""
+        now = time.monotonic()
+        if now - self._forgot_at >= FORGET_SECONDS:
+            self._forgot_at = now
+            self._owners, self._earlier_owners = {}, self._owners
+
     def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
         """Return the consumers of the topic from the broker that owns it; remember that broker.
 
@@ -88,7 +110,7 @@ class ConsumerReader:
         the session's token is sent there.
         """
         path = f"{_path(topic)}{_OPTIONS}"
-        broker = self._owners.get(topic) or brokers[crc32(topic.encode()) % len(brokers)]
+        broker = self._owner(topic) or brokers[crc32(topic.encode()) % len(brokers)]
         for _ in range(REDIRECTS + 1):
             answer = self._ask_broker(broker, path, deadline)
             if answer.moved_to is None:

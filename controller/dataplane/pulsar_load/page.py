@@ -120,11 +120,11 @@ class Page:
 
 
 def _number(value: bytes, factor: int = 1, limit: int = MOST) -> int | None:
-    """Return the whole part of a value of the page, multiplied by `factor` unless it is written in digits only. None
-    if no counter or instant can have the value, or the number exceeds `limit`; only its series is then ignored.
+    """Return a value of the page multiplied by `factor`, as a whole number. None if no counter or instant can have
+    the value, or the number exceeds `limit`; only its series is then ignored.
     """
     try:
-        number = int(value) if value.isdigit() else int(float(value) * factor)
+        number = int(value) * factor if value.isdigit() else int(float(value) * factor)
     except (ValueError, OverflowError):
         return None
     return number if number <= limit else None

@@ -76,8 +76,8 @@ class CounterScraper:
 
     def _sample(self, watched: Mapping[bytes, str]) -> dict[str, Counters]:
         """Return the counters of `watched` topics, by label, as `sample` describes. A broker whose page of an
-        earlier call still arrives is not called again, and counts as silent. Series of brokers that have left
-        the cluster are dropped.
+        earlier call still arrives is not called again, and counts as silent. Nothing is kept of brokers that
+        have left the cluster.
         """
         deadline = time.monotonic() + self._deadline_seconds
         brokers = self._brokers.current(deadline)
@@ -96,9 +96,9 @@ class CounterScraper:
             self._brokers.refresh_soon()
         if len(failed) == len(brokers):
             raise failed[0]
-        removed = self._series.keys() - {broker.name for broker in brokers}
-        for name in removed:
-            del self._series[name], self._reading[name]
+        for name in self._reading.keys() - {broker.name for broker in brokers}:
+            del self._reading[name]
+            self._series.pop(name, None)  # there is none if no page of the broker was whole
         return counters
 
     def _read(self, broker: Broker, watched: Mapping[bytes, str], deadline: float) -> _Read:

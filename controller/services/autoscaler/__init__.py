@@ -81,7 +81,8 @@ def run_pass(
             if demand_right_to_act is not None:
                 demand_right_to_act(tx)
             if dry_run and topic_ids is not None:
-                pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in handled_ids]
+                unhandled = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in handled_ids]
+                pending = unhandled[:batch_limit]
             else:
                 pending = evaluations.lock_due(
                     tx,

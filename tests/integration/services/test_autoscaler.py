@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from benchmarks.fleet import insert_fleet
 from controller.domain.decision import Lane, RefusalReason
@@ -170,6 +170,20 @@ def test_a_dry_run_tells_what_would_happen_and_writes_nothing(bench: Bench) -> N
     assert len(run(bench).operation_ids) == 1
     assert run(bench, dry_run=True).evaluated == 0
     assert run(bench, dry_run=True, topic_ids=[bench.topic_id]).evaluated == 1
+
+
+def test_a_dry_run_of_named_topics_keeps_to_the_limit_and_to_batches(bench: Bench) -> None:
+    with bench.store.transaction() as tx:
+        insert_fleet(tx, 5, 1, rate=HOT)
+    topic_ids = [topic_id for (topic_id,) in bench.rows("SELECT topic_id FROM cleave.topic")]
+    batches: list[Connection] = []
+
+    limited = run(bench, dry_run=True, topic_ids=topic_ids, limit=3)
+    whole = run(bench, dry_run=True, topic_ids=topic_ids, batch_topics=2, demand_right_to_act=batches.append)
+
+    assert limited.evaluated == 3
+    assert (whole.evaluated, len({outcome.topic_id for outcome in whole.outcomes})) == (5, 5)
+    assert len(batches) == 3
 
 
 def test_batches_cover_a_fleet_up_to_the_limit_and_shards_divide_it(bench: Bench) -> None:

@@ -239,8 +239,34 @@ def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(be
     report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
 
     assert report.operation_ids == []
+    assert report.segments == {}
+    assert reasons(report) == {0: "subscription billing has 3 unread message(s)"}
     with bench.store.transaction() as tx:
         assert drains.drained(tx, bench.topic_id, "billing") == set()
+
+
+def test_only_segments_that_the_second_look_confirms_are_reported_as_pruned(bench: Bench) -> None:
+    bench.topic_with()
+    for segment_id in (0, 1, 2):
+        bench.publish(segment_id)
+        bench.reshape(splitting(segment_id))
+        drain(bench, segment_id)
+    plane, looks = FaultyDataPlane(bench.runner_plane), []
+
+    def seek_back(call: str, _number: int) -> None:
+        if call == "describe_logs":
+            looks.append(call)
+            if len(looks) == 2:
+                bench.plane.seek(bench.log_of(1), "billing", 0)
+
+    plane.before_call = seek_back
+    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert report.segments == {TOPIC: (0,)}
+    assert reasons(report) == {
+        1: "subscription billing has 3 unread message(s)",
+        2: "it waits for segment 1, which is kept",
+    }
 
 
 def test_a_segment_waits_until_everybody_can_go_on_in_its_children(bench: Bench) -> None:

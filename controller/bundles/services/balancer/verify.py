@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from controller import telemetry
 from controller.bundles.brokers.reader import BundleReader
@@ -11,6 +11,7 @@ from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
 from controller.domain.errors import CleaveError, Retryable
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -38,13 +39,14 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
             seconds=_CLAIM_SECONDS,
             limit=_AT_ONCE,
         )
-    return [_one(store, reader, row, claimant) for row in claimed]
+        now = database_now(tx)
+    return [_one(store, reader, row, claimant, now) for row in claimed]
 
 
-def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) -> ActReport:
-    """Verify the claimed proposal, record its new state or that it is to be read again, and return the report."""
+def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str, now: datetime) -> ActReport:
+    """Verify the proposal, which was claimed at `now`, record its new state or that it is to be read again, and return the report."""
     try:
-        state, outcome = _look(reader, row)
+        state, outcome = _look(reader, row, now)
     except Retryable as error:
         state, outcome = ProposalState.APPLIED, error.message
     except CleaveError as error:
@@ -60,7 +62,7 @@ def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) ->
     return ActReport(row.proposal_id, row.kind, str(row.bundle), state, outcome)
 
 
-def _look(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
+def _look(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
     """Return the state that the cluster shows for the proposal, and the outcome as a text. Raises the errors of reading."""
     if row.kind is ProposalKind.SPLIT:
         bundles = reader.bundles(row.namespace)
@@ -68,17 +70,17 @@ def _look(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
         if missing:
             return ProposalState.FAILED, f"{len(missing)} of {len(row.cut_points)} cuts are no boundaries"
         return ProposalState.VERIFIED, f"every cut is a boundary; {row.namespace} has {bundles.count} bundles"
-    return _look_at_owner(reader, row)
+    return _look_at_owner(reader, row, now)
 
 
-def _look_at_owner(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
+def _look_at_owner(reader: BundleReader, row: ProposalRow, now: datetime) -> tuple[ProposalState, str]:
     """Return the state of an unload by the present owner of its bundle, and the outcome as a text; APPLIED while no broker owns the
-    bundle and PATIENCE_SECONDS have not passed.
+    bundle and PATIENCE_SECONDS have not passed. `now` is the database's time, as are the times of the proposal.
     """
     first = [name for name in (row.destination, row.broker) if name]
     owner = reader.owner(row.bundle, first=first)
     if owner is None:
-        age = datetime.now(UTC) - (row.applied_at or row.changed_at)
+        age = now - (row.applied_at or row.changed_at)
         if row.destination is not None and age.total_seconds() < PATIENCE_SECONDS:
             return ProposalState.APPLIED, "no client has looked it up since"
         return ProposalState.VERIFIED, "released; no client has looked it up since"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from controller.bundles.broker_reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import topic_hash
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
@@ -513,6 +517,34 @@ def test_a_move_that_was_taken_back_is_not_called_verified(balancer: Balancer) -
     [seen] = balancer.verify()
 
     assert (seen.state, seen.outcome) == (ProposalState.FAILED, f"{first} has it again")
+
+
+def test_an_unload_waits_for_its_owner_by_the_clock_of_the_database(
+    balancer: Balancer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    balancer.uneven()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    [act] = balancer.apply(balancer.propose())
+    balancer.bench.cluster.owners.pop(NamespaceBundle.parse(act.bundle))
+    hour_ahead = Mock(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
+    monkeypatch.setattr(
+        sys.modules["controller.bundles.services.balancer.verify"], "datetime", hour_ahead, raising=False
+    )
+
+    [waiting] = balancer.verify()
+    balancer.driver.sql(
+        "UPDATE cleave.bundle_proposal SET claimed_until = NULL, applied_at = applied_at - interval '301 s'"
+    )
+    [seen] = balancer.verify()
+
+    assert (waiting.state, waiting.outcome) == (
+        ProposalState.APPLIED,
+        "no client has looked it up since",
+    )
+    assert (seen.state, seen.outcome) == (
+        ProposalState.VERIFIED,
+        "released; no client has looked it up since",
+    )
 
 
 def test_a_stored_cycle_is_decided_again_to_the_byte(balancer: Balancer) -> None:

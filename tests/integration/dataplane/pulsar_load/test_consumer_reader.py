@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 
+from controller.dataplane.pulsar_load import consumers
 from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
@@ -73,6 +74,20 @@ def test_consumers_are_found_at_the_owner_who_is_remembered(
 
     brokers[0].stats[A], brokers[1].stats[A] = brokers[1].url, brokers[0].stats[A]  # it moves
     assert [one.broker for one in load.consumers([A])[A]] == [brokers[1].url] * 2
+
+
+def test_the_owner_of_a_log_that_is_no_longer_asked_for_is_forgotten(
+    load: PulsarLoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.consumers([A, B])
+    monkeypatch.setattr(consumers, "FORGET_SECONDS", 0.0)
+    reader = load._consumers
+
+    load.consumers([A])
+    assert {*reader._owners, *reader._earlier_owners} == {A, B}
+
+    load.consumers([A])
+    assert {*reader._owners, *reader._earlier_owners} == {A}
 
 
 def test_a_missing_topic_has_no_consumers(load: PulsarLoad) -> None:

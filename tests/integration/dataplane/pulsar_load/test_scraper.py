@@ -11,6 +11,7 @@ import requests
 
 from controller.dataplane.base import Counters
 from controller.dataplane.load_settings import LoadSettings
+from controller.dataplane.pulsar_load import brokers as broker_list
 from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from tests.support import staged_brokers
@@ -138,6 +139,20 @@ def test_a_broker_that_is_gone_is_silent_until_the_list_names_others(brokers: li
     load = loading(brokers)
 
     assert set(load.sample([A, C])) == {A}
+    load.close()
+
+
+def test_nothing_is_kept_of_a_broker_that_left_the_list_without_an_answer(
+    brokers: list[StagedBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_list, "MIN_REFRESH_SECONDS", 0.0)
+    brokers[0].cluster[:] = [brokers[0].name, "127.0.0.1:1"]
+    load = loading(brokers)
+    load.sample([A])
+    brokers[0].cluster[:] = [brokers[0].name]
+
+    assert set(load.sample([A])) == {A}
+    assert list(load._scraper._reading) == [brokers[0].name]
     load.close()
 
 

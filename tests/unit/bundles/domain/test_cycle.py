@@ -206,6 +206,12 @@ def test_another_text_is_refused(text: str) -> None:
         cycle_from_json(text)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"balance": 1}', '{"balance": {"brokers": 1}}'])
+def test_another_text_is_no_state(text: str) -> None:
+    with pytest.raises(InvalidInput, match="as it was stored"):
+        state_from_json(text)
+
+
 @pytest.mark.parametrize(
     "parameters",
     [

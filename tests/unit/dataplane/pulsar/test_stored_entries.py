@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import cast
+
 import pytest
 
-from controller.dataplane.pulsar.stored_entries import NOWHERE, is_final, places_backwards, places_forwards
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.stored_entries import (
+    NOWHERE,
+    StoredPart,
+    is_final,
+    parts_of,
+    places_backwards,
+    places_forwards,
+)
+from controller.domain.errors import DataPlaneUnavailable
 
 LEDGERS = [{"ledgerId": 3, "entries": 2}, {"ledgerId": 7, "entries": 0}, {"ledgerId": 9, "entries": 5}]
 
@@ -71,3 +83,37 @@ def test_an_end_is_final_when_the_newest_ledger_is_closed_with_the_last_entry(
 
 def test_an_end_is_not_final_without_ledgers() -> None:
     assert not is_final({"state": "Terminated", "lastConfirmedEntry": "9:4", "ledgers": []})
+
+
+class Broker:
+    """Answers each request for an entry with the same headers."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
+
+    def demand_all(self, asks: Sequence[Ask], _deadline: Deadline) -> list[Answer]:
+        return [Answer(200, "", "broker", self._headers)] * len(asks)
+
+
+def part(headers: Mapping[str, str]) -> StoredPart | None:
+    admin = cast(AdminCalls, Broker(headers))
+    return parts_of(admin, "persistent://t/n/x", [(7, 3)], Deadline(1.0))[7, 3]
+
+
+def test_the_headers_say_which_messages_an_entry_contains() -> None:
+    named = {"X-Pulsar-producer-name": "p", "X-Pulsar-sequence-id": "40"}
+
+    assert part(named) == StoredPart("p", 41)
+    assert part({**named, "X-Pulsar-num-batch-message": "3"}) == StoredPart("p", 43)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"X-Pulsar-producer-name": "p"}, id="no sequence"),
+        pytest.param({"X-Pulsar-sequence-id": "first"}, id="a sequence that is no number"),
+    ],
+)
+def test_an_entry_without_a_readable_sequence_is_an_error_of_the_data_plane(headers: dict[str, str]) -> None:
+    with pytest.raises(DataPlaneUnavailable, match="entry 7:3 does not say which messages it contains"):
+        part(headers)

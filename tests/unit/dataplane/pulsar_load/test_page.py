@@ -144,6 +144,21 @@ def test_what_is_no_counter_of_the_topic_is_passed_over(line: str) -> None:
     assert read(f"{line}\n".encode(), ["t"]).topics == {}
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1700000000", 1_700_000_000_000),
+        ("1.7E9", 1_700_000_000_000),
+        ("1.700000000125E9", 1_700_000_000_125),
+        ("253402300800", None),
+    ],
+)
+def test_a_start_time_is_read_in_milliseconds_however_its_seconds_are_written(
+    value: str, expected: int | None
+) -> None:
+    assert read(f"process_start_time_seconds {value}\n".encode(), []).started_at_ms == expected
+
+
 def test_segments_of_pulsar_5_are_topics_like_others() -> None:
     name = "segment://t/n/orders/0000-7fff-4"
 
