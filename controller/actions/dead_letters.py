@@ -58,8 +58,8 @@ class RedriveResponse(Response):
 
     def rest_of(self, request: RedriveDeadLetters) -> RedriveDeadLetters | None:
         """Return the request for the remaining messages. None if none remain, if the limit of the request is
-        reached, if this part put back no message, or after a dry run. Dead letters that are stored after the first
-        part began are not put back.
+        reached, if this part put back no message, or after a dry run. The returned request has a limit, even if
+        `request` has none, so that it does not put back dead letters that are stored later.
         """
         if self.dry_run or not self.messages:
             return None

@@ -20,8 +20,8 @@ _INSTANT_ENDINGS = ("_at", "_since", "_until")
 
 
 def read_instants(row: Row) -> dict[str, Any]:
-    """Return the row with instants: text in a column whose name denotes an instant is parsed. Raises ValueError for
-    a text that is not in ISO 8601.
+    """Return a copy of the row in which the text of each instant is parsed: of the columns in `_INSTANTS`, and of those
+    whose names end in `_INSTANT_ENDINGS`. Raises ValueError for a text that is not in ISO 8601.
     """
     return {
         name: datetime.fromisoformat(value)

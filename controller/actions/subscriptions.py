@@ -221,8 +221,8 @@ class CancelledSeeks(Response):
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
     """Write the intent to create the subscription, and wait for the operation. A repeated request is not checked
     again for standard consumers. Raises the errors of `subscription_admin.create_subscription`, and for standard consumers
-    those of `subscription_consumers.demand_stock`. Raises InvalidPolicy for an unreadable policy if the request does
-    not name the consumers.
+    those of `subscription_consumers.demand_stock`. Consumers that the request does not name are those of the topic's
+    policy for a stream subscription, otherwise `cleave`. Raises InvalidPolicy if that policy is needed and unreadable.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)

@@ -188,8 +188,8 @@ class SideObservation(CrossingObservation):
         self.shown = {i: self.shown[i] for i in self.ids if i in self.shown}
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """Return, by segment id, the record of every segment that has a record, as it was when the segment last crossed a
-        threshold, or at the last `settle`.
+        """Return, by segment id, the record of every segment that has a record. Rates, `modified_at` and `cold_since` are those
+        of the last crossing of a threshold, or of the last `settle`; `observed_at` is the last observation before the next gap.
         """
         heard_at = self._heard_at(tick)
         if heard_at != self.heard_at:

@@ -48,8 +48,8 @@ class RecordArrays:
 
     def records(self, indexes: Wholes, metrics: Sequence[int], observed_at: int) -> list[LoadRecord]:
         """Return the records of the segments at these indexes, each observed at `observed_at` (milliseconds since
-        the Unix epoch). `metrics` are the indexes of the metrics of the arrays; the other rates are 0. Each of the
-        segments has a record.
+        the Unix epoch). `metrics`: the metrics of the arrays, as indexes in `METRICS`; the other rates are 0. Each of
+        the segments has a record.
         """
         columns = [[0.0] * len(indexes)] * len(METRICS)
         for metric, written in zip(metrics, self.written, strict=True):

@@ -337,7 +337,9 @@ class _Run:
         )
 
     def _act(self, tick: int, begins: int, planned: Reshape, reason: str, clients: int) -> Act:
-        """Return the description of a reshape that is requested at this tick and takes effect at step `begins`."""
+        """Return the description of a reshape that is requested at this tick and takes effect at step `begins`.
+        `clients`: number of clients connected to each segment; those of all parents count as reconnections.
+        """
         children = tuple(child.hash_range for child in planned.children)
         return Act(
             asked=self.step_after(tick) - 1,

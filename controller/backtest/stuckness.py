@@ -2,9 +2,9 @@
 
 At a tick a segment is hot if its load is above its capacity, and two neighbours are cold if both are below all merge
 thresholds. The segment is accounted for if an action has begun on it or is running, if a refusal names it, or if a
-refusal refers to the whole topic. A refusal of two segments refers to all from one to the other. A pair is accounted
-for if each side is, in the merge lane: a rule that weighs runs of segments does not repeat for each two neighbours
-its refusal of the run.
+refusal refers to the whole topic. A refusal of two segments refers to all from one to the other. A pair is also
+accounted for if refusals of two segments cover both sides, in the merge lane: a rule that weighs runs of segments does
+not repeat for each two neighbours its refusal of the run.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ class _Account:
         )
 
     def on_both(self, index: int) -> bool:
-        """Return True if an action or a refusal accounts for the cold pair at `index` and `index + 1`: for one side
-        by itself, or for both sides together.
+        """Return True if the cold pair at `index` and `index + 1` is accounted for: by an action on either side, by a
+        refusal that names one side alone, by refusals of two segments in the merge lane that together cover both
+        sides, or by a refusal of the whole topic in the merge lane. A refusal without a lane counts for the merge lane.
         """
         pair_ids = self.ids[index : index + 2]
         return (

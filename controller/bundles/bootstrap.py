@@ -121,8 +121,8 @@ class Bundles:
         )
 
     def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
-        """Return the proposals that `apply` would apply: approved ones, and those of the cycle in automatic namespaces. `cycle_id` None:
-        approved ones only.
+        """Return the proposals that `apply` may apply: approved ones, and those of the cycle in automatic namespaces. `cycle_id` None:
+        approved ones only. `balancer.waiting` names those that `apply` skips.
         """
         from controller.bundles.services import balancer
 

@@ -127,8 +127,8 @@ class _Arguments:
         self._variadic: str | None = None
 
     def demand(self, arguments: Sequence[object], named: Mapping[str, object]) -> None:
-        """Raise InvalidInput for the first invalid argument. The call itself reports missing and surplus
-        arguments.
+        """Raise InvalidInput for the first argument of a wrong type, or number beyond its bounds. `arguments` includes
+        `self` of a method, which is not checked. Missing and surplus arguments are ignored; the call itself reports them.
         """
         accepts = self._resolved() if self._accepts is None else self._accepts
         names = (
@@ -170,8 +170,8 @@ def _within(name: str, accepts: Accepts) -> Accepts:
 
 
 def _call_of(function: Callable[..., Any]) -> str:
-    """Return the call as an application writes it: `Client` for the constructor, `consumer.receive` for a
-    method of any kind of consumer.
+    """Return the call as an application writes it: the name of the class for a constructor (`Client`), the last word of
+    the class and the name for a method (`consumer.receive` for any kind of consumer), the name for a function.
     """
     *_, owner, name = ("", *function.__qualname__.split("."))
     if name == "__init__":

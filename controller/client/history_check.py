@@ -155,7 +155,7 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """The counts in one line."""
+        """The numbers of messages sent, of deliveries and repeated deliveries, and of findings of each kind, in one line."""
         findings = ", ".join(f"{self.counts[kind]} {kind.replace('_', ' ')}" for kind in Kind)
         return f"{self.sent} sent, {self.delivered} delivered, {self.redelivered} of them again: {findings}"
 

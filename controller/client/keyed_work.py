@@ -377,7 +377,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
         """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned.
 
-        Report the dead letters among them to a worker. Raises DataPlaneUnavailable after `patience_seconds`.
+        Report the dead letters among them to a worker. Raises DataPlaneUnavailable after `patience_seconds` (None: the
+        patience of the consumer).
         """
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):

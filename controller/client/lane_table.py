@@ -57,7 +57,8 @@ class LaneTable:
 
     def adopt(self, snapshot: TopicSnapshot, active: Collection[int]) -> list[WaitingMessage]:
         """Use a newer layout, whose active segments are `active`. Remove the lanes of all other segments, and
-        return their waiting messages, in the order of each key.
+        return the messages that wait in them; messages of one key keep their order. None of these lanes may have a
+        batch in doubt, which would be lost.
         """
         removed = [place for place in self._lanes if place[0] not in active]
         unrouted = [message for place in removed for message in self._lanes.pop(place).waiting]

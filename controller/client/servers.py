@@ -151,8 +151,8 @@ class Servers(Renewed):
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
         """Open a stream of events on a connection of its own, which ends with the block.
 
-        Raises StoreUnavailable when the stream breaks or ends, or after `silent_seconds` without an event;
-        otherwise the errors of `ask`.
+        Opening raises the errors of `ask`. Reading the feed raises StoreUnavailable when the stream breaks or ends, or
+        after `silent_seconds` without an event; a heartbeat is an event.
         """
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with (

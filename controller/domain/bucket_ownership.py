@@ -84,8 +84,9 @@ def owner_changes(
 
     A bucket is granted to its consumer of `target` if no other owner holds a piece of it. An owner that `target`
     does not name loses the bucket if it has released the bucket or has no session, or if the segment is finished;
-    otherwise a request to release the bucket is returned. An owner that `target` names again keeps the bucket,
-    unless it has released it: then the bucket is granted to it again, at a new generation.
+    otherwise a request to release the bucket is returned, unless the same request stands already. An owner that
+    `target` names again keeps the bucket, and a standing request is withdrawn; if it has released the bucket, the
+    bucket is granted to it again, at a new generation.
 
     `consumers` are those with a session, connected or within grace. `released` are the buckets that their owners
     have released. `finished` are the ids of segments that have nothing left to read (drained or pruned); their

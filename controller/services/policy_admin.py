@@ -201,8 +201,9 @@ def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
 
 
 def _topics(tx: Connection, level: str) -> tuple[dict[int, str], int]:
-    """Return the names of the topics to evaluate, by id, at most `MOST_TOPICS`, and the number of live topics
-    of the level.
+    """Return the names of the topics that a preview evaluates, by id, and the number of live topics of the level. Of
+    more than `MOST_TOPICS`, topics spread evenly over the ids are returned. A topic's own level has one topic, live or
+    not. Raises TopicNotFound.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.TOPIC:

@@ -179,10 +179,11 @@ def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
 def check_manual_unload(
     store: Store, reader: BundleReader, text: str, destination: str | None
 ) -> tuple[NamespaceBundle, str | None]:
-    """Return the bundle to unload and its owner, None if no broker owns it.
+    """Return the bundle that `text` names (see `find_bundle`) and its owner, None if no broker owns it. Unloads nothing.
 
-    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is not an active broker or
-    that an isolation policy forbids.
+    Raises the errors of `find_bundle`; BundleNotFound for a bundle that the namespace does not have, for example because it was
+    split; InvalidInput for a destination that is not an active broker or that an isolation policy forbids; DataPlaneUnavailable
+    if a broker that may own the bundle does not answer.
     """
     bundle = find_bundle(store, reader.cluster, text)
     reader.bundles(bundle.namespace).require(bundle)

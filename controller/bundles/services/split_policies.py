@@ -41,8 +41,8 @@ def change_split_policy(
     """Set these parameters of the namespace's split policy. Null removes a parameter, and `replace` removes all parameters that are not
     in `changes`. Return the policy in force.
 
-    Writes nothing if the parameters do not change. Raises NotFound; InvalidPolicy for parameters that are not valid together, or that an
-    older version left unreadable; LostRace if the row changed at the same time.
+    Writes nothing if the parameters do not change. Raises NotFound; InvalidPolicy for parameters that are unknown, of a wrong type
+    or not valid together, and for one that an older version left unreadable, unless null or `replace` removes it; LostRace if the row changed at the same time.
     """
     with store.transaction() as tx:
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)

@@ -90,10 +90,10 @@ class Gates:
             self._reload(backing_topic, deadline)
 
     def open_gate(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for the subscription, then remove its dispatch rate, then reload the topic.
+        """Acknowledge the barrier for the subscription, then remove the subscription's dispatch rate, then reload the topic.
 
-        A repeated call reloads the topic again, because the first caller may have ended before it did. A missing topic or subscription
-        is not an error. Raises DataPlaneTimeout.
+        A repeated call reloads the topic again, because the first caller may have ended before it did. For a missing subscription only
+        the rate is removed; for a missing topic nothing is done. Raises DataPlaneTimeout.
         """
         try:
             internal = self._cursors.internal(backing_topic, deadline)

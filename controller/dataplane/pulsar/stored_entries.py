@@ -159,7 +159,7 @@ def entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
 
 
 def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the places of entries that are not acknowledged, in order.
+    """Yield (ledger, entry) of each entry that is not acknowledged, in ascending order.
 
     The subscription has acknowledged everything up to `markDeletePosition`. After that position, the broker
     lists acknowledged ranges that exclude their first place: `[(7:3..7:5],(9:0..9:1]]`.

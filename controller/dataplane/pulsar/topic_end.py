@@ -59,8 +59,8 @@ class TopicEnd:
         """Return the number of messages of the batch, from its front, that are behind the place in the
         terminated topic, and True if the number is final. With False, more of the batch may still be stored.
 
-        Messages that retention has removed count as not stored. Concurrent calls wait for each other, until
-        the deadline.
+        Messages that retention has removed count as not stored. Concurrent calls wait for each other. Raises
+        DataPlaneTimeout at the deadline, and SegmentNotFound if there is no such topic.
         """
         with self._locked(deadline):
             internal = self._final

@@ -132,9 +132,12 @@ def scale_ins(
     is_kept_apart: bool,
     best_scale_ins: dict[int, Candidate],
 ) -> list[Run]:
-    """Return the runs with fewer parts whose saving exceeds the cost. Store in `best_scale_ins`, for each member,
-    the scale-in whose saving exceeds its cost by the most, or falls short of it by the least. With `is_kept_apart`
-    no run is returned. `is_even`: False if the members may be joined into one part only.
+    """Return the runs that give the members fewer parts, as many as their present load needs or more, and whose saving
+    exceeds the cost. Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by
+    the most, or falls short of it by the least, unless a better one is stored already.
+
+    `is_even`: False if the members may be joined into one part only. `is_kept_apart`: True to return no run; the
+    scale-ins are stored nevertheless. `first`, `end`, `width` and `ticks` as in `scale_out`.
     """
     count = end - first
     fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)

@@ -165,9 +165,10 @@ class ShardLeases(OneProcess):
 
     def _take_name(self, tx: Connection) -> None:
         """Renew or acquire the lease of the worker itself, and store the address and schema version of this
-        process. Also compares the schema with the database's.
+        process. With the lease, log a warning, once for each version, if the schema of the database is newer than
+        this program.
 
-        Raises HeldUp while another process has the lease, which may be dead, and WorkerNameInUse if that
+        Raises HeldUp while another process, which may be dead, has the lease, and WorkerNameInUse if that
         process renewed its lease since the last call.
         """
         name = f"worker/{self._worker_id}"

@@ -180,8 +180,8 @@ class WorkLoop:
             self._start_operations(max(next_round.threads, intended, 1))
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
-        """Record as a metric how long the consumers of evaluated topics waited for a decision. Forget topics
-        of shards that another worker holds. Does nothing if the consumer lane was not evaluated.
+        """Record as a metric, for each evaluated topic, the time since the first notification about its consumers. Forget
+        topics of shards that another worker holds. Does nothing if the consumer lane was not evaluated.
         """
         if Lane.CONSUMER not in work.lanes:
             return

@@ -214,8 +214,9 @@ def why_skipped(tx: Connection, records: Sequence[StepRecord], runner: str) -> d
 
 
 def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> CleaveError:
-    """Return the error for which `commit_reshapes` skipped the operation. `row` is its row of `WHY_SKIPPED`, None if
-    the operation does not exist.
+    """Return the error for which `commit_reshapes` skipped the operation: FencedOut if the claim or the state has changed or
+    the operation does not exist, InvariantViolated for a topic or a parent in another state, LostRace for stale
+    subscriptions, otherwise HeldUp. `row` is its row of `WHY_SKIPPED`, None if the operation does not exist.
     """
     operation = record.operation
     if row is None or not row.is_held:  # the row is missing if a fail-over lost the intent

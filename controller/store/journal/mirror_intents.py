@@ -29,10 +29,10 @@ def intend_attach(
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
     """Insert the topic in state creating, and write the intent to attach the layout that the broker keeps. With `segments`, the runner
-    first creates the topic on the broker with that number of segments.
+    first creates the topic on the broker with that number of segments. The caller checks that `policy` fits the levels above.
 
-    Raises TopicExists, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for another
-    request.
+    Raises TopicExists, InvalidInput for the name, LostRace if another topic used the name in the meantime, and Conflict if the request
+    key was used for another request.
     """
 
     def write_intent() -> Operation:

@@ -68,10 +68,11 @@ def apply(
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Refuse approved proposals that are too old, approve the proposals of `cycle_id` in automatic namespaces (None: approve none), then
-    apply approved proposals.
+    """Refuse proposals that were approved more than `PATIENCE_SECONDS` ago. Then, for splits and afterwards for unloads, approve
+    proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved proposals and apply them, each up to the
+    limit of `settings`.
 
-    Splits come first, then unloads; a merge cannot be applied and is refused. Each kind is approved and claimed in one transaction, and each
+    Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and claimed in one transaction, and each
     outcome is recorded in its own. A temporary error returns the proposal to approved for a later call, until `max_attempts`. A proposal
     that fails does not stop the others. Return a report for each claimed proposal. Raises StoreUnavailable, and LostRace if another
     process has changed a claimed proposal.
@@ -98,10 +99,11 @@ def apply(
 
 
 def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
-    """Return the proposals that `apply` would apply, without merges and stale proposals: approved ones, and those of the cycle in
-    automatic namespaces. Changes nothing.
+    """Return the approved proposals of the cluster, and the proposals of the cycle in automatic namespaces (`cycle_id` None: none of
+    these), without merges and stale proposals. Changes nothing.
 
-    The limits of `ApplySettings` are not applied.
+    `apply` may apply fewer: it obeys the limits of `ApplySettings`. It skips proposals that are claimed or that wait for another
+    attempt, approved ones of a namespace in dry run, and those of the cycle for a bundle that has an approved or applied proposal.
     """
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])

@@ -244,7 +244,8 @@ def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], d
 def _topics(
     area: ReportArea, cluster: str, sampled_at: int, bundles: set[str]
 ) -> dict[str, tuple[BundleTopic, ...]]:
-    """Return the topics of the given bundles that were stored as hot at the last window, by bundle and name. Empty if none were stored.
+    """Return the stored topics of the given bundles, by bundle, sorted by name. The aggregation stores all topics of the bundles that
+    were hot in the window that ended at `sampled_at` (milliseconds; 0: no window yet). Empty if that window has none.
 
     A topic that several reports name counts once, as its newest report has it. A topic outside the bundle's present range is left out.
     """
