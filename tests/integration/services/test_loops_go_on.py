@@ -348,10 +348,10 @@ def test_a_subscription_that_cannot_be_settled_keeps_no_other_from_its_leader(
     bench.topic_with(1, ("bad", "billing"))
     whole = leader.settle
 
-    def breaks(tx: Connection, key: SubscriptionKey, *more: Any) -> Settlement:
+    def breaks(tx: Connection, key: SubscriptionKey, *more: Any, **options: Any) -> Settlement:
         if key.name == "bad":
             raise ValueError("²")
-        return whole(tx, key, *more)
+        return whole(tx, key, *more, **options)
 
     monkeypatch.setattr(leader, "settle", breaks)
     with serving_leader(bench.url) as address, closing(client_of(address)) as servers:

@@ -241,10 +241,10 @@ def test_the_sessions_of_the_healthy_are_settled(
 ) -> None:
     settle = session_leader.settle
 
-    def trouble(tx: Connection, key: SubscriptionKey, *more: Any) -> Settlement:
+    def trouble(tx: Connection, key: SubscriptionKey, *more: Any, **options: Any) -> Settlement:
         if key.topic_id == poisoned:
             raise ArithmeticError("a bug")
-        return settle(tx, key, *more)
+        return settle(tx, key, *more, **options)
 
     monkeypatch.setattr(session_leader, "settle", trouble)
     for name in (POISONED, TOPIC):
