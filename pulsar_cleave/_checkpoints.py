@@ -64,7 +64,8 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def kept(self, checkpoint: Checkpoint) -> None:
         """Inform a group that this member's checkpoint is stored. Until then the member releases no segment
-        that the checkpoint covers.
+        that the checkpoint covers. Raises InvalidInput if this consumer is not a member of a group, and after
+        `close`; Conflict for a checkpoint of another topic.
         """
         self._demand_open()
         if isinstance(self._inner, AloneConsumer):

@@ -123,7 +123,9 @@ class DeadLetter:
 
     @property
     def error(self) -> str | None:
-        """Last error of the handler; None if the last delivery ended with its process."""
+        """Last error of the handler, or that the process ended while the message was handled. None if no error
+        was recorded, and for a message that another program stored in the log.
+        """
         return None if self._inner.origin is None else self._inner.origin.error
 
     @property
@@ -133,7 +135,7 @@ class DeadLetter:
 
     @property
     def parked_at(self) -> datetime | None:
-        """Time at which the message was stored in the log."""
+        """Time at which the message was stored in the log. None for a message that another program stored."""
         origin = self._inner.origin
         return None if origin is None else datetime.fromtimestamp(origin.parked_at_ms / 1000, UTC)
 

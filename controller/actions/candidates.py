@@ -35,8 +35,8 @@ _PATH = "/topics/{topic}/candidate"
 
 
 class ProposeCandidate(ActionRequest):
-    """Propose a policy for a topic into shadow: it is evaluated in addition to the policy in force, and never
-    acts.
+    """Propose a candidate policy for a topic: Cleave evaluates the candidate in shadow, in addition to the policy
+    in force, and never performs the candidate's decisions.
     """
 
     model_config = ConfigDict(

@@ -167,13 +167,15 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         await self._await_end(lambda consumer: consumer.close(timeout_seconds, leave=leave))
 
     def pause(self) -> None:
-        """Asynchronous version of the consumer's `pause`. Items that were received before are still
-        returned.
+        """Call the consumer's `pause`; an ordinary method, not a coroutine. Items that were received before are
+        still returned. Raises InvalidInput before `async with` and after `close`.
         """
         self._opened().pause()
 
     def resume(self) -> None:
-        """Asynchronous version of the consumer's `resume`."""
+        """Call the consumer's `resume`; an ordinary method, not a coroutine. Raises InvalidInput before
+        `async with` and after `close`.
+        """
         self._opened().resume()
 
     def _take(self, seconds: float) -> None:

@@ -25,18 +25,16 @@ def hexadecimal(point: int) -> str:
 
 
 _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")
+_POINT = re.compile(r"-?(0[xX][0-9a-fA-F]+|0|[1-9][0-9]{0,18})")
 
 
 def parse_hash(text: str) -> int:
-    """Return a point of the ring, 0 to 65535, written as an integer of Python: hexadecimal with the prefix (0x8000),
-    otherwise decimal. Raises InvalidInput for another text and for a number outside the ring.
+    """Return a point of the ring, 0 to 65535, written in hexadecimal with the prefix (0x8000), or in decimal without
+    leading zeros. Raises InvalidInput for another text and for a number outside the ring.
     """
-    try:
-        value = int(text, 0)
-    except ValueError as error:
-        raise InvalidInput(
-            f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
-        ) from error
+    if _POINT.fullmatch(text) is None:
+        raise InvalidInput(f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)")
+    value = int(text, 0)
     if not 0 <= value <= 0xFFFF:
         raise InvalidInput(f"hash {shown(text)} is not on the ring: the ring goes from 0 to 65535 (0xffff)")
     return value

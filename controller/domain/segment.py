@@ -36,7 +36,7 @@ class Segment:
     `created_epoch` and `sealed_epoch` are layout epochs, `*_at_ms` milliseconds since the Unix epoch, 0 if unknown (a
     migrated segment). The sealed pair is None exactly while the segment is ACTIVE. `bucket_splits` are the ascending
     first hashes of entry buckets 1..N-1 (PIP-486) and never change. `merge_depth` is the number of merges in the
-    segment's ancestry and never falls (see `merge_depth` in `segment_graph`). `legacy_topic_name`: the plain topic
+    segment's ancestry and never falls (see `child_merge_depth` in `segment_graph`). `legacy_topic_name`: the plain topic
     that serves as the log of an adopted segment; None for other segments.
     """
 

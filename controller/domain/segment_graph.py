@@ -110,14 +110,6 @@ class SegmentGraph:
         """Return ancestors, the segment itself and descendants, each once, in the order of their ids (oldest first)."""
         return tuple(sorted(self.ancestors(segment_id) | {segment_id} | self.descendants(segment_id)))
 
-    def merge_depth(self, segment_id: int) -> int:
-        """Return the number of merges in the ancestry, as stored when the segment was created.
-
-        The number equals Pulsar's while nothing has been pruned, up to `COUNTED_MERGES`. Pruning reduces Pulsar's
-        number but not this one, so up to this limit it can only be larger than `merge_depths_by_ancestry`.
-        """
-        return self.segment(segment_id).merge_depth
-
     def merge_depths_by_ancestry(self) -> dict[int, int]:
         """Return Pulsar's merge depth of every segment, by id, without a limit: the number of distinct segments
         with two or more parents, among the segment itself and its present ancestors. Takes one pass over the links.
@@ -148,12 +140,13 @@ class SegmentGraph:
         return depths
 
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
-        """Return the depth to store for a segment with these parents.
+        """Return the depth to store for a segment with these parents: the number of merges in its ancestry.
 
         The depth is never below the stored depth of any parent (plus one for a merge), nor below Pulsar's count over
         the present segments, up to `COUNTED_MERGES`. While nothing is pruned the count alone decides: the ancestors
         of a child include all of each parent's, so the count is at least every parent's count, plus one if the child
-        is a merge.
+        is a merge. Pruning reduces Pulsar's count but not the stored depth, so up to this limit the depth can only be
+        larger than that of `merge_depths_by_ancestry`.
         """
         is_merge = int(len(parent_ids) >= 2)
         stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)

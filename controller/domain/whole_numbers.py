@@ -39,10 +39,11 @@ def from_digits(text: str, most: int = MOST) -> int | None:
 
 
 def wholes(values: Any, name: str) -> tuple[int, ...]:
-    """Return a list of whole numbers from 0 to `MOST` as a tuple; empty if the list is missing or empty. Raises
+    """Return a list of whole numbers from 0 to `MOST` as a tuple; empty if the list is missing (None) or empty. Raises
     InvalidInput, which names the field `name`, for anything else.
     """
-    values = values or ()
+    if values is None:
+        return ()
     if not isinstance(values, list | tuple):
         raise InvalidInput(f"{name} = {shown(values)}; give a list of whole numbers")
     return tuple(whole(value, name) for value in values)

@@ -84,7 +84,7 @@ class StagedCluster:
 
     def add(self, namespace: str, *cuts: int) -> NamespaceBundles:
         """Add a namespace whose bundles belong to the brokers in turn. Return its bundles."""
-        self.lists[namespace] = NamespaceBundles.given(namespace, [0, *cuts, 0xFFFFFFFF])
+        self.lists[namespace] = NamespaceBundles(namespace, (0, *cuts, 0xFFFFFFFF))
         for number, bundle in enumerate(self.lists[namespace].bundles):
             self.owners[bundle] = self.brokers[number % 2]
         return self.lists[namespace]

@@ -34,18 +34,25 @@ class Room:
         self.cap = situation.policy.max_segments
         self.segments = len(situation.layout.active) + max(0, added)
 
-    def take(self, wanted: int) -> int:
-        """Reserve up to `wanted` segments. Return the number reserved, 0 at the limit; reserved segments count as
-        added from then on.
+    def split(self, segment: Segment, parts: int, reason: str) -> Split | None:
+        """Return a split into `parts` equal widths, or as many as the limit allows and the segment has hashes. The
+        added segments count from then on. None if that is only one part.
         """
-        granted = max(0, min(wanted, self.cap - self.segments))
-        self.segments += granted
-        return granted
+        parts = min(parts, segment.hash_range.width, 1 + self.cap - self.segments)
+        if parts < 2:
+            return None
+        self.segments += parts - 1
+        return equal_split(segment, parts, reason)
 
-    def refusal(self, segment_id: int) -> Refusal:
-        """Return a refusal for the limit of segments."""
+    def refusal(self, segment: Segment) -> Refusal:
+        """Return the refusal of a segment for which `split` returns None: it has one hash, or the topic has reached
+        the limit of segments.
+        """
+        width = segment.hash_range.width
+        if width == 1:
+            return Refusal(segment.segment_id, Lane.LOAD, RefusalReason.WIDTH_ONE, "width", width, 2)
         return Refusal(
-            segment_id, Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, "segments", self.segments, self.cap
+            segment.segment_id, Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, "segments", self.segments, self.cap
         )
 
 

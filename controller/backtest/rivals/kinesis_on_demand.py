@@ -55,8 +55,8 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
         (last,) = situation.recent_loads[segment.segment_id][-1:]
         if common.use(last, capacity) <= settings.up_at:
             continue
-        if segment.hash_range.width > 1 and room.take(1):
-            actions.append(common.equal_split(segment, 2, "half-full"))
+        if split := room.split(segment, 2, "half-full"):
+            actions.append(split)
         else:
-            refusals.append(room.refusal(segment.segment_id))
+            refusals.append(room.refusal(segment))
     return Evaluation(tuple(actions), tuple(refusals))

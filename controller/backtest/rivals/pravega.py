@@ -78,10 +78,10 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
             if age_ms <= settings.cooldown_seconds * 1000:
                 refusals.append(_too_young(segment, settings))
                 valid_until_ms.append(segment.created_at_ms + settings.cooldown_seconds * 1000 + 1)
-            elif (added := room.take(parts - 1)) and segment.hash_range.width > 1:
-                actions.append(common.equal_split(segment, added + 1, "scale-up"))
+            elif split := room.split(segment, parts, "scale-up"):
+                actions.append(split)
             else:
-                refusals.append(room.refusal(segment.segment_id))
+                refusals.append(room.refusal(segment))
         elif max(uses[:3]) < 1.0 and uses[3] < _COLD:
             if age_ms > settings.cold_after_seconds * 1000:
                 cold.append(segment)

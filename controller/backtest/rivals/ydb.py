@@ -57,8 +57,8 @@ def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
         is_young = situation.now - segment.created_at_ms < settings.window_seconds * 1000
         if is_young or not all(common.use(tick, capacity) > settings.up_at for tick in ticks):
             refusals.append(Refusal(segment.segment_id, Lane.LOAD, RefusalReason.SPLIT_COOLDOWN, "window"))
-        elif segment.hash_range.width > 1 and room.take(1):
-            actions.append(common.equal_split(segment, 2, "write-speed"))
+        elif split := room.split(segment, 2, "write-speed"):
+            actions.append(split)
         else:
-            refusals.append(room.refusal(segment.segment_id))
+            refusals.append(room.refusal(segment))
     return Evaluation(tuple(actions), tuple(refusals))

@@ -153,8 +153,8 @@ class PulsarDataPlane(OneProcess):
         A batch counts whole until all of it is acknowledged. The broker counts messages in up to
         `subscriptionBacklogScanMaxEntries` entries (10,000), and the mean of those stands for the rest. If
         the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
-        restart, this method counts the messages, in fewer entries. Raises DataPlaneUnavailable for an incomplete
-        response.
+        restart, or ends its count before the first entry, this method counts the messages, in fewer entries.
+        Raises DataPlaneUnavailable for an incomplete response.
         """
         deadline, purpose = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         statistics = self._subscriptions(backing_topic, purpose, deadline, topic_requests.PRECISE_BACKLOG)
@@ -170,18 +170,22 @@ class PulsarDataPlane(OneProcess):
         )
         if analysis.status in topic_requests.GONE:
             return None
-        if analysis.status in topic_requests.FAILED:
+        if analysis.status not in topic_requests.FAILED:
             try:
-                return self._cursors.unread_messages(backing_topic, subscription, entries, deadline)
-            except NotFound:
-                return None
+                counted_entries, messages = (
+                    int(analysis.document["entries"]),
+                    int(analysis.document["messages"]),
+                )
+            except (KeyError, TypeError):
+                raise topic_requests.unreadable(purpose, analysis.document) from None
+            if not analysis.document.get("aborted"):
+                return messages
+            if counted_entries > 0:
+                return messages + round((entries - counted_entries) * messages / counted_entries)
         try:
-            counted_entries, messages = int(analysis.document["entries"]), int(analysis.document["messages"])
-        except (KeyError, TypeError):
-            raise topic_requests.unreadable(purpose, analysis.document) from None
-        if not analysis.document.get("aborted") or counted_entries == 0:
-            return messages
-        return messages + round((entries - counted_entries) * messages / counted_entries)
+            return self._cursors.unread_messages(backing_topic, subscription, entries, deadline)
+        except NotFound:
+            return None
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first entry published at or after the instant, by the producers' clocks, and

@@ -232,6 +232,34 @@ class TestAnswers:
             with pytest.raises(DataPlaneUnavailable):
                 act(LOG)
 
+    @pytest.mark.parametrize(
+        ("analysis", "backlog"),
+        [
+            pytest.param({"entries": 5, "messages": 9, "aborted": False}, 9, id="whole"),
+            pytest.param(
+                {"entries": 2, "messages": 4, "aborted": True}, 10, id="the mean stands for the rest"
+            ),
+            pytest.param({"entries": 0, "messages": 0, "aborted": True}, 15, id="counted here"),
+        ],
+    )
+    def test_a_count_that_its_broker_ended_early_is_not_taken_for_nothing_to_read(
+        self, broker: ScriptedBroker, plane: PulsarDataPlane, analysis: dict[str, object], backlog: int
+    ) -> None:
+        cursor = {"markDeletePosition": "7:-1", "individuallyDeletedMessages": "[]"}
+        internal = {
+            "lastConfirmedEntry": "7:4",
+            "ledgers": [{"ledgerId": 7, "entries": 0}],
+            "cursors": {"s": cursor},
+        }
+        broker.behaves(
+            broker.says(200, {"subscriptions": {"s": {"msgBacklog": 5}}}),
+            broker.says(200, analysis),
+            broker.says(200, internal),
+            broker.says(200, X_Pulsar_num_batch_message="3"),
+        )
+
+        assert plane.backlog(LOG, "s") == backlog
+
     def test_one_that_does_not_answer_is_silent_in_a_sample_and_all_of_them_are_an_error(
         self, broker: ScriptedBroker, plane: PulsarDataPlane
     ) -> None:

@@ -15,9 +15,15 @@ from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, s
 from controller.backtest.rule import Rule
 from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
+from controller.domain.decision import Lane, Refusal, RefusalReason, Split
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.load_record import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
 from tests.unit.backtest import worlds
+from tests.unit.domain.situations import topic
 
 CAPACITY = AutoScalePolicy().split_msg_rate_in
 ROOMY = AutoScalePolicy(max_segments=128)
@@ -172,6 +178,29 @@ def test_a_static_topic_has_its_peak_from_the_first_tick_on() -> None:
     run = simulate(series, static_peak.rule(series))
 
     assert run.segments.tolist() == [1, 7, 7, 7]
+
+
+@pytest.mark.parametrize("rule", [pravega.rule(), ydb.rule(), kinesis_on_demand.rule()])
+@pytest.mark.parametrize("most", [2, 3])
+def test_a_hot_segment_of_one_hash_is_refused_for_its_width_and_takes_no_room(rule: Rule, most: int) -> None:
+    layout = SegmentLayout.from_segments(0, 2, (Segment(0, HashRange(0, 0)), Segment(1, HashRange(1, 65535))))
+    load = LoadStats(10 * CAPACITY)
+    situation = replace(
+        topic(load, load, layout=layout, policy=AutoScalePolicy(max_segments=most)),
+        recent_loads=dict.fromkeys((0, 1), (load,) * 6),
+    )
+
+    evaluation = rule.decide(situation)
+
+    narrow = Refusal(0, Lane.LOAD, RefusalReason.WIDTH_ONE, "width", 1, 2)
+    if most == 2:
+        full = Refusal(1, Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, "segments", 2, 2)
+        assert (evaluation.decisions, evaluation.refusals) == ((), (narrow, full))
+    else:
+        [split] = evaluation.decisions
+        assert isinstance(split, Split)
+        assert split.segment_id == 1
+        assert evaluation.refusals == (narrow,)
 
 
 def test_ydb_and_kinesis_never_merge() -> None:

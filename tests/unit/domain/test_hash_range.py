@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.errors import InvalidRange
-from controller.domain.hash_range import FULL_RANGE, RING_SIZE, HashRange
+from controller.domain.errors import InvalidInput, InvalidRange
+from controller.domain.hash_range import FULL_RANGE, RING_SIZE, HashRange, parse_hash
 from tests.unit.domain.strategies import cut_points, hash_ranges, segment_hashes
 
 
@@ -154,3 +154,24 @@ def test_ranges_sort_by_start_then_end() -> None:
 
 def test_the_full_ring_has_as_many_hashes_as_the_ring() -> None:
     assert FULL_RANGE.width == RING_SIZE
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("32768", 0x8000), ("0x8000", 0x8000), ("0Xffff", 0xFFFF), ("0x0001", 1)]
+)
+def test_a_hash_is_written_in_decimal_or_hexadecimal(text: str, value: int) -> None:
+    assert parse_hash(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0b11", "0o17", "1_000", "0x1_0", " 7", "7\n", "+7", "010", "8000h", "١٢", "²", "9" * 5_000]
+)
+def test_a_hash_that_is_written_otherwise_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a hash: write decimal"):
+        parse_hash(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "65536", "0x10000"])
+def test_a_hash_outside_the_ring_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not on the ring"):
+        parse_hash(text)

@@ -171,7 +171,7 @@ def test_a_recut_of_three_into_two_links_whoever_overlaps() -> None:
     assert layout.segments[3].parent_ids == (0, 1)
     assert layout.segments[4].parent_ids == (1, 2)
     assert [layout.segments[i].child_ids for i in range(3)] == [(3,), (3, 4), (4,)]
-    assert (layout.epoch, layout.merge_depth(3), layout.merge_depth(4)) == (1, 1, 1)
+    assert (layout.epoch, layout.segment(3).merge_depth, layout.segment(4).merge_depth) == (1, 1, 1)
 
 
 def test_a_reshape_that_does_not_fit_is_refused() -> None:

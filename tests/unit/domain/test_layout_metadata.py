@@ -136,7 +136,7 @@ def test_a_stored_depth_carries_over_to_an_heir_that_lost_its_own() -> None:
     record = layout.to_metadata()
     del record["segments"]["3"]["mergeDepth"]
 
-    assert SegmentLayout.from_metadata(record).merge_depth(3) == 1
+    assert SegmentLayout.from_metadata(record).segment(3).merge_depth == 1
 
 
 def test_counting_merges_anew_takes_steps_in_proportion_to_the_segments() -> None:
@@ -144,7 +144,7 @@ def test_counting_merges_anew_takes_steps_in_proportion_to_the_segments() -> Non
     short, long = (read_again(lineage_of_merges(rounds), with_depth=False) for rounds in (100, 400))
 
     assert steps(long) < 4.5 * steps(short)
-    assert long().merge_depth(3 * 400) == 400
+    assert long().segment(3 * 400).merge_depth == 400
 
 
 def read_again(layout: SegmentLayout, *, with_depth: bool) -> Callable[[], SegmentLayout]:
@@ -188,6 +188,9 @@ def test_a_record_that_lacks_the_layout_is_refused(missing: str) -> None:
         ({"mergeDepth": "deep"}, "mergeDepth = 'deep'"),
         ({"parentIds": [INFINITE]}, "parentIds = inf"),
         ({"parentIds": 7}, "parentIds = 7"),
+        ({"parentIds": 0}, "parentIds = 0"),
+        ({"parentIds": False}, "parentIds = False"),
+        ({"parentIds": ""}, "parentIds = ''"),
         ({"parentIds": [[0]]}, r"parentIds = \[0\]"),
         ({"childIds": {"1": 2}}, "childIds = "),
         ({"entryBucketSplits": ["x"]}, "entryBucketSplits = 'x'"),

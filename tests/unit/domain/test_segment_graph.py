@@ -90,21 +90,21 @@ def test_ancestors_and_descendants_are_each_others_mirror(layout: SegmentLayout)
 def test_merging_two_lineages_of_one_merge_each_gives_three() -> None:
     layout = SegmentLayout.initial(4, now=0).merge(0, 1, 1).merge(2, 3, 2).merge(4, 5, 3)
 
-    assert [layout.merge_depth(i) for i in (0, 4, 5, 6)] == [0, 1, 1, 3]
+    assert [layout.segment(i).merge_depth for i in (0, 4, 5, 6)] == [0, 1, 1, 3]
 
 
 def test_a_shared_merge_ancestor_counts_once() -> None:
     layout = SegmentLayout.initial(2, now=0).merge(0, 1, 1).split(2, 2).merge(3, 4, 3)
 
-    assert layout.merge_depth(5) == merge_depth_by_ancestry(layout, 5) == 2
+    assert layout.segment(5).merge_depth == merge_depth_by_ancestry(layout, 5) == 2
 
 
 def test_pruning_erodes_the_count_over_ancestry_but_not_the_stored_depth() -> None:
     layout = SegmentLayout.initial(2, now=0).merge(0, 1, 1).prune(0)
 
     assert merge_depth_by_ancestry(layout, 2) == 0
-    assert layout.merge_depth(2) == 1
-    assert layout.split(2, 3).merge_depth(3) == 1
+    assert layout.segment(2).merge_depth == 1
+    assert layout.split(2, 3).segment(3).merge_depth == 1
 
 
 def _merged_and_split_again(times: int) -> SegmentLayout:
@@ -122,7 +122,9 @@ def test_beyond_what_is_told_apart_a_depth_rises_with_each_merge_still() -> None
     layout.check_invariants()
 
     deepest = layout.active[0].segment_id
-    assert layout.merge_depth(deepest) == merge_depth_by_ancestry(layout, deepest) == COUNTED_MERGES + 5
+    assert (
+        layout.segment(deepest).merge_depth == merge_depth_by_ancestry(layout, deepest) == COUNTED_MERGES + 5
+    )
 
 
 def test_lineages_of_many_merges_are_told_apart_up_to_the_bound() -> None:
@@ -138,7 +140,7 @@ def test_lineages_of_many_merges_are_told_apart_up_to_the_bound() -> None:
 
     joined = layout.active[1].segment_id
     assert merge_depth_by_ancestry(layout, joined) == 81
-    assert layout.merge_depth(joined) == COUNTED_MERGES + 1
+    assert layout.segment(joined).merge_depth == COUNTED_MERGES + 1
 
 
 def test_a_depth_below_the_merges_that_are_told_apart_breaks_a_law() -> None:
@@ -164,7 +166,7 @@ def _pulsars_merge_depth(layout: SegmentLayout, segment_id: int) -> int:
 @given(trails(prune=False))
 def test_the_stored_depth_is_pulsars_number_while_nothing_was_pruned(trail: LayoutSequence) -> None:
     for segment_id in trail.last.segments:
-        depth = trail.last.merge_depth(segment_id)
+        depth = trail.last.segment(segment_id).merge_depth
         assert depth == merge_depth_by_ancestry(trail.last, segment_id)
         assert depth == _pulsars_merge_depth(trail.last, segment_id)
 
@@ -181,7 +183,7 @@ def test_with_pruning_the_stored_depth_lies_between_the_eroded_and_the_whole_cou
     for segment_id in trail.last.segments:
         eroded = _pulsars_merge_depth(trail.last, segment_id)
         whole = _pulsars_merge_depth(unpruned, segment_id)
-        assert eroded <= trail.last.merge_depth(segment_id) <= whole
+        assert eroded <= trail.last.segment(segment_id).merge_depth <= whole
 
 
 @given(trails())

@@ -70,11 +70,6 @@ class NamespaceBundles:
         width = (LAST_HASH + 1) // count
         return cls(namespace, (*(index * width for index in range(count)), LAST_HASH))
 
-    @classmethod
-    def given(cls, namespace: str, boundaries: Iterable[int]) -> NamespaceBundles:
-        """Create the boundaries that a person gives, in any order; a repeated one counts once. Raises as the constructor does."""
-        return cls(namespace, tuple(sorted(set(boundaries))))
-
     @property
     def bundles(self) -> tuple[NamespaceBundle, ...]:
         """Every bundle, rising."""

@@ -21,7 +21,7 @@ def boundaries(draw: st.DrawFn, max_bundles: int = 8) -> NamespaceBundles:
     """Any list of boundaries, narrow bundles and the ends of the ring preferred."""
     inner = st.integers(1, LAST_HASH - 1) | st.sampled_from([1, 2, 3, 0x7FFFFFFF, 0x80000000, LAST_HASH - 1])
     edges = draw(st.sets(inner, max_size=max_bundles - 1))
-    return NamespaceBundles.given(NAMESPACE, [0, *edges, LAST_HASH])
+    return NamespaceBundles(NAMESPACE, (0, *sorted(edges), LAST_HASH))
 
 
 @st.composite

@@ -227,7 +227,7 @@ def test_of_equally_cold_pairs_the_lower_goes_first() -> None:
 
 
 def test_a_bundle_cut_around_one_topic_stays_unless_told_otherwise() -> None:
-    isolated = NamespaceBundles.given("t/n", [0, 7, 8, LAST_HASH])
+    isolated = NamespaceBundles("t/n", (0, 7, 8, LAST_HASH))
     cycle = look(idle(), idle(), idle(), bundles=isolated)
 
     assert merged(plan_merges(cycle, READY)) == []

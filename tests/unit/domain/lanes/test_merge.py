@@ -186,7 +186,7 @@ def test_a_child_may_exceed_the_cap_on_merges_by_what_both_sides_bring() -> None
     situation = topic(10, 10, layout=layout, policy=AutoScalePolicy(max_dag_depth=2))
     (act,) = ask(situation).decisions
     assert act == Merge(4, 7, "cold")
-    assert layout.merge(4, 7, 5).merge_depth(8) == 3
+    assert layout.merge(4, 7, 5).segment(8).merge_depth == 3
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -59,17 +59,6 @@ def test_the_least_and_the_most_bundles_are_created(count: int) -> None:
     assert NamespaceBundles.equal("t/n", count).count == count
 
 
-def test_boundaries_of_a_person_come_in_any_order_and_repeated() -> None:
-    given_ones = NamespaceBundles.given("t/n", [LAST_HASH, 7, 0, 7])
-
-    assert given_ones.boundaries == (0, 7, LAST_HASH)
-
-
-def test_boundaries_of_a_person_must_reach_both_ends() -> None:
-    with pytest.raises(InvalidRange, match="the last boundary of t/n is 0x00000007"):
-        NamespaceBundles.given("t/n", [0, 7])
-
-
 @pytest.mark.parametrize(
     ("at", "index"),
     [(0, 0), (0x0F, 0), (0x10, 1), (0x1F, 1), (0x20, 2), (LAST_HASH - 1, 2), (LAST_HASH, 2)],
