@@ -8,6 +8,7 @@ import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.ConsumerEventListener;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 
@@ -24,7 +25,7 @@ public final class StockConsumer {
         Attachments attachments = new Attachments();
         try (PulsarClient client = PulsarClient.builder().serviceUrl(given[0]).build();
                 History history = new History(Path.of(given[3]));
-                Consumer<byte[]> consumer = builder(client, given, attachments).subscribe()) {
+                Consumer<byte[]> consumer = subscribe(builder(client, given, attachments), ending)) {
             CompletableFuture<Void> last = CompletableFuture.completedFuture(null);
             while (!ending.isWanted()) {
                 Message<byte[]> message = consumer.receive(100, TimeUnit.MILLISECONDS);
@@ -42,6 +43,21 @@ public final class StockConsumer {
                         .exceptionally(lost -> null); // the message comes again
             }
             last.get(5, TimeUnit.SECONDS);
+        }
+    }
+
+    /** Subscribes, and tries again after a failure: a broker that dies fails the subscriptions to all segments. */
+    private static Consumer<byte[]> subscribe(ConsumerBuilder<byte[]> builder, Ending ending) throws Exception {
+        while (true) {
+            try {
+                return builder.subscribe();
+            } catch (PulsarClientException failed) {
+                System.err.println("not subscribed, trying again: " + failed.getMessage());
+                if (ending.isWanted()) {
+                    throw failed;
+                }
+                Thread.sleep(1000);
+            }
         }
     }
 

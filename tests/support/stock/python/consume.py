@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pulsar
+from tenacity import retry, retry_if_exception_type, stop_when_event_set, wait_fixed
 
 RECEIVER_QUEUE = 100
 LINGER_SECONDS = 1.0
@@ -42,7 +44,8 @@ def main(url: str, pattern: str, name: str, path: str, subscription: str, *optio
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signal, _frame: ending.set())
     client = pulsar.Client(url)
-    consumer = client.subscribe(
+    subscribe = partial(
+        client.subscribe,
         re.compile(pattern),
         subscription,
         consumer_type=getattr(pulsar.ConsumerType, kind),
@@ -50,6 +53,14 @@ def main(url: str, pattern: str, name: str, path: str, subscription: str, *optio
         consumer_name=name,
         receiver_queue_size=RECEIVER_QUEUE,
     )
+    # A broker that dies fails the subscriptions to all segments.
+    retrying = retry(
+        retry=retry_if_exception_type(pulsar.PulsarException),
+        wait=wait_fixed(1),
+        stop=stop_when_event_set(ending),
+        reraise=True,
+    )
+    consumer = retrying(subscribe)()
     acknowledge = consumer.acknowledge_cumulative if acknowledgement == "cumulative" else consumer.acknowledge
     history = History(path, name)
     while not ending.is_set():

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -24,7 +25,8 @@ func main() {
 	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: given[0]})
 	history.Demand(err)
 	attachments := &attachments{process: history.Monotonic(), periods: map[string]int{}}
-	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+	file, ending := history.Open(given[3]), history.UntilSIGTERM()
+	consumer, err := subscribe(ending, client, pulsar.ConsumerOptions{
 		TopicsPattern:               given[1],
 		AutoDiscoveryPeriod:         time.Second,
 		SubscriptionName:            given[4],
@@ -40,7 +42,6 @@ func main() {
 	if given[6] == "cumulative" {
 		acknowledge = consumer.AckCumulative
 	}
-	file, ending := history.Open(given[3]), history.UntilSIGTERM()
 	for ending.Err() == nil {
 		message, err := consumer.Receive(ending)
 		if err != nil {
@@ -58,6 +59,18 @@ func main() {
 	}
 	consumer.Close()
 	client.Close()
+}
+
+// subscribe tries again after a failure, until the program shall end: a broker that dies fails the subscriptions to all segments.
+func subscribe(ending context.Context, client pulsar.Client, options pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+	for {
+		consumer, err := client.Subscribe(options)
+		if err == nil || ending.Err() != nil {
+			return consumer, err
+		}
+		fmt.Fprintln(os.Stderr, "not subscribed, trying again:", err)
+		time.Sleep(time.Second)
+	}
 }
 
 // attachments names the periods in which this consumer is the active one of a segment.
