@@ -179,7 +179,8 @@ def application(
 ) -> Iterator[Application]:
     """Open an application, and close its connections at the end of the block. `settings` None: those of the environment.
 
-    `name` is the application name of its database connections; `statement_seconds` is the longest wait for a statement.
+    `name` is the application name of its database connections; a statement without an answer after `statement_seconds` fails. Raises
+    InvalidInput for an invalid setting of the environment.
     """
     settings = settings or load_settings()
     store = Store(
@@ -232,10 +233,11 @@ def build_worker(
     *,
     collects: bool = False,
 ) -> Worker:
-    """Build a worker from sensors, evaluation, operations, leases and background services, a server for consumers if one is given, and
-    the collection of load if `collects`.
+    """Build a worker from sensors, evaluation, operations, leases and background services, a server for consumers if one is given, and the
+    collection of load if `collects`.
 
-    `worker_id` None: a unique name of this process. Starts nothing. Raises InvalidInput for an invalid `worker_id`.
+    `worker_id` None: a unique name of this process. Starts nothing. Raises InvalidInput for an invalid `worker_id`, and for settings that
+    contradict each other.
     """
     from controller.postgres.listener import Listener
     from controller.services.operation_runner.context import new_incarnation
@@ -301,8 +303,8 @@ def build_server(app: Application, served: ConsumerServer) -> tuple[BackgroundSe
 
 
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[BackgroundService, ...]:
-    """Build the session leader, the feeds of watches, and the services that answer requests, and pass them to the server. Return those
-    that run in threads.
+    """Build the session leader, the feeds of watches, and the services that answer requests, and pass them to the server. Return the
+    background services to run in threads, which include those of the server.
     """
     from controller.postgres.listener import Listener
     from controller.services import subscription_lag
@@ -372,7 +374,7 @@ def key_count_area(settings: Settings) -> LandingArea:
 
 
 def _file_name_part(process: str) -> str:
-    """Return a part of file names that differs between processes of one host."""
+    """Return the name of the process as a part of file names: colons become hyphens, and hyphens at the beginning are removed."""
     return process.replace(":", "-").lstrip("-")
 
 
@@ -471,7 +473,9 @@ def _background_services(
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
-    """Build the sender of layout changes to Airflow. None unless the address of Airflow and a token or a user are set."""
+    """Build the sender of layout changes to Airflow. None unless the address of Airflow is set, with a token or with a user and a password.
+    Layout changes of topics in the shards that `shards` returns are posted. Raises InvalidInput for a malformed token.
+    """
     from controller.postgres.listener import Listener
     from controller.services import asset_events
     from controller.services.asset_events import AssetEventPoster
@@ -484,7 +488,9 @@ def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetE
 
 
 def build_airflow_rest(settings: Settings) -> AirflowRest | None:
-    """Build a client of Airflow's REST API; None unless the address and a token or a user are set."""
+    """Build a client of Airflow's REST API; None unless the address is set, with a token or with a user and a password. Raises InvalidInput
+    for a malformed token.
+    """
     from controller.services.asset_events import AirflowRest
 
     login = airflow_login(settings)
@@ -492,8 +498,8 @@ def build_airflow_rest(settings: Settings) -> AirflowRest | None:
 
 
 def airflow_login(settings: Settings) -> AirflowLogin | None:
-    """Return the address of Airflow with the token, or with user and password if both are set. None without an address. Raises
-    InvalidInput for a malformed token.
+    """Return the address of Airflow with the token, the user and password (only if both are set) and the proxy; each is None if it is not
+    set. None without an address. Raises InvalidInput for a malformed token.
     """
     from controller.services.asset_events import AirflowLogin
 
@@ -514,7 +520,7 @@ def build_collection(
     app: Application, prefix: str = "", *, holder: str | None = None, incarnation: str | None = None
 ) -> LeasedCollection:
     """Build the collection of the topics whose names begin with `prefix`, which one process performs at a time. `holder` and `incarnation`
-    name the process in the lease.
+    name the process in the lease; `holder` None: a unique name of this process. A worker passes its own incarnation.
     """
     from controller.services.collection.lease import CollectionLease
     from controller.services.collection.leased_collection import LeasedCollection

@@ -65,7 +65,7 @@ def to_json(value: Any) -> Any:
 
 
 def emit(as_json: bool, document: Any, table: RenderableType) -> None:
-    """Print the document for programs or the table for people."""
+    """Print the document as JSON if `as_json`, otherwise the table."""
     if as_json:
         # JSON in ASCII escapes all control characters except DEL.
         say(json.dumps(document, default=to_json, indent=2, sort_keys=False).replace("\x7f", "\\u007f"))
@@ -74,7 +74,9 @@ def emit(as_json: bool, document: Any, table: RenderableType) -> None:
 
 
 def say(text: str, *, on_error: bool = False) -> None:
-    """Print a text, to standard error if `on_error`. Characters that are not printable are escaped, except line ends."""
+    """Print a text, to standard error if `on_error`. Characters that are not printable are escaped, except line ends. If the reader of the
+    output has closed the pipe, the process exits with code 0.
+    """
     try:
         typer.echo(printable(text, lines=True), err=on_error)
     except BrokenPipeError:
@@ -183,8 +185,8 @@ def _shared(room: int, bounds: Sequence[tuple[int, int]]) -> list[int] | None:
 
 
 def cell(value: Any) -> str:
-    """Format one cell: instants in UTC, numbers with one decimal, an empty text for None, true and false as in JSON. Control characters
-    are escaped.
+    """Format one cell: instants in UTC, floats and decimals with one decimal and commas between thousands, integers without a change, an
+    empty text for None, true and false as in JSON, of a list the first `MOST_LISTED` values. Control characters are escaped.
     """
     if value is None:
         return ""

@@ -135,7 +135,7 @@ def _guarded(cls: type[OneProcess], name: str, act: Callable[..., Any]) -> Calla
 
 
 def _begin() -> None:
-    """Set the current process in a child, and notify each object."""
+    """Set the current process in a child, and call `_begin_in_child` of each object that was completely constructed."""
     global _current  # noqa: PLW0603
     _current = Process()
     for made in list(_made):

@@ -64,7 +64,9 @@ class PostgresSource(Renewed):
         self._listener: PostgresListener | None = None
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Read the present layout of the topic in one statement. Raises TopicNotFound, and TopicNotLive while the topic is being created."""
+        """Read the present layout of the topic in one statement: only its active segments, without their parents. Raises TopicNotFound, and
+        TopicNotLive while the topic is being created.
+        """
         with self._calls.statement(f"look up {name}") as cursor:
             cursor.execute(_TOPIC, (name,))
             rows = cursor.fetchall()

@@ -37,10 +37,10 @@ class Repeating:
         on_error: Callable[[Exception], object] = lambda _: None,
         says_once: bool = False,
     ) -> None:
-        """`act` returns the seconds until its next round. `failed` is the log event of a round that raises, and the loop's name in
-        metrics. After a Retryable the loop pauses for the delay of the error, within `retry_seconds`. An error of a type in `ends_with`
-        leaves the loop. `on_error` is called after the pause. With `says_once` a repeated expected error is logged once until a round
-        succeeds.
+        """`act` returns the seconds until its next round. `failed` is the log event of a round that raises, and the loop's name in metrics.
+        An error of a type in `expected` is logged in one line, any other with its traceback. After a Retryable the loop pauses for the
+        delay of the error, within `retry_seconds`. An error of a type in `ends_with` leaves the loop. `on_error` is called after the pause.
+        With `says_once` a repeated expected error is logged once until a round succeeds.
         """
         self._act, self._stopping, self._log, self._failed = act, stopping, log, failed
         self._retry_seconds, self._longest_pause_seconds = retry_seconds, longest_pause_seconds
@@ -69,7 +69,9 @@ class Repeating:
                 pause_seconds, failure = self._reported(error), error
 
     def _puts_right(self, failure: Exception) -> bool:
-        """Call `on_error` to repair the effects of the error. Return False if the loop was stopped in the meantime."""
+        """Call `on_error` to repair the effects of the error. An error of `on_error` is logged. Return False if the loop was stopped in the
+        meantime.
+        """
         try:
             self._on_error(failure)
         except Exception:  # noqa: BLE001 - as in `run`
@@ -77,7 +79,9 @@ class Repeating:
         return not self._stopping.is_set()
 
     def _reported(self, error: Exception) -> float:
-        """Log the error (an unexpected one with its traceback, counted in the metrics), and return the seconds to pause."""
+        """Log the error (an unexpected one with its traceback, counted in the metrics), and return the seconds to pause: the delay of a
+        Retryable, otherwise a backoff that doubles with each error.
+        """
         if not isinstance(error, self._expected):
             client_metrics.LOOP_ERRORS.labels(self._failed).inc()
             self._log.error(self._failed, exc_info=error)
@@ -102,8 +106,8 @@ def repeat_every(
     *,
     expected: tuple[type[Exception], ...] = (CleaveError,),
 ) -> None:
-    """Call `act` every `seconds` until `stopping` is set, for the first time after one interval. A round that raises is logged, and the
-    loop continues.
+    """Call `act` every `seconds` until `stopping` is set, for the first time after one interval. A round that raises is logged, without a
+    traceback for an error of a type in `expected`, and the loop continues.
     """
 
     def once() -> float:

@@ -235,7 +235,9 @@ class Settings(BaseSettings):
 
     @property
     def worker_statement_seconds(self) -> float:
-        """Longest wait of a worker for one statement: half the lease time, so that a worker leaves a frozen database within one lease time."""
+        """Longest wait of a worker for one statement: half the lease time, but at least `SHORTEST_STATEMENT_SECONDS`, so that a worker
+        leaves a frozen database within one lease time.
+        """
         return max(SHORTEST_STATEMENT_SECONDS, self.worker_lease_seconds / 2)
 
     @cached_property

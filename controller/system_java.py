@@ -32,7 +32,7 @@ def can_run_spark(master: str) -> bool:
 
 
 def system_java_home() -> Path | None:
-    """Return JAVA_HOME, else the home of `java` on PATH; None if it is missing or too old."""
+    """Return JAVA_HOME, or else the home of `java` on PATH: the first of the two that is at least Java `OLDEST`. None if neither is."""
     named = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     homes = [Path(named)] if named else []

@@ -25,7 +25,10 @@ _asked: list[tuple[bool, int]] = []
 
 
 def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) -> None:
-    """Send the program's log lines, and warnings and errors of libraries, to standard error. Call once, at the start of a program."""
+    """Send the program's log lines, and warnings and errors of libraries, to standard error: as JSON if `json_lines`, otherwise as text.
+    The program's lines below `level` are dropped. With `json_lines`, Python's own warnings become log lines, too. Call once, at the start
+    of a program.
+    """
     _asked[:] = [(json_lines, level)]
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _OfLibraries)]

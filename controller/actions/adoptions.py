@@ -148,12 +148,12 @@ class AttachmentResponse(OperationResponse):
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
-    """Write the intent to adopt the topic, and wait for the operation. Also returns the old topic's clients and
-    subscriptions as they were before the adoption.
+    """Write the intent to adopt the topic, and wait for the operation as in `Context.respond`. Also returns the old
+    topic's clients and subscriptions as they were before the adoption.
 
-    A dry run lists the connected clients and the subscriptions that cannot be served, instead of refusing because
-    of them. Raises Unsupported for `stock` on a data plane without gates, and the errors of `topic_adoption.plan`
-    and `topic_adoption.adopt`.
+    A dry run lists the connected clients and the subscriptions that cannot be served; the action itself refuses the
+    subscriptions, and connected clients unless `cut_off`. Raises Unsupported for `stock` on a data plane without
+    gates, and the errors of `topic_adoption.plan` and `topic_adoption.adopt`.
     """
     planes = context.app.planes
     plan = topic_adoption.plan(
@@ -186,8 +186,9 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
 
 
 def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
-    """Write the intent to attach the topic, and wait for the operation. A dry run also reads the active segments
-    from the broker. Raises the errors of `topic_admin.attach_topic`, and in a dry run those of the data plane.
+    """Write the intent to attach the topic, and wait for the operation as in `Context.respond`. A dry run also
+    reads the active segments from the broker. Raises the errors of `topic_admin.attach_topic`, and in a dry run
+    those of the data plane.
     """
     intent = topic_admin.attach_topic(
         context.store,
@@ -218,8 +219,8 @@ def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentO
 
 
 def detach(context: Context, request: DetachTopic) -> OperationResponse:
-    """Write the intent to detach the topic, and wait for the operation. Raises the errors of
-    `topic_admin.detach_topic`.
+    """Write the intent to detach the topic, and wait for the operation as in `Context.respond`. Raises the errors
+    of `topic_admin.detach_topic`.
     """
     intent = topic_admin.detach_topic(context.store, request.topic, context.journal_request(request.reason))
     return context.operation_response(intent)

@@ -205,8 +205,8 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
     """Backtest the candidate and the policy in force, then promote or refuse the candidate; with `ask`, request an
-    approval for a better one. The backtest is stored. A dry run compares the two only. A candidate that was promoted
-    or refused before is returned as it is, without a backtest.
+    approval for a better one. The backtest is stored. A dry run compares the two only, and stores nothing. A
+    candidate that was promoted or refused before is returned as it is, without a backtest.
 
     Raises InvalidInput for more than `MOST_DAYS` days on a server, and the errors of `policy_candidates.promote`.
     """

@@ -96,8 +96,9 @@ class Context:
         self, kind: type[OperationResponseT], intent: Intent, **extra_fields: Any
     ) -> OperationResponseT:
         """Return a response of class `kind` about the intended operation, with the `extra_fields`, after the wait
-        that the options allow. In a dry run, do not wait, and return the operation without an id but with the
-        layout epoch on which it was planned.
+        that the options allow. An operation that was aborted or is still in progress is in the response, not
+        raised. In a dry run, do not wait, and return the operation without an id but with the layout epoch on which
+        it was planned.
         """
         if self.dry_run:
             epoch = self._epoch_of(intent.operation.topic_name)

@@ -75,7 +75,7 @@ def _hash(value: object) -> object:
 
 def _keep(text: str) -> str | None:
     """Return the text of a time to keep unchanged; None for an empty text, which a form sends. Raises InvalidInput
-    for a time outside 1 minute to `LONGEST_KEEP`.
+    for a text that is no duration, and for a time outside 1 minute to `LONGEST_KEEP`.
     """
     if not text:
         return None

@@ -122,22 +122,25 @@ def _value(value: object) -> str:
 
 
 def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
-    """Set parameters at the level, and return the level before and after. A dry run evaluates the topics of the
-    level instead of writing. Raises the errors of `policy_admin.change`.
+    """Set parameters at the level (None removes a parameter), and return the level before and after. A dry run
+    evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing. Raises the errors of
+    `policy_admin.change`.
     """
     return _change(context, request.level, request.parameters, replace=request.replace)
 
 
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
-    """Remove all parameters of the level, and return the level before and after. A dry run evaluates the topics of
-    the level instead of writing. Raises the errors of `policy_admin.change`.
+    """Remove all parameters of the level, and return the level before and after; parameters of the cluster get
+    their defaults. A dry run evaluates up to `policy_admin.MOST_TOPICS` topics of the level instead of writing.
+    Raises the errors of `policy_admin.change`.
     """
     return _change(context, request.level, {}, replace=True)
 
 
 def _change(context: Context, level: str, parameters: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
     """Change the parameters of the level and return the level before and after. `replace`: True to remove its other
-    parameters. A dry run writes nothing and locks nothing; it evaluates the topics of the level on a snapshot.
+    parameters. A dry run writes nothing and locks nothing; it evaluates up to `policy_admin.MOST_TOPICS` topics of
+    the level on a snapshot. Raises the errors of `policy_admin.change`.
     """
 
     def merged(before: Document) -> Document:

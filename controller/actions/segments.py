@@ -103,8 +103,9 @@ class RecutSegments(TopicRequest):
 def _reshape(
     context: Context, request: TopicRequest, planner: Planner, keep: str | None = None
 ) -> OperationResponse:
-    """Write the intent of the reshape that the planner plans, and wait for the operation. `keep`: duration for
-    which no policy merges the created segments; None: none. Raises the errors of `segment_admin.submit`.
+    """Write the intent of the reshape that the planner plans, and wait for the operation as in `Context.respond`.
+    `keep`: duration for which no policy merges the created segments; None: none. Raises the errors of
+    `segment_admin.submit`.
     """
     journal_request = context.journal_request(request.reason)
     if keep is not None:
@@ -114,31 +115,31 @@ def _reshape(
 
 
 def split(context: Context, request: SplitSegment) -> OperationResponse:
-    """Write the intent to split the segment, and wait for the operation. Raises InvalidInput for both cut points
-    and parts, and the errors of `segment_admin.submit`.
+    """Write the intent to split the segment, and wait for the operation as in `Context.respond`. Raises
+    InvalidInput for both cut points and parts, and the errors of `segment_admin.submit`.
     """
     planner = segment_admin.splitting(request.segment_id, at=request.cut_points or (), parts=request.parts)
     return _reshape(context, request, planner, request.keep)
 
 
 def merge(context: Context, request: MergeSegments) -> OperationResponse:
-    """Write the intent to merge the segments, and wait for the operation. Raises the errors of
-    `segment_admin.submit`.
+    """Write the intent to merge the segments, and wait for the operation as in `Context.respond`. Raises the errors
+    of `segment_admin.submit`.
     """
     return _reshape(context, request, segment_admin.merging(request.first_id, request.second_id))
 
 
 def rebucket(context: Context, request: RebucketSegment) -> OperationResponse:
-    """Write the intent to change the segment's number of entry buckets, and wait for the operation. Raises the
-    errors of `segment_admin.submit`.
+    """Write the intent to change the segment's number of entry buckets, and wait for the operation as in
+    `Context.respond`. Raises the errors of `segment_admin.submit`.
     """
     planner = segment_admin.rebucketing(request.segment_id, request.bucket_count)
     return _reshape(context, request, planner)
 
 
 def recut(context: Context, request: RecutSegments) -> OperationResponse:
-    """Write the intent to divide the segments at other cut points, and wait for the operation. Raises the errors of
-    `segment_admin.submit`.
+    """Write the intent to divide the segments at other cut points, and wait for the operation as in
+    `Context.respond`. Raises the errors of `segment_admin.submit`.
     """
     planner = segment_admin.recutting(request.segment_ids, request.cut_points or ())
     return _reshape(context, request, planner)

@@ -219,10 +219,11 @@ class CancelledSeeks(Response):
 
 
 def create(context: Context, request: CreateSubscription) -> OperationResponse:
-    """Write the intent to create the subscription, and wait for the operation. A repeated request is not checked
-    again for standard consumers. Raises the errors of `subscription_admin.create_subscription`, and for standard consumers
-    those of `subscription_consumers.demand_stock`. Consumers that the request does not name are those of the topic's
-    policy for a stream subscription, otherwise `cleave`. Raises InvalidPolicy if that policy is needed and unreadable.
+    """Write the intent to create the subscription, and wait for the operation as in `Context.respond`. A repeated
+    request is not checked again for standard consumers. Raises the errors of
+    `subscription_admin.create_subscription`, and for standard consumers those of
+    `subscription_consumers.demand_stock`. Consumers that the request does not name are those of the topic's policy
+    for a stream subscription, otherwise `cleave`. Raises InvalidPolicy if that policy is needed and unreadable.
     """
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -257,8 +258,8 @@ def _consumers_of_policy(tx: Connection, topic: TopicRow, kind: SubscriptionKind
 
 
 def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
-    """Write the intent to delete the subscription, and wait for the operation. Raises the errors of
-    `subscription_admin.delete_subscription`.
+    """Write the intent to delete the subscription, and wait for the operation as in `Context.respond`. Raises the
+    errors of `subscription_admin.delete_subscription`.
     """
     journal_request = context.journal_request(request.reason)
     intent = subscription_admin.delete_subscription(
@@ -269,8 +270,8 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """Set the given fields of the sharing; a field that is null keeps its value. The consumers are set in a
-    transaction before the other fields. Raises InvalidInput if there is nothing to set, and the errors of
-    `subscriptions.set_sharing` and `subscription_consumers.set_consumers`.
+    transaction before the other fields, and stay set if these are refused. Raises InvalidInput if there is nothing
+    to set, TopicNotFound, and the errors of `subscriptions.set_sharing` and `subscription_consumers.set_consumers`.
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")
@@ -290,12 +291,12 @@ def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
 
 
 def seek(context: Context, request: SeekSubscription) -> SeekResponse:
-    """Write the intent to move the subscription, and wait for the operation. Without `release_seconds`, consumers
-    have the grace period of the settings. A dry run also reads the first `MOST_CURSORS` cursors that would move
-    from the data plane.
+    """Write the intent to move the subscription, and wait for the operation as in `Context.respond`. Without
+    `release_seconds`, consumers have the grace period of the settings. A dry run also reads the first
+    `MOST_CURSORS` cursors that would move from the data plane.
 
-    Raises InvalidInput for an invalid target, the errors of `subscription_admin.seek_subscription`, and in a dry run those
-    of `subscription_admin.cursors_to_move`.
+    Raises InvalidInput for an invalid target, the errors of `subscription_admin.seek_subscription`, and in a dry
+    run those of `subscription_admin.cursors_to_move`.
     """
     target, release_seconds = parse_seek_target(request.to), request.release_seconds
     if release_seconds is None:
@@ -318,8 +319,9 @@ def seek(context: Context, request: SeekSubscription) -> SeekResponse:
 
 
 def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
-    """Cancel the subscription's seeks that wait, and wait for the end of their operations. Raises Conflict if no
-    seek waits, and the errors of `subscription_admin.give_up_seek`.
+    """Cancel the subscription's seeks that wait, and wait for the end of their operations as in `Context.wait_for`,
+    up to the wait of the options for each. Raises Conflict if no seek waits, and the errors of
+    `subscription_admin.give_up_seek`.
     """
     journal_request = context.journal_request(request.reason)
     operations = subscription_admin.give_up_seek(

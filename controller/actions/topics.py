@@ -148,8 +148,8 @@ class RecoveryResponse(Response):
 
 
 def create(context: Context, request: CreateTopic) -> OperationResponse:
-    """Write the intent to create the topic, and wait for the operation. Raises the errors of
-    `topic_admin.create_topic`.
+    """Write the intent to create the topic, and wait for the operation as in `Context.respond`. Raises the errors
+    of `topic_admin.create_topic`.
     """
     intent = topic_admin.create_topic(
         context.store,
@@ -165,8 +165,8 @@ def create(context: Context, request: CreateTopic) -> OperationResponse:
 
 
 def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
-    """Write the intent to delete the topic, and wait for the operation. A dry run also returns the segments that
-    the topic would lose. Raises TopicNotFound, TopicNotLive.
+    """Write the intent to delete the topic, and wait for the operation as in `Context.respond`. A dry run also
+    returns the segments that the topic would lose. Raises TopicNotFound, TopicNotLive.
     """
     segments = None
     if context.dry_run:
@@ -178,8 +178,8 @@ def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
 
 
 def recover(context: Context, request: RecoverTopic) -> RecoveryResponse:
-    """Compare the topic's logs with the database, repair the differences, and return them; a dry run repairs
-    nothing. Raises the errors of `reconciler.recover`.
+    """Compare the topic's logs with the database, repair the differences, and return them; a difference that was
+    not repaired has an `error`. A dry run repairs nothing. Raises the errors of `reconciler.recover`.
     """
     recovery = reconciler.recover(
         context.store,

@@ -33,7 +33,7 @@ def wait_until_done(app: Application, intent: Intent, timeout_seconds: float = 6
 
 
 def demand_done(operation: Operation) -> Operation:
-    """Return the operation unchanged. Raises Terminal if it was aborted."""
+    """Return the operation unchanged, done or still in progress. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
         raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
     return operation
@@ -41,7 +41,8 @@ def demand_done(operation: Operation) -> Operation:
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
     """Return the operation once it is done or aborted; the caller checks which. A running worker runs the
-    operation; without a worker, this process does. Raises Retryable if it takes longer than `timeout_seconds`.
+    operation; without a worker, this process does. Raises OperationNotFound, and Retryable if it takes longer than
+    `timeout_seconds`.
     """
     from controller.services.operation_wait import wait_for
 
@@ -52,7 +53,8 @@ def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) 
 
 def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
     """Run the operation in this thread, repeatedly while it is deferred or another runner has its claim, until it
-    has ended. Raises Retryable after `timeout_seconds`.
+    has ended. The time is checked after each attempt: raises Retryable if `timeout_seconds` are over and the
+    operation has not ended. Raises OperationNotFound.
     """
     from controller.services.operation_runner import run_operation
 

@@ -42,8 +42,8 @@ def group(subject: str) -> typer.Typer:
 
 
 def command_of(action: AnyAction) -> Callable[..., None]:
-    """Return the function from which Typer builds the command: it confirms the action if needed, performs it, prints the response, and
-    waits for its operation.
+    """Return the function from which Typer builds the command: it confirms the action if needed, performs it with the wait for its
+    operation, prints the response, and then raises the errors of `Answer.demand_done`.
 
     With a response that replaces the log, the command logs errors only. It exits with the exit code of the response.
     """

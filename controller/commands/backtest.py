@@ -119,7 +119,7 @@ def ask(request: BacktestRequest, *, html: Path | None, as_json: bool) -> None:
     """Run the backtest in this process, or on the server if one is used, and print the results. With `html`, also write the report to the
     file.
 
-    Raises Unsupported, before the run, if a report needs plotly and it is not installed.
+    Raises Unsupported, before the run, if a report needs plotly and it is not installed. Also raises the errors of the backtest.
     """
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
@@ -202,7 +202,7 @@ def _loads(
     days: int,
 ) -> Loads:
     """Return the loads to use: traces, the named topics, a namespace, or all topics. Raises InvalidInput for options that exclude each
-    other.
+    other, an invalid topic name, and a span that is empty or cannot be read.
     """
     if sum(1 for option in (topics, namespace, traces) if option) > 1:
         raise InvalidInput("give only one of --topic, --namespace and --trace")

@@ -76,7 +76,9 @@ def replay(
 
 
 def _replay_one(decision_id: int, as_json: bool) -> bool:
-    """Replay the decision and print the result. Return True if the results are the same."""
+    """Replay the decision and print the result. Return True if the results are the same; inputs that cannot be read count as different.
+    Raises NotFound.
+    """
     [row] = ask(SHOW_INPUTS, ShowInputs(decision_id=decision_id), limit=1)
     again = _again(row)
     emit(
@@ -88,7 +90,9 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
 
 
 def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
-    """Replay all decisions of the topic in the span and print the result. Return True if none differs.
+    """Replay all decisions of the topic in the span and print the result. Return True if none differs, also if
+    there is none; inputs that cannot be read count as different. Raises InvalidInput for an invalid topic name or
+    span, and TopicNotFound.
 
     Differing decisions are kept and the others counted, so that memory stays bounded.
     """
@@ -137,7 +141,7 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     """Replay all decisions of the topic in the span from the recorded rates, and print the result. Return True if no load and no result
-    differs. Raises Unsupported if a server is used.
+    differs. Raises Unsupported if a server is used, InvalidInput for an invalid topic name or span, and TopicNotFound.
     """
     from controller.commands.history_replay_source import retraced
 

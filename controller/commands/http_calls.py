@@ -49,7 +49,9 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of the server at `url`."""
+    """Calls of the server at `url`. Each call raises StoreUnavailable if the server does not answer, Terminal if the answer is not
+    Cleave's, and the errors that the server reports.
+    """
 
     servers: Servers
     url: str
@@ -101,8 +103,9 @@ class Calls:
     def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Answer:
         """Perform the action on the server, and return its answer.
 
-        If the action starts an operation, wait for its end as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then
-        by polling. An operation that takes longer is returned in its present state. A dry run does not wait.
+        If the action starts an operation, wait for its end as long as the options say: up to LONGEST_WAIT_SECONDS within the call, then, if
+        the answer is an `OperationResponse`, by polling. An operation that takes longer is returned in its present state. A dry run does
+        not wait.
         """
         from controller.actions.responses import OperationResponse
 

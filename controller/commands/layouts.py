@@ -51,7 +51,9 @@ def lineage(
 
 
 def _layout(topic: str, at: str | None) -> SegmentLayout:
-    """Return the layout of the topic at an epoch or instant; `at` None: the present layout."""
+    """Return the layout of the topic at an epoch or instant; `at` None: the present layout. Raises InvalidInput for another text, and the
+    errors of `show_layout`.
+    """
     layout: SegmentLayout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": topic, "at": at})).layout
     return layout
 

@@ -63,7 +63,8 @@ def top(
 
 def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: bool, as_json: bool) -> None:
     """Print the picture, or with a terminal draw it every `every_seconds` until the user exits. If a later picture raises Retryable, the
-    error is shown above the last picture. With `once`, with JSON output or without a terminal, one picture is printed.
+    error is shown above the last picture; any error of the first picture, and any other error, is raised. With `once`, with JSON output or
+    without a terminal, one picture is printed.
     """
     with performing(name="cleave-live") as perform:
         document, drawn = picture(perform)
@@ -124,8 +125,8 @@ def _alarms(health: Mapping[str, Any]) -> list[str]:
 
 
 def topic_picture(overview: Mapping[str, Any]) -> Picture:
-    """Return the overview as a document, and as a picture: the ring, the segments with their load, live operations, and the reasons for
-    no further action.
+    """Return the overview as a document, and as a picture: the ring, the segments with their load, the newest operations, and the reasons
+    for no further action.
     """
     topic, segments = overview["topic"], overview["segments"]
     head = Text.assemble(

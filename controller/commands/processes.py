@@ -192,6 +192,8 @@ def collect(
 def configure_process(
     metrics_host: str, metrics_port: int | None, json_logs: bool, log_level: LogLevel
 ) -> None:
-    """Configure the logs of this process, and serve its metrics and health if a port is given."""
+    """Configure the logs of this process, and serve its metrics and health if a port is given. Raises InvalidInput for an address that
+    cannot be bound.
+    """
     telemetry.configure_logging(json_lines=json_logs, level=getattr(logging, log_level.upper()))
     serve_metrics(metrics_host, metrics_port)

@@ -51,7 +51,9 @@ def server_url() -> str | None:
 
 
 def perform(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
-    """Perform the action on the server, or in this process on the database. Raises the errors of the action."""
+    """Perform the action on the server, or in this process on the database. `options` None: neither a dry run nor a wait. Raises the errors
+    of the action, over HTTP also those of `Calls`, and InvalidInput for an invalid address or token of the server.
+    """
     with performing() as perform_action:
         return perform_action(action, request, options)
 
@@ -61,7 +63,7 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
     """Yield `perform` with connections that last for several actions, to the server or the database, and close them at the end of the
     block.
 
-    `name` is the application name of the database connection.
+    `name` is the application name of the database connection. Raises InvalidInput for an invalid address or token of the server.
     """
     from controller.actions.action import perform_in, perform_parts
     from controller.actions.context import Options, command_caller, open_context
@@ -90,7 +92,7 @@ def ask(
     """Yield the rows that answer the question, `limit` at most (None: all), from the server or, in a read-only snapshot, from the database.
 
     With `most_seconds`, an answer of a server may take this time, and the request is not repeated; without, `CALL_SECONDS`. Raises the
-    errors of `read_page`.
+    errors of `read_page`, over HTTP also those of `Calls`, and InvalidInput for an invalid address or token of the server.
     """
     url = server_url()
     if url is None:

@@ -68,8 +68,8 @@ def what_if(
 def _of_the_past(
     name: str, changes: dict[str, Any], since: str | None, until: str | None, as_json: bool
 ) -> None:
-    """Run a backtest of the topic with the changed policy over the span, and print the results. Raises
-    InvalidInput for a parameter without a value.
+    """Run a backtest of the topic with the changed policy over the span, and print the results. Raises InvalidInput
+    for a parameter without a value or an invalid span, and the errors of `backtest.ask`.
     """
     from controller.commands import backtest
 
@@ -79,7 +79,7 @@ def _of_the_past(
 
 
 def parse_lanes(text: str) -> frozenset[Lane]:
-    """Read names of lanes, separated by commas. Raises InvalidInput for an unknown name."""
+    """Read names of lanes, separated by commas. Raises InvalidInput for an unknown name or no name."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in set(Lane)]
     if unknown or not words:

@@ -69,7 +69,7 @@ class LandingArea:
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
         """Write one tick of one collector, completely or not at all. Return the file's path in the area. A file of
         the same tick and collector is replaced. Raises InvalidInput for a collector name that cannot be part of a
-        file name, and the errors of the storage.
+        file name, pyarrow's errors for a table that does not fit the schema, and the errors of the storage.
         """
         path = tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
@@ -196,8 +196,8 @@ class LandingArea:
         return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), invalid
 
     def _replacement(self, path: str) -> Replacement:
-        """Return the files that the compacted file's footer names. None of them if the file cannot be read: the
-        small files then still count, and the compacted file will be quarantined.
+        """Return the files that the compacted file's footer names. An empty `Replacement` if the file cannot be read:
+        the small files then still count, and the compacted file will be quarantined.
         """
         try:
             with self.location.open(path) as stream:

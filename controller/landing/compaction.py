@@ -62,12 +62,13 @@ def compact(
     target_bytes: int = DEFAULT_TARGET_BYTES,
 ) -> CompactionReport:
     """Compact the last `days_back` days and today once: write compacted files for hours that ended at least
-    `settle_ms` ago, quarantine files without valid samples, and delete files that were replaced at least
-    `grace_ms` ago. Drafts of interrupted writers are deleted, too. `now_ms` is in milliseconds since the Unix
-    epoch.
+    `settle_ms` ago, quarantine files without valid samples, and delete files that were replaced at least `grace_ms`
+    ago. Drafts of interrupted writers are deleted, too. `area` holds counter samples; `now_ms` is in milliseconds
+    since the Unix epoch.
 
-    Memory is bounded whatever the files contain. Logs files that cannot be read, and the result if anything
-    changed.
+    Memory is bounded whatever the files contain. Files with an invalid name are ignored. Files that cannot be read
+    stay in place and are logged; the result is logged if anything changed. Raises OSError if the storage does not
+    answer.
     """
     written: list[str] = []
     rejected: list[RejectedFile] = []

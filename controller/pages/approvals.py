@@ -13,7 +13,7 @@ from controller.tasks.dag_runs import presenting_run
 
 
 def page(tx: Connection) -> dict[str, Any]:
-    """Return the waiting approvals, and the newest ones that were answered or have expired."""
+    """Return the waiting approvals, and of the newest `MAX_ROWS` approvals those that were answered or have expired."""
     newest = read_page(tx, LIST_APPROVALS, ListApprovals(state="any"), limit=MAX_ROWS).rows
     return {"approvals": waiting(tx), "ended": [row for row in newest if row["state"] != "pending"]}
 

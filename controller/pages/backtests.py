@@ -20,7 +20,9 @@ _SHADOW_FIRST = "state = 'shadow' DESC, candidate_id DESC"
 
 
 def page(tx: Connection) -> dict[str, Any]:
-    """Return the runs, newest first, and the candidates."""
+    """Return the runs, newest first, and the candidates, those in shadow first; of each at most `MAX_ROWS` + 1
+    rows.
+    """
     return {
         "runs": read_answers(tx, LIST_BACKTESTS, MAX_ROWS + 1, columns=RUN_COLUMNS),
         "candidates": read_answers(tx, LIST_CANDIDATES, MAX_ROWS + 1, order=_SHADOW_FIRST),
@@ -28,7 +30,7 @@ def page(tx: Connection) -> dict[str, Any]:
 
 
 def run(tx: Connection, run_id: int) -> dict[str, Any]:
-    """Return one run: a row for each policy, and a row for each load and policy. Raises NotFound."""
+    """Return one run: a row for each policy, and the first `MAX_ROWS` rows by load and policy. Raises NotFound."""
     row, results = read_backtest(tx, run_id)
     rows = backtest_rows.result_rows(results)
     summary = backtest_rows.summary(rows)

@@ -45,7 +45,8 @@ class PageContext:
     def application(self) -> Application:
         """Return the present application. If the arguments have changed, close the previous application and open another one.
 
-        Pages read with it in snapshots (`reading`) and perform dry runs of forms.
+        Pages read with it in snapshots (`reading`) and perform dry runs of forms. Raises CleaveError if the connection is missing or
+        invalid.
         """
         present = self._where()
         with self._guard:

@@ -38,8 +38,8 @@ _FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
 
 
 def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
-    """Return the effects that a run of the DAG would have, with a `sentence` for people. Writes nothing. Raises the errors that the run
-    would raise.
+    """Return the effects that a run of the DAG would have, with a `sentence` for people. Writes nothing. Raises InvalidInput for a DAG
+    without a preview, and the errors that the run would raise before it waits for an operation.
     """
     if dag_id in _ACTIONS:
         return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
@@ -63,7 +63,7 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     """Return the number of topics, segments and records that PostgreSQL holds for the loads of the form, and a sentence with their span of
     time; without a record, only `records` 0 and the sentence. The run itself reads the landing area.
 
-    Raises InvalidInput for an invalid form.
+    Raises InvalidInput for an invalid form, Unsupported without NumPy.
     """
     form = fill_in(BacktestForm, conf)
     question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)

@@ -13,9 +13,9 @@ from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_
 
 
 def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
-    """Return up to MAX_ROWS topics whose names contain `find`, in condition `show` (empty: any), without the
-    first `after` topics, and the sums of the fleet. `next` is the value of `after` for the next page, None on
-    the last. Raises InvalidInput.
+    """Return up to MAX_ROWS topics whose names contain `find`, in condition `show` (empty: any), without the first
+    `after` topics, and the sums of the fleet. `next` is the value of `after` for the next page, None on the last.
+    Raises InvalidInput for an unknown condition, or a number out of bounds.
     """
     request = fill_in(ShowFleet, {"find": find, "show": show or None, "after": after, "limit": MAX_ROWS + 1})
     sums, topics = fleet_topics(tx, request, sums=True)

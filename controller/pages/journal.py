@@ -26,7 +26,9 @@ from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 
 def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """Return the page of decisions that the query requests. Raises InvalidInput."""
+    """Return the page of decisions that the query `wanted` requests, as `_page` reads it. Raises InvalidInput for an invalid field or page,
+    and TopicNotFound.
+    """
     rows, following = _page(tx, LIST_DECISIONS, wanted)
     return {
         "lanes": tuple(Lane),
@@ -43,7 +45,9 @@ def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
 
 
 def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """Return the page of operations that the query requests. Raises InvalidInput."""
+    """Return the page of operations that the query `wanted` requests, as `_page` reads it; state `live` means operations in progress.
+    Raises InvalidInput for an invalid field or page, and TopicNotFound.
+    """
     is_live = wanted.get("state") == "live"
     rows, following = _page(
         tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted
@@ -58,7 +62,9 @@ def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tuple[list[Row], str | None]:
-    """Return the rows that match the fields of a form, and the value of `page` after them. An empty field does not filter."""
+    """Return the next `MAX_ROWS` rows, at most, that match the fields of a form, and the value of `page` after them (None at the end). A
+    field that is empty or unknown does not filter. Raises InvalidInput for an invalid field or page, and TopicNotFound.
+    """
     filters = {
         name: value for name, value in wanted.items() if value and name in question.request.model_fields
     }
@@ -82,7 +88,8 @@ def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
 
 
 def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
-    """Return the requests and decisions of a DAG run.
+    """Return the operations, backtests and decisions of a DAG run, and the candidates whose evidence is one of the backtests; of each at
+    most `MAX_ROWS`, and none for an unknown run.
 
     Airflow 3.1.0 does not encode the id in the tab's address, where a plus sign means a space; Airflow allows no spaces in ids.
     """

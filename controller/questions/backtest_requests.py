@@ -86,7 +86,8 @@ def question(
     pictures: bool = False,
 ) -> Question:
     """Return the comparison to compute for each load. Policies may be one text (see `policies_in`); without a
-    policy, `DEFAULT_POLICIES` are compared. `weights` as in `prices`; `actuation_seconds` is the duration of a
+    policy, `DEFAULT_POLICIES` are compared. `weights` as in `prices`; `seeds` is the number of draws of each load,
+    1 to `MOST_SEEDS`; `pictures` adds the data that a report draws; `actuation_seconds` is the duration of a
     reshape, 0 to 86400.
 
     Raises InvalidInput for values that cannot be read or are out of bounds, and for a policy that is named twice;

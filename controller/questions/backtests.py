@@ -198,8 +198,10 @@ class BacktestDocument(Document):
 
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
-    """Run the backtest in this process, store its results, and return them. A repeated request key returns the
-    stored results. Raises InvalidInput, Unsupported without NumPy, and the errors of `services.policy_backtest`.
+    """Run the backtest without Spark, by the context's `computation` or in this process, store its results, and
+    return them; a dry run stores nothing. A repeated request key returns the stored results. Raises the errors of
+    `to_backtest_request`, of the request's `question`, and of `PolicyBacktest.run`, among them InvalidInput for
+    more than `MOST_DAYS_OVER_HTTP` simulated days.
     """
     backtest = request.to_backtest_request(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(

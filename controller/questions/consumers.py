@@ -104,8 +104,8 @@ class LagAnswer(Answer):
 
 
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
-    """Return the lag of the subscription; the data plane counts the messages. Raises TopicNotFound,
-    SubscriptionNotFound, Unsupported.
+    """Return the lag of the subscription; the data plane counts the messages. A segment that it cannot count has no
+    number, and an error if there was one. Raises TopicNotFound, SubscriptionNotFound, Unsupported.
     """
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:

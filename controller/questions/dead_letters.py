@@ -82,7 +82,7 @@ class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
 def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLettersAnswer:
     """Return a page of dead letters, oldest first, and the number that can be put back. Reads their log without
     acknowledging, and disconnects another reader of the log. Raises TopicNotFound, SubscriptionNotFound, NotFound
-    if there never was a dead letter, and InvalidInput for an invalid page.
+    if there never was a dead letter, InvalidInput for an invalid page, and the errors of the data plane.
     """
     [after] = request.keys([tuple])
     logs = DeadLetterLogs(context.store, context.app.planes)

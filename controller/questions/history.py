@@ -110,7 +110,9 @@ class ListHotKeys(TopicQuestion):
 
 
 def segments_over_time(tx: Connection, topic_id: int, since: datetime, limit: int) -> list[Row]:
-    """Return at most `limit` segments that were ACTIVE after `since`, the newest first."""
+    """Return at most `limit` segments that were ACTIVE at `since` or later, the newest first. Column `created_at` is `since` for older
+    segments.
+    """
     return read_statement(tx, _OVER_TIME, topic_id=topic_id, since=since, limit=limit)
 
 
@@ -123,7 +125,9 @@ def load_cells(
     *,
     cell_seconds: float,
 ) -> list[Row]:
-    """Return the load records of `segments` by cell, in the order of time: the highest and the last ratio of a rate to its threshold.
+    """Return the load records of `segments` by cell, ordered by segment and cell. A record's ratio is the highest of its rates, each
+    divided by its threshold; `highest` and `last` are the highest ratio and the last ratio in the cell. `thresholds` has a value for each
+    of the four rates; a rate whose threshold is None or 0 does not count.
 
     Cells are counted from the Unix epoch. A segment's last record before `since` is included.
     """
@@ -141,9 +145,11 @@ def load_cells(
 def load_records(
     tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
 ) -> list[Row]:
-    """Return records since `since` of the `lines` hottest segments, the hottest first, each by time. The segments
-    share `parts` parts of the time equally; of each part only the record with the highest rate and the last one are
-    returned. `segments` is the number of all segments with records.
+    """Return records since `since` of the `lines` segments with the highest peaks of the rate `metric`
+    (`msg_rate_in`, `byte_rate_in`, `msg_rate_out` or `byte_rate_out`), the highest first, each by time. The time
+    from `since` to `now` is divided into parts, `parts` over all segments together; of each part only the record
+    with the highest rate and the last one are returned. Column `segments` is the number of all segments with
+    records.
     """
     return read_statement(
         tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts

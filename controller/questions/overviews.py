@@ -123,9 +123,9 @@ def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
 def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
-    """Return sums, and at most `limit` topics that match the request, the most urgent first. With `sums`, the sums
-    are over the fleet; without, they are over the topics whose names contain `find`, and only these topics are
-    read.
+    """Return the numbers of topics and segments (in all, and by condition), and at most `limit` topics that match
+    the request, the most urgent first, without the first `after`. With `sums`, the sums are over the fleet;
+    without, they are over the topics whose names contain `find`, and only these topics are read.
     """
     rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
     sums_of_rows = [row.pop("sums") for row in rows]

@@ -322,8 +322,8 @@ def read_answers(
     """Return the first `limit` rows (None: all) for a caller that has looked up the topic: `topic` and `topic_id`
     are ordinary filters.
 
-    `order` and `columns` replace those of the question. A filter that is None or empty does not filter. No rows are
-    no error. Raises InvalidInput if the span from `since` to `until` is empty.
+    `order` and `columns` replace those of the question. A filter that is None, False or an empty text does not
+    filter. No rows are no error. Raises InvalidInput if the span from `since` to `until` is empty.
     """
     values = {name: value for name, value in filters.items() if value not in (None, "")}
     rows = read_view(
@@ -347,8 +347,8 @@ def read_view(
     limit: int | None = None,
     **values: object,
 ) -> list[Row]:
-    """Return at most `limit` rows of a view that meet all conditions. View, conditions, columns and order are
-    constants of the program; every value is bound.
+    """Return at most `limit` rows (None: all) of a view that meet all conditions. View, conditions, columns and
+    order are constants of the program; every value is bound.
     """
     condition_text = " AND ".join(f"({condition})" for condition in conditions) or "true"
     order_text = f" ORDER BY {order}" if order else ""

@@ -2,8 +2,9 @@
 called without Airflow.
 
 Every function takes the address of Cleave: `dsn`, and `extras` with settings by name and other options of the
-connection. It returns a document of plain values. Errors are Cleave's own. A repeated call with the same
-`request_key` gets the operation of the first call. This package does not import Airflow.
+connection. It returns a document of plain values. Errors are Cleave's own, or OSError of the storage. A
+repeated call with the same `request_key` gets the operation of the first call. This package does not import
+Airflow.
 """
 
 from controller.tasks.actions import form_fields, perform

@@ -72,9 +72,9 @@ def perform(
     """Perform the action with the values of a form, wait for its operation for the form's `timeout_seconds`,
     and return its response. Log the response as a table, and add it to the note of the DAG run.
 
-    Raises InvalidInput for an invalid value, or for a missing confirmation; Conflict if the command would
-    fail too; Retryable if the operation takes longer, Terminal if it was aborted; and the errors of the
-    action.
+    Raises InvalidInput for an invalid value, or for a missing confirmation; Conflict, after the response was
+    logged, if its `exit_code` is not 0; Retryable if the operation takes longer, Terminal if it was aborted;
+    and the errors of `find_action` and of the action.
     """
     action = find_action(name)
     form = fill_in(form_of(action), params)
@@ -91,9 +91,9 @@ def perform(
 
 
 def perform_form(app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str) -> Answer:
-    """Perform the action with the options of the form, and return its response. Waits for an operation up to the
-    form's `timeout_seconds`; the state of the operation is in the response, and an operation that was aborted or
-    is in progress raises no error.
+    """Perform the action with the options of the form, and return its response. Waits for an operation up to
+    the form's `timeout_seconds`; the state of the operation is in the response, and an operation that was
+    aborted or is in progress raises no error. Raises the errors of the action.
     """
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))

@@ -36,9 +36,9 @@ def cleave_at(
     dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS
 ) -> Iterator[Application]:
     """Open an application on the database at `dsn` for the `with` block. Extras named like a setting are
-    settings; the others are libpq options. A statement of the application may take `statement_seconds`.
+    settings; the others are libpq options. A statement without an answer after `statement_seconds` fails.
 
-    Raises InvalidInput for an invalid setting.
+    Raises InvalidInput for an invalid setting or option.
     """
     settings = settings_at(dsn, extras)
     with application(settings, name="cleave-airflow", statement_seconds=statement_seconds) as app:

@@ -16,9 +16,9 @@ from controller.tasks.application_of_connection import Extras, cleave_at
 
 
 def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, Any]]:
-    """Assign up to `REQUEST_LIMIT` approvals to the run `run` (`dag/run`), and return them as questions. A
-    repeated call returns the same questions, except answered ones. `expires_at` is text; `default` is
-    `approve` or `reject`.
+    """Assign up to `REQUEST_LIMIT` approvals that no other run presents to the run `run` (`dag/run`), and
+    return those of the run that can be answered as questions. A repeated call returns the same questions,
+    except answered ones. `expires_at` is text; `default` is `approve` or `reject`.
     """
     with cleave_at(dsn, extras) as app:
         rows = approvals.ask(app.store, run)
@@ -29,8 +29,9 @@ def answer_question(
     *, dsn: str, extras: Extras, question: Mapping[str, Any], answer: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Record an answer with the fields `approve`, `actor` and `reason` to a question of `approval_questions`,
-    and return the approval. If no person answered in time, `actor` is None: all expired approvals get their
-    defaults. If a person has already given the same answer elsewhere, nothing changes. Raises the errors of
+    and return the approval. If no person answered in time, `actor` is None: expired approvals get their
+    defaults (as in `services.approvals.settle`), and the approval is returned as it then is. If a person has
+    already given the same answer elsewhere, nothing changes. Raises NotFound, and the errors of
     `services.approvals.answer`.
     """
     approval_id = int(question["approval_id"])

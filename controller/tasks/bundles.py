@@ -36,7 +36,7 @@ def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_S
 
 def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     """Read every broker once and write the reports to the landing area. Return the result of the reading.
-    Raises DataPlaneUnavailable if no broker answered.
+    Raises DataPlaneUnavailable if no broker answered, OSError if the storage does not answer.
     """
     with _cluster(dsn, extras) as bundles:
         return printed_tables.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
@@ -44,7 +44,8 @@ def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
     """Compute the load of the last window on Spark, with the loader's login, and merge it. Return the numbers
-    of the run. A repeated call with the same `run_id` merges nothing again.
+    of the run. A repeated call with the same `run_id` merges nothing again. Raises the errors of
+    `services.aggregation.aggregate`.
     """
     with _cluster(dsn, extras) as bundles:
         result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
@@ -54,7 +55,7 @@ def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any
 def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
     """Decide one cycle and store its proposals, and the reasons why there are no more. Return them; `unasked`
     is True if an approval awaits an answer and no run presents it. A repeated call with the same
-    `request_key` returns the first cycle.
+    `request_key` returns the first cycle. Raises the errors of `balancer.propose`.
     """
     with _cluster(dsn, extras) as bundles:
         cycle = bundles.propose(request_key, decided_by)
@@ -71,8 +72,10 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
 def apply_bundles(
     *, dsn: str, extras: Extras, cycle_id: int | None, claimant: str, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Apply approved proposals, and the proposals of the cycle `cycle_id` in automatic namespaces, in the
-    name of `claimant`. Return the result of each. A dry run only lists the proposals.
+    """Apply approved proposals, and the proposals of the cycle `cycle_id` in automatic namespaces (None:
+    approved ones only), in the name of `claimant`: of splits and of unloads each up to the limit of the
+    settings. Old approvals are refused instead. Return the result of each claimed proposal. A dry run lists
+    the proposals that `apply` may apply, without these limits. Raises the errors of `balancer.apply`.
     """
     with _cluster(dsn, extras) as bundles:
         if dry_run:
@@ -81,7 +84,10 @@ def apply_bundles(
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
-    """Check at the brokers whether applied proposals are still in effect, and store the results. Return them."""
+    """Check at the brokers whether applied proposals, at most 100, are in effect, and store the results.
+    Return a result for each; a proposal that cannot be judged yet stays applied. Raises the errors of
+    `balancer.verify`.
+    """
     with _cluster(dsn, extras) as bundles:
         return {"verified": [printed_tables.act_row(report) for report in bundles.verify(claimant)]}
 

@@ -34,7 +34,9 @@ def check_database(*, dsn: str, extras: Extras) -> str:
 
 
 def check_pulsar(*, extras: Extras) -> str:
-    """Return the broker's version and address. Raises CleaveError if no broker answers."""
+    """Return the broker's version and address. Raises InvalidInput without a host or for an invalid setting,
+    and another CleaveError if no broker answers.
+    """
     access, call_timeout_seconds = _pulsar(extras)
     try:
         return pulsar.broker(access, call_timeout_seconds)
@@ -44,7 +46,9 @@ def check_pulsar(*, extras: Extras) -> str:
 
 def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -> Any:
     """Call the admin API with the method at a path below `/admin/v2/`, with `body` as JSON. Return the
-    answer's JSON, or None if the answer is empty. Raises CleaveError.
+    answer's JSON, or None if the answer is empty. Raises InvalidInput without a host or for an invalid
+    setting, DataPlaneTimeout without an answer within the time-out of a call, and the errors of
+    `AdminCalls.ask`.
     """
     access, call_timeout_seconds = _pulsar(extras)
     calls = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
@@ -57,7 +61,7 @@ def ask_pulsar(*, extras: Extras, method: str, path: str, body: object = None) -
 
 def _pulsar(extras: Extras) -> tuple[PulsarAccess, float]:
     """Return the access to the cluster, and the time-out of a call in seconds. Raises InvalidInput without a
-    host.
+    host, and for an invalid setting.
     """
     settings = load_settings(**extras)
     access = pulsar_access(settings)

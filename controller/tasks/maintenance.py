@@ -52,7 +52,7 @@ Share = Mapping[str, int]
 
 def fleet_shares(*, dsn: str, extras: Extras, turn: int) -> list[dict[str, int]]:
     """Return this round's shares of the fleet, by the number of topics that are not deleted; none if there
-    are no topics. Reads only.
+    are no topics. `turn` increases by one each round. Reads only.
     """
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         [count] = read_view(tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="count(*) AS topics")
@@ -72,10 +72,11 @@ def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
 
 
 def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
-    """Compare metadata and data plane for the share's topics for up to `BUDGET_SECONDS`, and repair the
-    differences; a dry run only lists them. If no worker is running, then run due operations. Log and return
-    the first `SHOWN_AT_MOST` findings, and return the counts; `complete` is False if the time was over before
-    the last topic.
+    """Compare metadata and data plane for the share's topics (those whose id modulo `of` is `share`) for up
+    to `BUDGET_SECONDS` (checked after each `PAGE_TOPICS` topics), and repair the differences; a dry run only
+    lists them. If no worker is running, then run due operations. Log and return the first `SHOWN_AT_MOST`
+    findings, and return the counts; `complete` is False if the time was over before the last topic. The next
+    call for the share begins again at its first topic.
     """
     findings: list[reconciler.Finding] = []
     after: int | None = 0
@@ -94,9 +95,12 @@ def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
 
 
 def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
-    """Intend to prune the share's segments that have passed their retention and are read to their end, for up
-    to `BUDGET_SECONDS`; a dry run only lists them. If no worker is running, then run due operations. Log the
-    segments, and return the counts; `complete` is False if the time was over before the last topic.
+    """Intend to prune the segments of the share's topics (those whose id modulo `of` is `share`) that have
+    passed their retention and are read to their end, for up to `BUDGET_SECONDS` (checked after each
+    `PAGE_TOPICS` topics); a dry run only lists them. If no worker is running, then run due operations. Log
+    the first `SHOWN_AT_MOST` topics with segments to prune and the first `SHOWN_AT_MOST` segments that are
+    kept, with the reasons, and return the counts; `complete` is False if the time was over before the last
+    topic. The next call for the share begins again at its first topic.
     """
     pruned: list[dict[str, Any]] = []
     kept_segments: list[dict[str, Any]] = []
@@ -131,9 +135,11 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
 
 
 def sweep_deletion_entries(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Delete the logs of deletion entries that are due, and then trim for up to `BUDGET_SECONDS` the messages
-    that all subscriptions of the other logs have read. Return and log the counts. A dry run only lists the
-    open deletion entries.
+    """Delete the logs of deletion entries that are due, up to the limit of `deletion_sweeper.sweep`, and
+    then, for up to `BUDGET_SECONDS`, the messages of logs that all subscriptions have read and that are older
+    than `embedded_retention_seconds`. Return and log the counts. An error of one log is counted as failed, or
+    logged, and not raised. A dry run only lists and counts the first `SHOWN_AT_MOST` open deletion entries,
+    due or not.
     """
     with cleave_at(dsn, extras) as app:
         if dry_run:
@@ -169,7 +175,7 @@ def keep_partitions(
     """Create the partitions of the decision log for the coming `DAYS_AHEAD` days, and drop those that ended
     more than `keep_days` days ago, with the history of load records, shadow decisions and ended approvals, in
     one transaction. Then delete backtests after `backtest_keep_days`, and the audit after `audit_keep_days`.
-    Log the numbers, and return the names of the partitions. A dry run does nothing.
+    Log the numbers, and return the names of the partitions. A dry run does nothing, and returns no names.
     """
     if dry_run:
         return {"made": [], "dropped": []}

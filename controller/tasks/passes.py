@@ -45,7 +45,8 @@ def split_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
     """Run a pass over the load lane, and over the consumer lane if no worker is running; of all topics, or of
-    one share. Return its summary. Summary and dry run are as `_pass` describes.
+    those of one share, whose id modulo `of` is `share`. `decided_by` is recorded as the actor. Return its
+    summary. Summary, dry run and errors are as `_pass` describes.
     """
     with cleave_at(dsn, extras) as app:
         lanes = {Lane.LOAD} if worker_is_up(app) else {Lane.LOAD, Lane.CONSUMER}
@@ -55,8 +56,8 @@ def split_pass(
 def merge_pass(
     *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
 ) -> dict[str, Any]:
-    """Run a pass over the merge lane, of all topics or of one share. Return its summary. Summary and dry run
-    are as `_pass` describes.
+    """Run a pass over the merge lane only, and return its summary. Parameters, summary, dry run and errors
+    are as in `split_pass`.
     """
     with cleave_at(dsn, extras) as app:
         return _pass(app, {Lane.MERGE}, decided_by, dry_run, share)
@@ -65,12 +66,13 @@ def merge_pass(
 def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
-    """Apply the defaults of expired approvals, evaluate the topics, log the actions, and run due operations
-    if no worker is running. If actions were decided, add their number to the note of the DAG run. A dry run
-    only evaluates, logs and adds the note.
+    """Apply the defaults of expired approvals, evaluate topics that are due, at most `BATCHES_ALONE` batches
+    (with a share `BATCHES_A_SHARE`), log the actions, and run due operations if no worker is running. If
+    actions were decided, add their number to the note of the DAG run. A dry run only evaluates, logs and adds
+    the note.
 
     In the summary, `shares` are the tasks to request, none if nothing is left; `unasked` is True if an
-    approval awaits an answer and no run presents it.
+    approval awaits an answer and no run presents it. Raises the errors of `autoscaler.run_pass`.
     """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     if not dry_run:

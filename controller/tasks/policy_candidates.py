@@ -27,7 +27,8 @@ def tune_policies(
     was not proposed.
 
     Return the counts and the first `SHOWN_AT_MOST` rows; topics with a proposed candidate come first. Raises
-    InvalidInput for an invalid form, NotFound for a topic that is not live.
+    InvalidInput for an invalid form, NotFound for a topic that is not live, Unsupported without the extra
+    `backtest`.
     """
     form = fill_in(TuningForm, params)
     with cleave_at(dsn, extras) as app:

@@ -68,7 +68,7 @@ def routed_app() -> FastAPI:
 
 
 def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers) -> FastAPI:
-    """Return the app that a worker serves; `slots` limits the requests and streams in progress."""
+    """Return the app that a worker serves; `slots` limits the requests and streams in progress; `computers` run the long computations."""
     return _app(ROUTERS, served, token_holder(secret), slots, computers)
 
 

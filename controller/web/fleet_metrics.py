@@ -2,7 +2,8 @@
 
 Passes and Spark runs are tasks that end, so Prometheus cannot scrape them, and the counters of a worker end with the worker. The stored
 figures survive: one process reports for the whole fleet, and two processes report the same figures. Names follow PIP-483 and PIP-486 where
-these define one. Figures that only one process has (batches sent, sessions held) are in `telemetry`.
+these define one. Figures that only one process has (batches sent, sessions held) are in `controller.metrics` and
+`controller.client_metrics`.
 """
 
 from __future__ import annotations

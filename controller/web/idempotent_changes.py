@@ -56,7 +56,8 @@ class Change:
         """Return the answer of `act`, of its dry run, or the first answer to the key. `kind` is the class of the answer.
 
         A request with a key stores the key before `act` and the answer after it, each in a transaction of its own. If `act` raises an
-        error, the key is freed, so that the request can be repeated. A dry run stores no key. Raises the errors of `act`, Conflict for a
+        error, the key is freed, so that the request can be repeated. A first request without an answer for
+        `idempotency_keys.TAKEN_OVER_AFTER_SECONDS` is performed again. A dry run stores no key. Raises the errors of `act`, Conflict for a
         key of another request, and Retryable while the first request with the key is being answered.
         """
         if self.dry_run or self.key is None:

@@ -95,7 +95,9 @@ async def layout(
 
 
 def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> dict[str, object]:
-    """Return a past layout, without a leader, because past leaders are not stored."""
+    """Return the document of a past layout, without a leader, because past leaders are not stored. Raises TopicNotFound, and NotFound if
+    the topic had no layout at that epoch or time.
+    """
     with served.api.store.transaction() as tx:
         row = inspected.find_topic(tx, topic)
         past = inspected.layout_at(tx, row, at)
@@ -185,7 +187,9 @@ def _visible(
     grant: Holder,
     wanted: WithProperties = (),
 ) -> Visible:
-    """Return the request for the topics of the namespace that have the properties `wanted` (`key=value`), with the check of the grant."""
+    """Return the request for the topics of the namespace that have the properties `wanted` (`key=value`), with the check of the grant.
+    Raises InvalidInput for a property of another form, or for a key given twice.
+    """
     return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
 
 

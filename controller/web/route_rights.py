@@ -158,7 +158,9 @@ def _is_deeper(document: Any, limit: int) -> bool:
 
 
 def token_holder(secret: str) -> Who:
-    """Return a function that reads the grant from the token in the header, signed with the secret."""
+    """Return a function that reads the grant from the token in the header, signed with the secret. The function raises the errors of
+    `access.read`.
+    """
 
     async def identify(request: HttpRequest) -> Grant:
         return access.read(secret, request.headers.get("authorization"))

@@ -93,7 +93,7 @@ class WebServer:
             self._services.api.close()
 
     def stop(self) -> None:
-        """Finish the requests in progress and stop. The feeds end their streams themselves."""
+        """Make `run` return. Requests in progress have 2 s to finish. The feeds end their streams themselves."""
         if self._server is not None:
             self._server.should_exit = True
 
@@ -173,6 +173,6 @@ def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
 
 
 def web_server(settings: Settings) -> WebServer | None:
-    """Return the bound server for consumers. None if no secret for tokens is set."""
+    """Return the bound server for consumers. None if no secret for tokens is set. Raises the errors of `WebServer`."""
     secret = settings.api_secret
     return None if secret is None else WebServer(settings, secret.get_secret_value())

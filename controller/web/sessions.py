@@ -205,8 +205,8 @@ class LeaderRequest:
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> LeaderRequest:
-    """Return the consumer of a request at the leader. Raises OtherLeader if another worker leads the topic, StoreUnavailable if none
-    does.
+    """Return the consumer of a request at the leader. Raises TopicNotFound, OtherLeader if another worker leads the topic, StoreUnavailable
+    if none does.
     """
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
@@ -232,7 +232,9 @@ async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 
 
 def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
-    """Return the rows of `WhyNothingComes`, one for each bucket that the subscription reads."""
+    """Return the rows of `WhyNothingComes`, one for each bucket that the subscription has to read; none for an unknown subscription. Raises
+    TopicNotFound, and the errors of `subscription_lag.unread` if a bucket waits for segments.
+    """
     rows = served.layouts.why(topic, subscription)
     waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
     unread = served.unread(topic, subscription, waited_for) if waited_for else {}

@@ -262,7 +262,7 @@ class OneSegmentStats(SegmentStats):
 def metadata_of(
     layout: SegmentLayout, properties: Mapping[str, Any], stored: Mapping[str, Any] | None
 ) -> Document:
-    """Return the document of `TopicMetadata`."""
+    """Return the document of `TopicMetadata`. `stored` is the topic's stored policy; None: it overrides nothing."""
     policy = policy_of(stored or {})
     policy_document = None if policy is None else policy.model_dump(exclude_none=True, by_alias=True)
     return layout.to_metadata({"properties": dict(properties), "autoScalePolicy": policy_document})

@@ -19,18 +19,20 @@ ANSWERED: dict[str, Any] = {
 
 
 def get_override(acting: Acting, level: str) -> Response | AutoScalePolicy:
-    """Return the overrides of the level; 204 if there are none."""
+    """Return the level's overrides of Pulsar's fields; a response 204 if there are none. Raises TopicNotFound."""
     with acting.app.store.transaction() as tx:
         return policy_of(policy_admin.stored(tx, level)) or Response(status_code=204)
 
 
 def set_override(acting: Acting, level: str, policy: AutoScalePolicy) -> None:
-    """Replace the level's overrides of Pulsar's fields. Overrides that only Cleave has are kept."""
+    """Replace the level's overrides of Pulsar's fields. Overrides that only Cleave has are kept. Raises the errors of
+    `policy_admin.change`.
+    """
     policy_admin.change(
         acting.app.store, level, lambda before: parameters_of(policy, before), actor=acting.grant.subject
     )
 
 
 def remove_override(acting: Acting, level: str) -> None:
-    """Remove all overrides of the level."""
+    """Remove all overrides of the level, also those that only Cleave has. Raises the errors of `policy_admin.change`."""
     policy_admin.change(acting.app.store, level, lambda _before: {}, actor=acting.grant.subject)

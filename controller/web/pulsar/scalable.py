@@ -114,7 +114,7 @@ def delete_scalable_topic(
 
 
 def _demand_unused(acting: Acting, topic: str) -> None:
-    """Raise Conflict if a live subscription of the topic has consumers."""
+    """Raise Conflict if a live subscription of the topic has consumers. Raises TopicNotFound."""
     with acting.app.store.transaction() as tx:
         listed = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
     used = [subscription for subscription in listed if subscription["consumers"]]
@@ -201,7 +201,9 @@ def rebucket_segment(
 
 
 def _reshape(acting: Acting, topic: str, planner: Planner) -> None:
-    """Write the intent of the reshape that the planner plans, and wait until the operation is done."""
+    """Write the intent of the reshape that the planner plans, and wait until the operation is done. Raises the errors of
+    `segment_admin.submit` and `Acting.finish`.
+    """
     app = acting.app
     acting.finish(segment_admin.submit(app.store, app.planes, topic, planner, acting.request(_REASON)))
 
@@ -284,7 +286,7 @@ def skip_all(acting: HttpCaller, topic: Topic, subscription: Name) -> None:
 
 def _seek(acting: Acting, topic: str, subscription: str, target: SeekTarget) -> None:
     """Write the intent to move the subscription, and wait until the operation is done. Consumers have the grace period of the settings to
-    release their buckets.
+    release their buckets. Raises the errors of `subscription_admin.seek_subscription` and `Acting.finish`.
     """
     app = acting.app
     intent = subscription_admin.seek_subscription(

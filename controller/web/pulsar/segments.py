@@ -129,7 +129,8 @@ def skip_all_of_segment_subscription(
 
 def _move(acting: Acting, segment_log: SegmentLog, subscription: str, target: SeekTarget) -> None:
     """Write the intent to move the subscription, and wait until the operation is done. Raises Unsupported unless the segment is the only
-    segment on which the subscription has a cursor to move.
+    segment on which the subscription has a cursor to move. Also raises the errors of `subscription_admin.cursors_to_move`,
+    `subscription_admin.seek_subscription` and `Acting.finish`.
     """
     app = acting.app
     cursors = subscription_admin.cursors_to_move(app.store, app.planes, segment_log.topic, subscription)
