@@ -609,7 +609,7 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
 
 
 def build_backtest(app: Application, computation: Computation | None = None) -> PolicyBacktest:
-    """Build backtests on the history of rates in the settings. Without Spark, `computation` or this process computes."""
+    """Build backtests on the history of rates in the settings. Runs without Spark compute by `computation`; None: in this process."""
     from controller.landing.history import RateHistory
     from controller.services import backtest_computation
     from controller.services.policy_backtest import PolicyBacktest

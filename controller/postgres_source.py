@@ -80,8 +80,8 @@ class PostgresSource(Renewed):
         return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(segment_rows))
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
-        """Call `on_change` from the listening thread after every change of the topic's layout, and after the connection was lost. The
-        first watch starts the thread.
+        """Call `on_change` from the listening thread after every change of the topic's layout, and after the connection was lost, until the
+        returned watch is closed. The first watch starts the thread.
         """
         watch = _Watch(self._forget)
         with self._lock:

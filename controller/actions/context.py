@@ -118,7 +118,7 @@ class Context:
     def wait_for(self, operation: Operation) -> Operation:
         """Wait for the operation, at most `wait_seconds` of the options, and return it as it is then, whether it
         has ended or not. An error of the wait or of the operation is not raised. Without a running worker, this
-        process runs the operation.
+        process runs the operation. With `wait_seconds` 0, the operation is returned unchanged.
         """
         if self.options.wait_seconds <= 0:
             return operation

@@ -106,7 +106,8 @@ def split_lines(value: object) -> object:
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     """Return the parameters of `parameter=value` texts. A value is read as JSON (true, 16, 0.25), otherwise taken
-    as plain text. Raises InvalidInput for a text without `=` or without a name.
+    as plain text; of several texts with one name the last counts. Raises InvalidInput for a text without `=` or
+    without a name.
     """
     parameters: dict[str, Any] = _read_pairs([*pairs], _json)
     return parameters

@@ -170,7 +170,9 @@ def _run_here(request: BacktestRequest, as_json: bool) -> BacktestAnswer:
 
 
 def _run_on_server(request: BacktestRequest) -> BacktestAnswer:
-    """Run the backtest on the server. Raises InvalidInput for a backtest that a server does not compute within a call."""
+    """Run the backtest on the server. Raises the errors of `server_choice.perform`, among them InvalidInput for a backtest that a server
+    does not compute within a call.
+    """
     loads, topics = request.loads, request.loads.topics
     is_one = topics is not None and len(topics) == 1
     form = fill_in(

@@ -71,7 +71,9 @@ def cluster() -> Iterator[Bundles]:
 
 @contextmanager
 def _gauges(bundles: Bundles) -> Iterator[None]:
-    """Export the stored figures of the cluster's balancing with the metrics of this process."""
+    """Export the stored figures of the cluster's balancing with the metrics of this process until the end of the
+    block.
+    """
     metrics = BundleMetrics(bundles.store, bundles.cluster)
     REGISTRY.register(metrics)
     try:

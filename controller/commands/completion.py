@@ -42,7 +42,7 @@ def levels(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def parameters(context: typer.Context, incomplete: str) -> list[str]:
-    """Return matching parameters with `=`; in commands of bundles, those of a split policy."""
+    """Return the parameters that begin with the typed word, with `=`; in commands of bundles, those of a split policy."""
     names: Collection[str] = PARAMETERS
     if "bundles" in context.command_path.split():
         from controller.bundles.domain.splitting.policy import SplitPolicy
@@ -52,7 +52,7 @@ def parameters(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def planes(incomplete: str) -> list[str]:
-    """Return all data planes, configured or not."""
+    """Return the data planes that begin with the typed word, configured or not."""
     return [plane for plane in PLANE_NAMES if plane.startswith(incomplete)]
 
 

@@ -141,7 +141,8 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     """Replay all decisions of the topic in the span from the recorded rates, and print the result. Return True if no load and no result
-    differs. Raises Unsupported if a server is used, InvalidInput for an invalid topic name or span, and TopicNotFound.
+    differs, also without decisions. Raises Unsupported if a server is used, InvalidInput for an invalid topic name or span, and
+    TopicNotFound.
     """
     from controller.commands.history_replay_source import retraced
 

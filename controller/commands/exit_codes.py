@@ -21,7 +21,9 @@ BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
 
 
 def exit_code(kind: type[CleaveError]) -> int:
-    """Return the exit code for an error of this type."""
+    """Return the exit code for an error of this type: 2 for the types in `BAD_INPUT` and StoreRefused, 75 for any other Retryable,
+    otherwise 1.
+    """
     if issubclass(kind, StoreRefused):
         return EXIT_BAD_INPUT
     if issubclass(kind, Retryable):

@@ -38,11 +38,11 @@ class RateHistory:
         return Scratch(self.location, f"{_SCRATCH}/{attempt}")
 
     def publish(self, scratch: Scratch, window_end_ms: int) -> None:
-        """Give the rates in the scratch directory their final names, below the window's end. A file that another
-        run has published in the meantime is skipped.
+        """Give the rates in the scratch directory their final names, below the window's end. A file that another run
+        has published in the meantime is skipped.
 
-        If another attempt's rates of the window are stored, these rates are not published, because two attempts
-        must not be mixed. The scratch directory is not deleted.
+        If another attempt's rates of the window are stored, these rates are not published, because two attempts must
+        not be mixed. The scratch directory is not deleted. The caller has merged the run into the database.
         """
         directory = f"{day_directory(window_end_ms)}/window_end={format_tick(window_end_ms)}"
         prefix = f"{scratch.attempt}-"

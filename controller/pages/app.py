@@ -245,7 +245,7 @@ def _wrong_form(request: Request, error: Exception) -> Response:
 
 
 def _reason(request: Request, reason: str, status: int) -> Response:
-    """Return the reason as a page or as JSON, as the request accepts."""
+    """Return the reason with the status: as JSON for a POST, otherwise as a page."""
     if request.method == "POST":
         return JSONResponse({"reason": reason}, status)
     page = render(request, "refused.html", reason=reason, status=status)

@@ -34,7 +34,9 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
 def _parameters(
     tx: Connection, where: str, kind: PolicyLevel, stored: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return each parameter with its effective value, the level that sets it, and the value stored at this level (None if there is none)."""
+    """Return each parameter that the level may set, with its effective value, the level that sets it, and the value stored at this level
+    (None if there is none).
+    """
     if kind is PolicyLevel.TOPIC:
         rows = inspected.effective_policy(tx, inspected.find_topic(tx, where))
     else:
@@ -44,7 +46,9 @@ def _parameters(
 
 
 def _in_force(tx: Connection, kind: PolicyLevel, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the effective value for a namespace or the cluster: from the nearest level that sets the parameter, else the default."""
+    """Return the effective value of each parameter for a namespace or the cluster, with its level: from the nearest level that sets the
+    parameter, else the default.
+    """
     levels = {kind.value: stored}
     if kind is not PolicyLevel.CLUSTER:
         levels[CLUSTER] = inspected.set_parameters(tx, CLUSTER, None)

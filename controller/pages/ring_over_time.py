@@ -49,7 +49,9 @@ class _Tile:
 
 
 def grid(segments: Sequence[Row], since: datetime, now: datetime, limit: int) -> Grid:
-    """Return the finest grid on which the segments have at most `limit` cells; with one column if they have more."""
+    """Return the finest grid, of those with MOST_COLUMNS columns, half as many, and so on, on which the segments have at most `limit`
+    cells; with one column if they have more.
+    """
     span = max((now - since).total_seconds(), 1.0)
     columns = MOST_COLUMNS
     while columns > 1:

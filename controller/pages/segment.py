@@ -18,8 +18,8 @@ from controller.store.topics.inspected import InspectedTopic
 
 
 def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
-    """Return one segment with its parents, children, layout changes, unfinished operations and load. Raises InvalidInput, TopicNotFound,
-    and NotFound for an unknown segment.
+    """Return one segment with its parents, children, layout changes, operations that are live or were aborted, and load. Raises
+    InvalidInput, TopicNotFound, and NotFound for an unknown segment.
     """
     topic = inspected.find_topic(tx, topic_name(name))
     rows = _segments(tx, topic, [segment_id])
@@ -46,7 +46,9 @@ def _segments(tx: Connection, topic: InspectedTopic, ids: list[int]) -> list[Row
 
 
 def _unfinished(tx: Connection, topic: InspectedTopic, segment_id: int) -> list[Row]:
-    """Return operations on the segment that are live or were aborted; the history of the layout has the others."""
+    """Return the newest 20 operations on the segment that are live or were aborted, live ones first; the history of the layout has the
+    others.
+    """
     states = [state for state in OperationState if state is not OperationState.DONE]
     order = "live DESC, operation_id DESC"
     return read_answers(

@@ -96,7 +96,7 @@ class RunBacktest(ActionRequest):
     def to_backtest_request(self, now: datetime) -> BacktestRequest:
         """Return the backtest that the request describes; `now` is the time from which ages count. Raises
         InvalidInput for both policies and parameters, for topics below the level of the cluster, and for a span
-        that cannot be read.
+        that is empty or cannot be read.
         """
         if self.parameters is not None and self.policies:
             raise InvalidInput("policies and parameters: give one of the two")

@@ -123,8 +123,8 @@ def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Ro
 
 
 def _explain_no_buckets(tx: Connection, filters: Mapping[str, Any]) -> None:
-    """Raise SubscriptionNotFound for an unknown subscription, and Conflict for a subscription whose buckets have no
-    owners. Does nothing if no subscription is named, or if its buckets may have owners.
+    """Raise SubscriptionNotFound for an unknown subscription, and Conflict for a queue or checkpoint subscription,
+    whose buckets have no owners. Does nothing if no subscription is named, or if its buckets may have owners.
     """
     name = filters.get("subscription")
     if name is None:

@@ -105,7 +105,9 @@ class EffectivePolicy(Answer):
 
 
 def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
-    """Return the stored policy of the level, empty if the level sets no parameter. Raises TopicNotFound."""
+    """Return the stored policy of the level, for the cluster with every parameter, else only those that the level sets, which may be none.
+    Raises TopicNotFound.
+    """
     kind = policy_admin.kind_of(request.level)
     name = None if kind is PolicyLevel.CLUSTER else request.level
     with snapshot(context.store) as tx:

@@ -126,8 +126,9 @@ def _demand_confirmed(form: Form) -> None:
 
 
 def form_fields(name: str) -> dict[str, dict[str, Any]]:
-    """Return the fields of an action's form as JSON schema, in the order of the form. Each has a single type,
-    because Airflow's forms understand nothing else.
+    """Return the fields of an action's form as JSON schema, in the order of the form. Each has one `type`,
+    which may be a list with `null`, and no `anyOf`, because Airflow's forms do not understand alternatives.
+    Raises NotFound for an unknown action.
     """
     action = find_action(name)
     schema = form_of(action).model_json_schema()

@@ -53,7 +53,8 @@ def presenting_run(run: str | None) -> DagRun | None:
 def note(settings: Settings, requester: str, sentence: str) -> None:
     """Add the sentence to the note of the run in Airflow that `requester`, a request key or an actor name,
     stands for. Does nothing if there is no such run or the settings have no address of Airflow. An
-    unavailable Airflow is only logged.
+    unavailable Airflow, or an error of its answer, is only logged. Raises InvalidInput for a malformed token
+    of Airflow in the settings.
     """
     run, airflow = dag_run(requester) or deciding_run(requester), build_airflow_rest(settings)
     if run is None or airflow is None:

@@ -63,7 +63,9 @@ class Acting:
         return Caller(self.grant.subject, Origin.API, REST_REASON, key or f"api-{os.urandom(8).hex()}")
 
     def finish(self, intent: Intent) -> Operation:
-        """Return the operation once it is done. Raises Retryable if the operation takes longer than `serve_wait_seconds`, Terminal if it was aborted."""
+        """Return the operation once it is done. Without a running worker, this process runs the operation. Raises Retryable if the
+        operation takes longer than `serve_wait_seconds`, Terminal if it was aborted.
+        """
         return wait_until_done(self.app, intent, self.app.settings.serve_wait_seconds)
 
 

@@ -150,7 +150,7 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    """Redirect to the leader with the path exactly as it was sent: decoded or encoded again, it would name another topic."""
+    """Redirect (307) to the leader with the path exactly as it was sent: decoded or encoded again, it would name another topic."""
     path, query = request.scope["raw_path"], request.scope["query_string"]
     leader = cast(OtherLeader, error).address.encode()
     answer = Response(status_code=307)

@@ -196,7 +196,7 @@ class LeaderRequest:
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
         """Send a request of class `kind`, with the fields `more`, to the leader's mailbox and wait for the answer. Raises the error that
-        the leader answers with, StoreUnavailable after `ANSWER_SECONDS`.
+        the leader answers with, StoreUnavailable after `ANSWER_SECONDS` or if the leader cancels the request.
         """
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         await _answered(self.served.leader, request)
