@@ -35,7 +35,7 @@ def server_account() -> RunAs | None:
 
 
 def reachable_by(account: RunAs, path: Path) -> bool:
-    """Return True if the account may enter the directory or run the file, including all parent directories."""
+    """Return True if the account may enter the directory or run the file, including all parent directories. This process must be root."""
     result = subprocess.run(
         ["/bin/sh", "-c", 'test -x "$1"', "sh", str(path)],
         cwd="/",

@@ -209,10 +209,10 @@ def reconcile(
 ) -> tuple[Finding, ...]:
     """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A
     topic whose logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the
-    change, or held. Return the findings. Idempotent.
+    change, or held. Return the findings: a remedy that failed is the `error` of its finding. Idempotent.
 
     Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe
-    logs, and DataPlaneUnavailable if a log does not answer.
+    logs, and DataPlaneUnavailable if a log does not answer. An error of the gates is only logged.
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
@@ -454,7 +454,7 @@ def _intend_repair(
 ) -> int:
     """Intend the reshape of one segment into one, and return the id of the operation. If the reshape is
     intended already, return the id of that operation. An aborted attempt has reserved an id, so the next
-    attempt has another key.
+    attempt has another key. Raises TopicHeld, SegmentBusy, LostRace.
     """
     key = f"heal/{topic.topic_id}/{segment_id}/{metadata.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
@@ -500,7 +500,9 @@ def _repair_logs(
 def _create_cursor(
     plane: DataPlane, backing_topic: str, name: str, closed: Collection[tuple[str, str]]
 ) -> None:
-    """Create the cursor, together with its gate if the gate is closed."""
+    """Create the cursor, together with its gate if the pair of log and subscription is in `closed`. Raises
+    SegmentNotFound.
+    """
     if (backing_topic, name) in closed and isinstance(plane, GatedDataPlane):
         plane.close_gate(backing_topic, name)
     else:
