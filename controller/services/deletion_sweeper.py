@@ -61,8 +61,9 @@ def sweep(
     limit: int = 1000,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
-    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be
-    deleted, and record the result in its entry. Return the results. Ends early if `should_stop` returns True.
+    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be deleted, and
+    record the result in its entry. Return the results. Entries of held topics are skipped. Ends early if `should_stop`
+    returns True.
 
     Several sweepers may run at once. Raises StoreUnavailable only; any other error is recorded for the entry.
     """

@@ -50,8 +50,8 @@ def follow_due(
     limit: int = 100,
     shards: Shards | None = None,
 ) -> list[MirrorCheck]:
-    """Check up to `limit` topics of the shards that were not checked for `interval_seconds`, and return the
-    results. Raises StoreUnavailable only.
+    """Check up to `limit` topics of the shards (None: all topics) that were not checked for
+    `interval_seconds`, and return the results. Raises StoreUnavailable only.
 
     If the check of a topic fails, the error is logged and the topic is checked again later. Returns nothing
     if no data plane here keeps layouts.

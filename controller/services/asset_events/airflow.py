@@ -69,10 +69,10 @@ class AirflowRest:
         self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
-        """Post one event of the asset `LAYOUT_ASSET` for the partition `partition_key`. Return False without
-        an event if Airflow did not know the asset within the last `UNKNOWN_SECONDS`, so that no DAG waits for
-        the event, or if the key is longer than `LONGEST_KEY`. Before Airflow 3.2, the event is posted without
-        a partition key. Raises AirflowAway.
+        """Post one event of the asset `LAYOUT_ASSET` for the partition `partition_key`. Return False, and
+        post nothing, if the key is longer than `LONGEST_KEY`, or if Airflow does not know the asset, so that
+        no DAG waits for the event; the asset is looked up again after `UNKNOWN_SECONDS`. Before Airflow 3.2,
+        the event is posted without a partition key. Raises AirflowAway.
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
             return False

@@ -43,8 +43,8 @@ def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
     """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only compares. Return the differences.
-    A topic whose data plane does not answer, or that is gone, is logged and left to a later run; one whose data plane has no gates, or is
-    not configured here, has no differences.
+    A topic whose data plane does not answer, or that is gone, is logged and left to a later run; a topic whose data plane has no gates, or
+    is not configured here, has no differences.
 
     Raises StoreUnavailable.
     """

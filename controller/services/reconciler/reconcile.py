@@ -68,8 +68,9 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Compare up to `limit` topics with an id above `after`, and repair their differences; a dry run only
-    lists them. Return the findings, and the id after which to continue (None: there are no more topics).
+    """Compare up to `limit` topics with an id above `after`, also topics that were deleted in the last 24
+    hours, and repair their differences; a dry run only lists them. Return the findings, and the id after
+    which to continue (None: there are no more topics). `shards` restricts the topics; None: all.
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
     by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
