@@ -217,8 +217,8 @@ class EmbeddedPostgres(PostgresServer, Running):
         return True
 
     def _initialise(self, binaries: Path) -> None:
-        """Create an empty data directory and a password for the superuser, and store the password. Existing data is
-        deleted.
+        """Create an empty data directory and a password for the superuser, and store the password. Existing data is deleted. Raises
+        DevstackFailed if `initdb` fails.
         """
         data, stored_password = self.room / "data", self._directory / "password"
         stored_password.unlink(missing_ok=True)

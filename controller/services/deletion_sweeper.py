@@ -245,7 +245,9 @@ def _reason_to_keep(
 
 
 def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: LogReport) -> bool:
-    """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed."""
+    """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed, so that it must be
+    described again. Raises the errors of the data plane.
+    """
     if report.state is LogState.OPEN and report.is_unused:
         plane.terminate_segment(deletion_entry.backing_topic)
         return True

@@ -229,7 +229,8 @@ class _TopicView:
         position in its children. Also empty if its log does not exist, which is read a second time.
 
         Unread messages of a segment that is marked as drained do not count. For standard consumers, the mark itself is
-        necessary. A log that did not answer, or in which a subscription has no cursor, is kept.
+        necessary. A log that did not answer, or in which a subscription has no cursor, is kept. Raises the errors of
+        the data plane.
         """
         report = self.reports.get(log.backing_topic)
         if report is None:

@@ -291,8 +291,8 @@ class GateKeeper:
                     self._report(shut, error, gate.segment_id)
 
     def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
-        """Compare one gate that is recorded as closed with the data plane: close the gate again if it is open or spent, and record
-        whether a consumer has acknowledged its barrier.
+        """Compare one gate that is recorded as closed with the data plane: close the gate again if it is open or spent, and record whether
+        a consumer has acknowledged its barrier. Raises the errors of the data plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}

@@ -274,7 +274,7 @@ def _reconcile_view(
     Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
     are ahead, only the recovery is made. If no difference has an error, the topic is recorded as verified and
     is no longer held; otherwise an unverified topic is held. The list of the topic's unmanaged logs is
-    replaced.
+    replaced. Raises TopicNotFound; a log that cannot be repaired has an error in its finding.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
@@ -519,7 +519,7 @@ def _create_again(
 ) -> None:
     """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its
     first creation: the recorded subscriptions, and those that applications created on its parents. A cursor
-    with a closed gate is created together with the gate.
+    with a closed gate is created together with the gate. Raises the errors of the data plane.
     """
     [parents] = [log.parent_topics for log in metadata.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}
