@@ -123,8 +123,8 @@ def _live(say: Callable[[str], None]) -> Iterator[Callable[[Text], None]]:
 
 
 def _day_seconds(text: str) -> float:
-    """Return the length of the day, at least a minute: a shorter day ends before the first aggregation has seen the
-    burst. Raises InvalidInput.
+    """Return the length of the day, at least a minute: a shorter day ends before the first aggregation has seen the burst. Raises
+    InvalidInput unless `text` is a number from 60 to 86400.
     """
     try:
         seconds = float(text)

@@ -127,7 +127,7 @@ PLANES: Mapping[str, Plane] = {plane.name: plane for plane in (EMBEDDED, PulsarP
 
 
 def plane_named(name: str) -> Plane:
-    """Return the plane with this name; `embedded` if the name is empty. Raises InvalidInput."""
+    """Return the plane with this name; `embedded` if the name is empty. Raises InvalidInput for an unknown name."""
     plane = PLANES.get(name or EMBEDDED.name)
     if plane is None:
         raise InvalidInput(f"PLANE={name} is unknown; choose one of {', '.join(PLANES)}")

@@ -19,7 +19,9 @@ _CANDIDATES = ("postgres", "nobody")
 
 
 def server_account() -> RunAs | None:
-    """Return the account that runs PostgreSQL; None unless this process is root. Raises DevstackFailed if there is no suitable account."""
+    """Return the account that runs PostgreSQL; None unless this process is root. Raises DevstackFailed if this machine has neither an
+    account `postgres` nor `nobody`.
+    """
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:

@@ -90,8 +90,8 @@ class AirflowApi:
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait_run(self, dag_id: str, dag_run_id: str, *, timeout_seconds: float = 120) -> str:
-        """Poll the run until it ends, and return its state, `success` or `failed`. Raises DevstackFailed if the run does not end in time.
-        Raises the errors of `call`.
+        """Poll the run until it ends, and return its state, `success` or `failed`. Raises DevstackFailed if the run does not end within
+        `timeout_seconds`, and the errors of `call`.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:

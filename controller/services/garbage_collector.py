@@ -75,9 +75,9 @@ def collect(
     dry_run: bool = False,
 ) -> CollectionReport:
     """Run one round over up to `limit` live topics with an id above `after` that have segments past their retention and
-    are neither held nor unverified, and intend an operation for each topic with segments to prune. Return the
-    operations, and the segments that are kept with the reasons. A dry run writes nothing. `shards` restricts the
-    topics; None: all.
+    are neither held nor unverified, and intend an operation for each topic with segments to prune. Return the ids of
+    the operations and of the segments that they prune, and the segments that are kept with the reasons. A dry run
+    writes nothing. `shards` restricts the topics; None: all.
 
     `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
     ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and

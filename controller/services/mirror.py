@@ -51,7 +51,7 @@ def follow_due(
     shards: Shards | None = None,
 ) -> list[MirrorCheck]:
     """Check up to `limit` topics of the shards (None: all topics) that were not checked for
-    `interval_seconds`, and return the results. Raises StoreUnavailable only.
+    `interval_seconds`, and return the results of the checks that did not fail. Raises StoreUnavailable only.
 
     If the check of a topic fails, the error is logged and the topic is checked again later. Returns nothing
     if no data plane here keeps layouts.

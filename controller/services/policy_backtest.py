@@ -126,9 +126,9 @@ class PolicyBacktest:
 
         A repeated call with the same key returns the stored results of a finished run, whatever its question; a run
         that failed or did not finish is computed again. If the backtest fails, the run is stored as failed. Raises
-        InvalidInput if no load can be simulated, a trace cannot be read or there are too many days, NotFound if a named
-        topic is not live, there is no topic or no load was recorded, Unsupported without NumPy, and the errors of the
-        engine.
+        InvalidInput if no load can be simulated, a trace cannot be read or more than `most_days` days would be
+        simulated, NotFound if a named topic is not live, there is no topic or no load was recorded, Unsupported without
+        NumPy, and the errors of the engine.
         """
         _demand_numpy()
         started, request = self._begin(question, loads, asked_by, request_key)

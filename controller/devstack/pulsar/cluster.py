@@ -167,7 +167,7 @@ class PulsarCluster(Running):
         return f"zk:{LOOPBACK}:{self._ports['zookeeper']}"
 
     def _initialise(self) -> None:
-        """Write the metadata of the cluster to ZooKeeper, unless an earlier start has done so. Raises DevstackFailed."""
+        """Write the metadata of the cluster to ZooKeeper, unless an earlier start has done so. Raises DevstackFailed if that fails."""
         done = self._directory / "data" / "initialised"
         if done.exists():
             return

@@ -102,8 +102,8 @@ class Computation:
         """Run the function in a child process, and return its result or raise its error. Arguments, result and error
         must be picklable, and the function must be defined at module level. Blocks for up to `longest_seconds`.
 
-        Raises InvalidInput if the function takes too long or too much memory, Retryable if it was cancelled, its
-        process ended, or the computers were closed.
+        Raises InvalidInput if the function takes longer or needs more memory than `computers` allows, Retryable if it
+        was cancelled, its process ended, or the computers were closed.
         """
         deadline = time.monotonic() + self._computers.longest_seconds
         while True:

@@ -610,7 +610,8 @@ class OperationSet:
         `longest_seconds` is the longest time of the call, at least that of an ordinary call.
 
         An operation whose claim is lost ends as FENCED_OUT. Raises HeldUp if there is such an operation, so
-        that the step is chosen again without it, or if the renewal itself took too long.
+        that the step is chosen again without it, or if the renewal took so long that the call might outlive
+        the renewed claims.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
         longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)

@@ -142,8 +142,8 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
     """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of its past.
     The backtest is stored; the candidate stays as it is.
 
-    Raises TopicNotFound, NotFound without a candidate, Conflict if too little was recorded, the candidate has ended, or
-    the backtest has no result for both. Also raises the other errors of `trials`.
+    Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were recorded, the
+    candidate has ended, or the backtest has no result for both. Also raises the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -182,8 +182,8 @@ def promote_on(
     override. A candidate that was promoted or refused stays as it is.
 
     Raises TopicNotFound, TopicNotLive, NotFound without a candidate or a finished run of this id; Conflict for a run
-    that is not about this candidate or has too few days, or for a withdrawn candidate; LostRace if the policy in force
-    is not the one that was compared: call `weigh` again.
+    that is not about this candidate or has fewer than `DAYS_NEEDED` recorded days, or for a withdrawn candidate;
+    LostRace if the policy in force is not the one that was compared: call `weigh` again.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
     candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)
@@ -251,8 +251,8 @@ def _demand_enough_days(weighed: Weighed, days: int) -> None:
 
 def _evidence(tx: Connection, topic: str, candidate: CandidateRow, run_id: int) -> Weighed:
     """Return the run's figures about this candidate. Raises NotFound if there is no finished run of this id, Conflict
-    if the run is about another candidate or has too few days, LostRace if the policy in force is not the one that the
-    run compared.
+    if the run is about another candidate or has fewer than `DAYS_NEEDED` recorded days, LostRace if the policy in force
+    is not the one that the run compared.
     """
     inputs = backtests.inputs_of(tx, run_id)
     results, _ = backtests.results_of(tx, run_id)
