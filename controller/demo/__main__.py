@@ -50,8 +50,8 @@ def main() -> int:
 
 
 def _demo() -> int:
-    """Run the demo as the environment variables say, and print the results. Return 0, or 1 if the results show a
-    problem. Raises CleaveError for an invalid variable or a server that fails.
+    """Run the demo as the environment variables say, without the files of an earlier demo, which are deleted, and print the results. Return
+    0, or 1 if the results show a problem. Raises CleaveError for an invalid variable or a server that fails.
     """
     trace = Path(os.environ["TRACE"]).resolve() if os.environ.get("TRACE") else None
     plane = plane_named(os.environ.get("PLANE", ""))
@@ -123,8 +123,8 @@ def _live(say: Callable[[str], None]) -> Iterator[Callable[[Text], None]]:
 
 
 def _day_seconds(text: str) -> float:
-    """Return the length of the day, at least a minute: a shorter day ends before the first aggregation has seen the
-    burst. Raises InvalidInput.
+    """Return the length of the day, at least a minute: a shorter day ends before the first aggregation has seen the burst. Raises
+    InvalidInput unless `text` is a number from 60 to 86400.
     """
     try:
         seconds = float(text)

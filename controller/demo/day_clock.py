@@ -79,5 +79,5 @@ class DayClock:
 
 
 def read_share(path: Path) -> float:
-    """Return the share of the day that has passed, as the clock last wrote it."""
+    """Return the share of the day that has passed, as the clock last wrote it. Raises FileNotFoundError before the first tick."""
     return float(path.read_text(encoding="ascii"))

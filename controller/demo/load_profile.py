@@ -92,8 +92,8 @@ def _rate_at_hour(hour: float) -> float:
 
 
 def from_trace(path: Path) -> LoadProfile:
-    """Return the profile of a CSV file with a header whose last column is a load: averaged into STEPS steps, scaled to
-    the demo's peak, raised to at least 5 messages per second, and cut at SPIKE_MESSAGES_PER_SECOND.
+    """Return the profile of a CSV file with a header whose last column is a load: averaged into STEPS steps, raised to at least 2 % of
+    their median, scaled to the demo's peak, raised to at least 5 messages per second, and cut at SPIKE_MESSAGES_PER_SECOND.
 
     Of a long trace, the stretch around its highest value is used, so that the topic both grows and shrinks. Raises
     InvalidInput for a file that cannot be read, or without a load above 0.

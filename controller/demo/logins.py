@@ -38,7 +38,7 @@ LOGINS: Final[Mapping[str, Login]] = {
 
 def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, login: Login) -> None:
     """Create the login, as a member of its role and with its limits and settings. An existing login (of a kept
-    directory) gets the password and the limits.
+    directory) gets the password, the role, the limits and the settings too.
     """
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (name,))
     verb, identifier = "ALTER" if cursor.rowcount else "CREATE", sql.Identifier(name)
@@ -57,7 +57,9 @@ def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, log
 
 
 def close_to_everybody(cursor: psycopg2.extensions.cursor, database: str, *roles: str) -> None:
-    """Allow only members of these roles to connect to the database. Its owner and superusers can still connect."""
+    """Allow only members of these roles to connect to the database. Its owner, superusers and roles with an earlier
+    grant of their own can still connect. Without roles, no role gets the right.
+    """
     name = sql.Identifier(database)
     cursor.execute(sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC").format(name))
     for role in roles:

@@ -84,7 +84,9 @@ class PulsarPlane:
         pulsar_jars()
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
-        """Start the broker and create tenant and namespace; the broker's log is `pulsar/pulsar.log`."""
+        """Start the broker and create tenant and namespace; the broker's log is `pulsar/pulsar.log`. Raises DevstackFailed if the broker
+        does not start, and the errors of `make_namespace`.
+        """
         broker = running.enter_context(PulsarStandalone(directory / "pulsar", jvm=QUICK))
         access = PulsarAccess(admin_url=broker.admin_url, service_url=broker.service_url)
         make_namespace(access)
@@ -100,7 +102,7 @@ class PulsarPlane:
 
 def make_namespace(access: PulsarAccess) -> None:
     """Create tenant and namespace of the demo unless they exist, and change their settings to those that segments need. Waits up to
-    CLUSTER_PATIENCE_SECONDS for the broker's cluster.
+    CLUSTER_PATIENCE_SECONDS for the broker's cluster, then raises DataPlaneUnavailable. Also raises the errors of the admin API.
     """
     with closing(AdminCalls(access, call_timeout_seconds=ADMIN_TIMEOUT_SECONDS)) as admin:
         retry_for(lambda: _demand_cluster(admin), seconds=CLUSTER_PATIENCE_SECONDS)
@@ -125,7 +127,7 @@ PLANES: Mapping[str, Plane] = {plane.name: plane for plane in (EMBEDDED, PulsarP
 
 
 def plane_named(name: str) -> Plane:
-    """Return the plane with this name; `embedded` if the name is empty. Raises InvalidInput."""
+    """Return the plane with this name; `embedded` if the name is empty. Raises InvalidInput for an unknown name."""
     plane = PLANES.get(name or EMBEDDED.name)
     if plane is None:
         raise InvalidInput(f"PLANE={name} is unknown; choose one of {', '.join(PLANES)}")

@@ -56,8 +56,9 @@ class Outcome:
 
 
 def judge(day: DayRecord, verdicts: Mapping[str, Verdict]) -> Outcome:
-    """Return the outcome, with a problem for each operation that was not seen, each consumer that waited too long, and each subscription
-    that lost messages or received them out of order. `verdicts` maps subscriptions to the results of their checks.
+    """Return the outcome, with a problem for each operation that was not seen, each consumer that got no message or waited longer than
+    `LONGEST_WAIT_SECONDS` for its first message, and each subscription that lost messages or received them out of order. `verdicts` maps
+    subscriptions to the results of their checks.
     """
     problems = [f"did not see {name}" for name in day.missing]
     problems += [

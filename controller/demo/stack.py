@@ -187,7 +187,7 @@ class Stack:
     def watch_over(self) -> None:
         """Restart the processes that ended unexpectedly, and report each restart.
 
-        Raises DevstackFailed for a server that has ended, and for a process that has ended too often.
+        Raises DevstackFailed for a server that has ended, and for a process that has ended more than `MOST_RESTARTS` times.
         """
         for name, pid in self._servers.items():
             if not _runs(pid):

@@ -146,10 +146,11 @@ class Story:
         self.seen = DayRecord(policy=policy_at(stack.plane.load_share))
 
     def tell(self, show: Callable[[Moment], None]) -> DayRecord:
-        """Run the day: configure the topic, start producers and consumers, and call `show` with each observation. Return the record of
-        the day when every message is consumed.
+        """Run the day: configure the topic, start producers and consumers, and call `show` with each observation. Return the record of the
+        day when every message is consumed, or 60 s after the end of the day if messages are missing then.
 
-        All processes are stopped at the end, also after an error. Raises DevstackFailed if a server ends.
+        All processes are stopped at the end, also after an error while the day runs. Raises the errors of `Stack.watch_over`, and
+        DevstackFailed if the topic cannot be configured.
         """
         self.records.mkdir(parents=True, exist_ok=True)
         self._prepare()
@@ -191,7 +192,7 @@ class Story:
         self._say("policy: " + ", ".join(parameters))
 
     def _cleave(self, *arguments: str) -> None:
-        """Run the `cleave` command as an operator would."""
+        """Run the `cleave` command as an operator would. Raises DevstackFailed with its output if it fails."""
         run_checked(
             [sys.executable, "-m", "controller.commands.cli", *arguments],
             cwd=self._stack.directory,
@@ -267,7 +268,9 @@ class Story:
         return self._stack.spawn(name, command, kept=kept, env=self._stack.client_env)
 
     def _follow_crowd(self, share: float) -> None:
-        """Start additional consumers in the middle of the day and stop them again."""
+        """Start consumers until there are `CROWD` of them, if `share` is between `CROWD_COMES_AT` and `CROWD_GOES_AT`, and request the end
+        of all but one from then on. When they come, note the splits by consumers until then.
+        """
         if CROWD_COMES_AT <= share < CROWD_GOES_AT and len(self._consumers) < CROWD:
             self.seen.splits_before_crowd = self.seen.count({"consumer-count"})
             self._start_consumers(CROWD)

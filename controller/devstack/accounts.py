@@ -19,7 +19,9 @@ _CANDIDATES = ("postgres", "nobody")
 
 
 def server_account() -> RunAs | None:
-    """Return the account that runs PostgreSQL; None unless this process is root. Raises DevstackFailed if there is no suitable account."""
+    """Return the account that runs PostgreSQL; None unless this process is root. Raises DevstackFailed if this machine has neither an
+    account `postgres` nor `nobody`.
+    """
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -35,7 +37,7 @@ def server_account() -> RunAs | None:
 
 
 def reachable_by(account: RunAs, path: Path) -> bool:
-    """Return True if the account may enter the directory or run the file, including all parent directories."""
+    """Return True if the account may enter the directory or run the file, including all parent directories. This process must be root."""
     result = subprocess.run(
         ["/bin/sh", "-c", 'test -x "$1"', "sh", str(path)],
         cwd="/",

@@ -87,7 +87,8 @@ class AirflowStandalone(Running):
     def start(self, *, timeout_seconds: float = 180) -> None:
         """Migrate the metadata database, start all components, and wait until all report healthy. Does nothing if they were started.
 
-        If a component ends, or is not healthy in time, stop all components and raise DevstackFailed.
+        If a component ends, or is not healthy within `timeout_seconds`, stop all components and raise DevstackFailed. Also raises
+        DevstackFailed if this Python has no Airflow, or if the migration fails.
         """
         if self._children:
             return

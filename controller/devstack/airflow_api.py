@@ -30,7 +30,7 @@ class AirflowApi:
         self._http.trust_env = False  # loopback never goes through a proxy
 
     def token(self) -> str:
-        """Return a bearer token, which is kept for later calls."""
+        """Return a bearer token, which is kept for later calls. Raises requests.RequestException if Airflow does not answer or refuses."""
         if self._token is None:
             answer = self._http.get(f"{self.url}/auth/token", timeout=30)
             answer.raise_for_status()
@@ -38,10 +38,10 @@ class AirflowApi:
         return self._token
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. If the token is refused, get another token and send the
-        call once more.
+        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. If the token is refused, get another token and send the call
+        once more.
 
-        Raises DevstackFailed with the answer's text for an error status.
+        Raises DevstackFailed with the answer's text for an error status, requests.RequestException without an answer.
         """
         answer = self._send(method, path, body)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
@@ -80,7 +80,7 @@ class AirflowApi:
     def trigger(
         self, dag_id: str, *, conf: Mapping[str, Any] | None = None, dag_run_id: str | None = None
     ) -> str:
-        """Start a run at once. Return its id."""
+        """Start a run at once, with the id `dag_run_id` (None: Airflow chooses). Return its id. Raises the errors of `call`."""
         body: dict[str, Any] = {
             "logical_date": None,
             "conf": dict(conf or {}),
@@ -90,7 +90,9 @@ class AirflowApi:
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait_run(self, dag_id: str, dag_run_id: str, *, timeout_seconds: float = 120) -> str:
-        """Poll the run until it ends, and return its state, `success` or `failed`. Raises DevstackFailed if the run does not end in time."""
+        """Poll the run until it ends, and return its state, `success` or `failed`. Raises DevstackFailed if the run does not end within
+        `timeout_seconds`, and the errors of `call`.
+        """
         deadline = time.monotonic() + timeout_seconds
         while True:
             state = str(self.call("GET", f"/dags/{dag_id}/dagRuns/{dag_run_id}")["state"])

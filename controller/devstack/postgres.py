@@ -62,7 +62,9 @@ class PostgresServer:
         return url.render_as_string(hide_password=False)
 
     def create_database(self, name: str, *, template: str | None = None) -> str:
-        """Create the database, as a copy of `template` if given, to which no client may be connected. Return its URL."""
+        """Create the database, as a copy of `template` if given, to which no client may be connected. Return its URL. Raises psycopg2's
+        errors, such as DuplicateDatabase.
+        """
         # Copying files takes half the time of PostgreSQL's default, which writes every page to the log.
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
             sql.Identifier(name), sql.Identifier(template or "template0")
@@ -143,10 +145,10 @@ class EmbeddedPostgres(PostgresServer, Running):
         return self._child.pid
 
     def start(self) -> None:
-        """Initialize the data directory at the first start, then start the server and wait until it accepts connections. Does nothing
-        while the server runs.
+        """Initialize the data directory at the first start, then start the server and wait until it accepts connections. Does nothing while
+        the server runs.
 
-        Raises DevstackFailed if the server does not start within 60 s.
+        Raises DevstackFailed if the server ends or does not accept connections within 60 s, or if no account can run it.
         """
         if self._child is not None:
             return
@@ -215,8 +217,8 @@ class EmbeddedPostgres(PostgresServer, Running):
         return True
 
     def _initialise(self, binaries: Path) -> None:
-        """Create an empty data directory and a password for the superuser, and store the password. Existing data is
-        deleted.
+        """Create an empty data directory and a password for the superuser, and store the password. Existing data is deleted. Raises
+        DevstackFailed if `initdb` fails.
         """
         data, stored_password = self.room / "data", self._directory / "password"
         stored_password.unlink(missing_ok=True)

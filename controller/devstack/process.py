@@ -68,7 +68,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is also its process group."""
+        """The child's process id, which is also its process group. Raises DevstackFailed before `start`, and after `stop` or `kill`."""
         if self._child is None:
             raise DevstackFailed(f"{self._command[0]} is not running; call start() first")
         return self._child.pid
@@ -80,7 +80,7 @@ class ChildProcess:
 
     @property
     def ended_by_itself(self) -> bool:
-        """True if the child was started, is no longer running, and was not requested to end."""
+        """True if the child was started, is no longer running, and was not requested to end. False after `stop` or `kill`."""
         return self._child is not None and not self._is_stopping and self._child.poll() is not None
 
     @property
@@ -96,7 +96,9 @@ class ChildProcess:
         self.start()
 
     def start(self) -> None:
-        """Start the command without waiting until it is ready (see `wait_ready`)."""
+        """Start the command without waiting until it is ready (see `wait_ready`). The child must not run. Raises OSError if the command
+        cannot be started.
+        """
         account, self._is_stopping = self._run_as, False
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _private_log(self._log) as log:
@@ -124,8 +126,8 @@ class ChildProcess:
         )
 
     def wait_ready(self, is_ready: Callable[[], bool], *, timeout_seconds: float) -> None:
-        """Poll `is_ready` until it returns True. Stop the child and raise DevstackFailed with the end of its log if the
-        child ends or the time is over.
+        """Poll `is_ready` until it returns True. Stop the child and raise DevstackFailed with the end of its log if the child ends or the
+        time is over. An error of `is_ready` is raised, and the child runs on.
         """
         deadline = time.monotonic() + timeout_seconds
         while not is_ready():
@@ -191,7 +193,9 @@ def run_checked(
     run_as: RunAs | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a short command to its end and return its output. Raises DevstackFailed with the output if the command fails."""
+    """Run a short command to its end, without a time limit, and return its output. Raises DevstackFailed with the output if the command
+    fails.
+    """
     result = subprocess.run(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,

@@ -38,8 +38,8 @@ class ServingWorker:
     thread: threading.Thread
 
     def stop(self) -> None:
-        """Stop as on SIGTERM, and wait until the worker has ended. Raises DevstackFailed, with the worker's stack, if it
-        does not end in time.
+        """Stop as on SIGTERM, and wait until the worker has ended. Raises DevstackFailed, with the worker's stack, if it does not end
+        within 30 s.
         """
         self.worker.stop()
         self.thread.join(_STOP_SECONDS)
@@ -57,8 +57,8 @@ def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:
 
 
 def token_of(role: Role, *namespaces: str, subject: str | None = None) -> str:
-    """Return a token of a role other than that of clients, for these namespaces, valid for a day. `subject` is the name
-    of the holder; None: the name of the role.
+    """Return a token of a role other than that of clients, for these namespaces, valid for a day. Raises InvalidInput for an operator
+    without namespaces, and for a role that does not use them. `subject` is the name of the holder; None: the name of the role.
     """
     return access.sign(SECRET, (), 24 * 3600.0, role=role, namespaces=namespaces, subject=subject)
 
@@ -107,7 +107,7 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
     """Run one worker on `database` in a thread, and yield it after it has acquired a shard; stop it at the end. `settings` overrides its
     settings.
 
-    Raises DevstackFailed if the worker has no shard after 30 s.
+    Raises DevstackFailed if the worker has no shard after 30 s, or does not end within 30 s at the end of the block.
     """
     worker_settings = _settings(database, settings)
     with application(worker_settings) as app:

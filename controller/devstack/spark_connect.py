@@ -62,14 +62,14 @@ class SparkConnectServer(Running):
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM."""
+        """Process id of the JVM. Raises DevstackFailed if the server is not running."""
         if self._child is None:
             raise DevstackFailed("Spark Connect is not running; call start() first")
         return self._child.pid
 
     def start(self) -> None:
-        """Start the server and wait until the port answers, at most two minutes. Does nothing while the server runs. Raises
-        DevstackFailed.
+        """Start the server and wait until the port answers, at most two minutes. Does nothing while the server runs. Raises DevstackFailed
+        if there is no Spark or Java, the server ends, or the port does not answer in time.
         """
         if self._child is not None:
             return
@@ -124,7 +124,7 @@ class SparkConnectServer(Running):
 
 
 def spark_home() -> Path:
-    """Return the directory of the installed pyspark, which is a complete Spark distribution. Raises DevstackFailed."""
+    """Return the directory of the installed pyspark, which is a complete Spark distribution. Raises DevstackFailed if there is none."""
     spec = importlib.util.find_spec("pyspark")
     home = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
     if home is None or not (home / "jars").is_dir():

@@ -106,10 +106,11 @@ def answer(
 
 
 def settle(store: Store) -> Mapping[int, ApprovalState]:
-    """Apply the default to approvals that have expired, and end approvals whose subject is gone, each in a
-    transaction of its own: at most `SETTLE_LIMIT`. Log and return the new states by approval id. An approval
-    that another caller settled is left out; one whose subject raises a terminal error is logged and left as
-    it is.
+    """Apply the default to approvals that have expired, and end approvals whose subject is gone and approved operations
+    that were not performed in time, each in a transaction of its own: at most `SETTLE_LIMIT`. Log and return the new
+    states by approval id. An approval that another caller settled is left out; an approval whose subject raises a
+    terminal error is logged and left as it is. A retryable error of a subject is raised; the approvals settled before
+    stay settled.
     """
     with store.transaction() as tx:
         overdue = approvals.overdue(tx, SETTLE_LIMIT)
@@ -191,8 +192,8 @@ def _demand_answerable(row: ApprovalRow) -> None:
 
 
 def _demand_answered(row: ApprovalRow, *, approve: bool) -> None:
-    """Raise Conflict unless the approval has this answer. The message names the actor of the first answer, or
-    says that the approval has expired.
+    """Raise Conflict unless the approval has this answer; an approval that is done counts as approved. The message
+    names the actor of the first answer, or says that the approval has expired.
     """
     approving_states = (ApprovalState.APPROVED, ApprovalState.DONE)
     if row.state in (approving_states if approve else (ApprovalState.REJECTED,)):

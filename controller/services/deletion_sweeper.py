@@ -61,8 +61,9 @@ def sweep(
     limit: int = 1000,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SweepReport:
-    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be
-    deleted, and record the result in its entry. Return the results. Ends early if `should_stop` returns True.
+    """Process up to `limit` deletion entries that are due, in claimed batches: delete each log that may be deleted, and
+    record the result in its entry. Return the results. Entries of held topics are skipped. Ends early if `should_stop`
+    returns True.
 
     Several sweepers may run at once. Raises StoreUnavailable only; any other error is recorded for the entry.
     """
@@ -244,7 +245,9 @@ def _reason_to_keep(
 
 
 def _prepare_deletion(plane: DataPlane, deletion_entry: DeletionEntry, report: LogReport) -> bool:
-    """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed."""
+    """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed, so that it must be
+    described again. Raises the errors of the data plane.
+    """
     if report.state is LogState.OPEN and report.is_unused:
         plane.terminate_segment(deletion_entry.backing_topic)
         return True

@@ -23,9 +23,10 @@ class DeliveryCounts:
 
     def opened(self, ownership: Ownership, position: Sequence[int]) -> tuple[int, list[MessageDelivery]]:
         """Record that the owner begins to read its bucket at the message `position`. Return the number of
-        incarnations that in turn began there, and the recorded deliveries of messages from there on. Raises
-        LostRace if the consumer does not own the bucket, and AccessForbidden for a consumer of another
-        subject.
+        incarnations that in turn began there, and the recorded deliveries of messages from there on, at most
+        `deliveries.MOST_TROUBLED`. Deletes the records of messages before the position; a message that
+        another incarnation began to handle and did not end counts one more death. Raises LostRace if the
+        consumer does not own the bucket, and AccessForbidden for a consumer of another subject.
         """
         with self._as_owner(ownership) as tx:
             return deliveries.open_bucket(tx, ownership, position)

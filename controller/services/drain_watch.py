@@ -72,9 +72,10 @@ class DrainWatch:
         self._stopping.set()
 
     def round(self) -> int:
-        """Count the unread messages of up to `DRAINS_A_ROUND` segments of the held shards that drain slowly,
-        and store the counts. Return the number of counts. Segments that cannot be counted within
-        `ROUND_SECONDS` are left out. Raises StoreUnavailable.
+        """Count the unread messages of up to `DRAINS_A_ROUND` segments of the held shards that drain slowly, and store
+        the counts. Return the number of counts. Segments that cannot be counted, or not within `ROUND_SECONDS`, are
+        left out. Terminates the log of a sealed segment again if it is open and has no unread messages. Raises
+        StoreUnavailable.
         """
         shards = self._shards()
         if not shards.held:

@@ -74,10 +74,10 @@ def collect(
     actor: str = "garbage-collector",
     dry_run: bool = False,
 ) -> CollectionReport:
-    """Run one round over up to `limit` topics with an id above `after` that have segments past their
-    retention, and intend an operation for each topic with segments to prune. Return the operations, and the
-    segments that are kept with the reasons. A dry run writes nothing. `shards` restricts the topics; None:
-    all.
+    """Run one round over up to `limit` live topics with an id above `after` that have segments past their retention and
+    are neither held nor unverified, and intend an operation for each topic with segments to prune. Return the ids of
+    the operations and of the segments that they prune, and the segments that are kept with the reasons. A dry run
+    writes nothing. `shards` restricts the topics; None: all.
 
     `retention_minutes` applies to topics without a property of that name; a negative value keeps segments for
     ever. Raises StoreUnavailable only; any other error keeps the topic's segments until the next round, and
@@ -152,13 +152,15 @@ def _collect_topic(
 def collect_segment(
     store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
 ) -> Intent:
-    """Intend to prune one sealed segment, regardless of its retention, and mark the segment as drained for
-    each recorded subscription. A repeated request returns its first intent.
+    """Intend to prune one sealed segment, regardless of its retention, and mark the segment as drained for each
+    recorded subscription. If the segment must be kept, the new marks are removed. A repeated request returns its first
+    intent.
 
-    Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, SegmentBusy, Unsupported, Retryable if the
-    topic has a checkpoint subscription, and the errors of the data plane. Raises Conflict with the reason why
-    the segment is kept: it is active, a subscription has not read it to its end or has no position in a
-    child, or one of its ancestors still exists.
+    Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound, SegmentBusy, Unsupported if the data plane is not
+    configured here, keeps layouts or cannot describe logs, Retryable if the topic has a checkpoint subscription, and
+    the errors of the data plane. Raises Conflict with the reason why the segment is kept: it is active, a subscription
+    has not read it to its end or has no position in a child, its log did not answer, or one of its ancestors still
+    exists. Also raises Conflict if the request key was used for another request.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -223,11 +225,12 @@ class _TopicView:
         ]
 
     def reason_to_keep(self, log: BackingLog) -> str:
-        """Return the reason to keep the segment. Empty if no subscription has unread messages in it and each
-        one has a position in its children. Also empty if its log does not exist, which is read a second time.
+        """Return the reason to keep the segment. Empty if no subscription has unread messages in it and each one has a
+        position in its children. Also empty if its log does not exist, which is read a second time.
 
-        Unread messages of a segment that is marked as drained do not count. For standard consumers, the mark
-        itself is necessary.
+        Unread messages of a segment that is marked as drained do not count. For standard consumers, the mark itself is
+        necessary. A log that did not answer, or in which a subscription has no cursor, is kept. Raises the errors of
+        the data plane.
         """
         report = self.reports.get(log.backing_topic)
         if report is None:
@@ -269,9 +272,10 @@ def _confirm(
     view: _TopicView,
     kept_segments: list[KeptSegment],
 ) -> tuple[int, ...]:
-    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned; add the
-    others with their reasons to `kept_segments`. At the first segment that must be kept, its new marks are
-    removed, and the segments after it, which may be its descendants, are kept too.
+    """Mark the segments as drained, then read their logs again, and return the ids that may be pruned; add the others
+    with their reasons to `kept_segments`. At the first segment that must be kept, its new marks are removed, and the
+    segments after it, which may be its descendants, are kept too, with their new marks. Raises the errors of the data
+    plane; the new marks then stay.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
     not marked again: a seek that removed its mark in the meantime keeps the segment.

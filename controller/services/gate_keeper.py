@@ -118,8 +118,9 @@ class GateKeeper:
         return POLL_SECONDS if self.round() else IDLE_SECONDS
 
     def round(self) -> int:
-        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number
-        of subscriptions with shut gates, due or not; 0 without shards. Raises StoreUnavailable.
+        """Open, drain and audit the gates of the subscriptions that are due, `PARALLEL_CALLS` subscriptions at a time. Return the number of
+        subscriptions with shut gates, due or not; 0 without shards. An error of one subscription is logged and recorded with its gates,
+        which are tried again later. Raises StoreUnavailable if the gates cannot be read.
         """
         shards = self._shards()
         if not (shards.held and self._planes):
@@ -136,7 +137,9 @@ class GateKeeper:
         return len(shut)
 
     def _serve(self, shut: ShutGates) -> None:
-        """Open, drain and audit the gates of one subscription. An error is recorded with the gates; other subscriptions do not wait for it."""
+        """Open, drain and audit the gates of one subscription. An error is recorded with the gates, which are tried again after a pause; it
+        is not raised.
+        """
         pace = self._paces[shut.key]
         try:
             self._open_what_may_open(shut)
@@ -152,7 +155,9 @@ class GateKeeper:
         pace.next_at = self._clock.monotonic_seconds() + pause
 
     def _report(self, shut: ShutGates, error: Exception, *segment_ids: int) -> None:
-        """Log and record the error with the gates of these segments; without segments, with all gates of `shut`."""
+        """Log and record the error with the gates of these segments; without segments, with all gates of `shut`. StoreUnavailable is
+        neither logged nor recorded.
+        """
         segments = list(segment_ids or shut.logs)
         labels = {"topic": shut.topic, "subscription": shut.key.name, "segments": segments}
         if not isinstance(error, CleaveError):
@@ -179,8 +184,8 @@ class GateKeeper:
                 return
 
     def _plan(self, shut: ShutGates, logs: Mapping[int, str]) -> _Plan:
-        """Return which of the gates on `logs` may be opened, and which segments hold the others back. All may be opened if the
-        subscription does not wait for ancestors; none while a seek is in progress.
+        """Return which of the gates on `logs` may be opened, and which segments hold the others back. All may be opened if the subscription
+        does not wait for ancestors; none while a seek is in progress. Raises SubscriptionNotFound.
         """
         with self._store.transaction() as tx:
             _, origin = bucket_owners.lock(tx, shut.key)
@@ -193,13 +198,16 @@ class GateKeeper:
         return _Plan(plan, origin, {**left.backing_topics, **logs})
 
     def _still_holds(self, tx: Connection, shut: ShutGates, plan: _Plan) -> bool:
-        """Return True if no seek has begun since the plan was made. The subscription stays locked until the transaction ends."""
+        """Return True if no seek has begun since the plan was made. The subscription stays locked until the transaction ends. Raises
+        SubscriptionNotFound.
+        """
         _, origin = bucket_owners.lock(tx, shut.key)
         return origin == plan.origin and seeks.under_way(tx, shut.key) is None
 
     def _drain(self, shut: ShutGates, plan: _Plan) -> bool:
-        """Mark the plan's segments as drained whose cursors the data plane has persisted at their end. Return True if segments were
-        marked; False if there are none, or if a seek has begun since the plan was made.
+        """Mark the plan's segments as drained whose cursors the data plane has persisted at their end. Return True if segments were marked;
+        False if there are none, or if a seek has begun since the plan was made. Raises SubscriptionNotFound and the errors of the data
+        plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         persisted = [i for i in plan.gates.to_drain if _is_persisted(plane, plan.logs[i], name)]
@@ -216,8 +224,8 @@ class GateKeeper:
         return is_marked
 
     def _open(self, shut: ShutGates, plan: _Plan) -> list[int]:
-        """Open the gates that the plan allows, unless a seek has begun since. Record them first as ready to open. Return the segments
-        whose gates were opened.
+        """Open the gates that the plan allows, unless a seek has begun since. Record them first as ready to open. Return the ids of the
+        segments whose gates were opened. Raises SubscriptionNotFound and the errors of the data plane.
         """
         plane = self._planes[shut.data_plane]
         if not plan.gates.may_open:
@@ -283,8 +291,8 @@ class GateKeeper:
                     self._report(shut, error, gate.segment_id)
 
     def _audit_one(self, shut: ShutGates, gate: Gate) -> None:
-        """Compare one gate that is recorded as closed with the data plane: close the gate again if it is open or spent, and record
-        whether a consumer has acknowledged its barrier.
+        """Compare one gate that is recorded as closed with the data plane: close the gate again if it is open or spent, and record whether
+        a consumer has acknowledged its barrier. Raises the errors of the data plane.
         """
         plane, name = self._planes[shut.data_plane], shut.key.name
         labels = {"topic": shut.topic, "subscription": name, "segment_id": gate.segment_id}

@@ -172,8 +172,8 @@ def retrace(
     begins_with_the_topic: bool,
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
-    """Yield each decision with its replay, on the windows that were applied before it. `decisions` are in the
-    order of time.
+    """Yield each decision with its replay, on the windows that were applied before it. `decisions` are those of one topic, in the order of
+    time.
 
     `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic
     (`begins_with_the_topic` is False), the replay starts from the first decision, which is not yielded.

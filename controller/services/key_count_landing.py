@@ -65,10 +65,11 @@ class KeyCountLanding:
         self._stopping = threading.Event()
 
     def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
-        """Add the counts of this producer since its last request, in memory until the next landing. If the
-        counts would exceed `MOST_SEGMENTS`, log a warning, and drop the counts of the first segment too many
-        and the remaining counts of the request. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
-        InvalidInput for counts that no producer can have.
+        """Add the counts of this producer since its last request, in memory until the next landing. If the counts would
+        exceed `MOST_SEGMENTS`, log a warning, and drop the counts of the first segment too many and the remaining
+        counts of the request. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and InvalidInput, without adding
+        any count, for counts that no producer can have (more hashes in a request, or messages since the last landing,
+        than the limits of `domain.key_counts`), and for too many producers of a topic.
         """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)

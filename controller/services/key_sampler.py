@@ -174,12 +174,11 @@ class KeySampler:
         return outcome
 
     def _sample_log(self, log_to_sample: LogToSample, give_up_at: float) -> KeySample | None:
-        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or
-        terminated, another error occurs, which is logged, or the round is over at `give_up_at` (monotonic
-        seconds).
+        """Return the sample of one log. None if its data plane cannot sample keys, the log is missing or terminated,
+        another error occurs, which is logged, or the round is over at `give_up_at` (monotonic seconds).
 
-        The segment is not sampled again for `every_seconds`, or for `FEW_AGAIN_SECONDS` after a sample with
-        too few messages. A data plane that cannot sample keys is not queried again.
+        The segment is not sampled again for `every_seconds`, or for `FEW_AGAIN_SECONDS` after a sample with fewer than
+        `LEAST_MESSAGES` messages. A data plane that cannot sample keys is not queried again.
         """
         now = self._clock.monotonic_seconds()
         plane = self._planes.get(log_to_sample.data_plane)

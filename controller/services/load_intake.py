@@ -41,12 +41,12 @@ class LoadIntake:
         self._store, self._area = store, area
 
     def take(self, source: str, counters: Sequence[Counters], sent_at_ms: int | None = None) -> IntakeResult:
-        """Write the samples of watched logs to the landing area as one file, and record the source as a
-        reader with its clock, even if no log is watched. Does nothing without samples. `sent_at_ms` is a time
-        of the clock that stamped the samples; None stands for the latest instant of the samples.
+        """Write the samples of watched logs to the landing area as one file, and record the source as a reader with its
+        clock, even if no log is watched. Does nothing without samples. `sent_at_ms` is a time of the clock that stamped
+        the samples; None stands for the latest instant of the samples.
 
-        Raises InvalidInput for an instant out of bounds, StoreUnavailable if storage or the landing area is
-        unavailable.
+        Raises InvalidInput if an instant is more than `MAX_AHEAD_MS` after or `MAX_AGE_MS` before the database's time
+        (nothing is then written), StoreUnavailable if the database or the landing area is unavailable.
         """
         if not counters:
             return IntakeResult(0, ())

@@ -35,8 +35,9 @@ def trim(
     plane by data plane, until nothing is left, the budget is used up, or `should_stop` returns True. Return
     the number of deleted messages. A negative retention keeps all messages.
 
-    The errors of a data plane are logged, and it is trimmed the next time. Each data plane that can be
-    trimmed gets at least one call.
+    `budget_seconds` bounds all data planes together, but each data plane that can be trimmed gets at least
+    one call unless `should_stop` returns True. The errors of a data plane are logged, and it is trimmed the
+    next time.
     """
     if retention_seconds < 0:
         return 0

@@ -4,7 +4,8 @@ changes that others make to it.
 The worker that holds the topic's shard checks the topic at an interval. Changes that others made through the
 broker's admin API are added to the topic's history. If the broker's own auto-scaler is turned on again,
 Cleave pauses on that topic and records the reason. After each change the mirror checks the logs of the
-layout, and intends a repair of each segment without a log. The mirror changes nothing on the broker.
+layout, and intends a split of each segment without a log, whose children get new logs. The mirror changes
+nothing on the broker.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def follow_due(
     limit: int = 100,
     shards: Shards | None = None,
 ) -> list[MirrorCheck]:
-    """Check up to `limit` topics of the shards that were not checked for `interval_seconds`, and return the
-    results. Raises StoreUnavailable only.
+    """Check up to `limit` topics of the shards (None: all topics) that were not checked for
+    `interval_seconds`, and return the results of the checks that did not fail. Raises StoreUnavailable only.
 
     If the check of a topic fails, the error is logged and the topic is checked again later. Returns nothing
     if no data plane here keeps layouts.
@@ -77,12 +78,13 @@ def follow_due(
 
 def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> MirrorCheck:
     """Check one topic and update its rows: the broker's layout if it is later than the recorded one, the
-    reason of a pause, and the result of checking the logs, with intents to repair. The logs are checked once
-    for each epoch, unless Cleave is paused on the topic. Return the changes. Idempotent.
+    reason of a pause, and the result of checking the logs, with an intent to split each segment that lacks a
+    log. The logs are checked once for each epoch, unless Cleave is paused on the topic. Return the changes.
+    Idempotent.
 
     Changes nothing while the topic is being attached or detached. Logs a change of the pause. Raises
     TopicNotFound, Unsupported (the topic's data plane is not configured here or keeps no layouts),
-    DataPlaneUnavailable, LostRace.
+    DataPlaneUnavailable, LostRace if another transaction changed the topic's rows.
     """
     with store.transaction() as tx:
         topic, mirror = topics.get_topic(tx, topic_id), mirrors.get_mirror(tx, topic_id)
@@ -122,7 +124,7 @@ def _read_broker(
 ) -> tuple[SegmentLayout | None, str | None]:
     """Return the broker's layout, and the reason why Cleave must not act on the topic. The layout is None if
     the broker lacks the topic, or if the layout's epoch is below `known_epoch`. The reason is None only if
-    there is a layout and the broker's auto-scaler is off.
+    there is a layout and the broker's auto-scaler is off. Raises the other errors of the data plane.
     """
     try:
         layout, setting = keeper.read_layout(topic), keeper.auto_scaler(topic)

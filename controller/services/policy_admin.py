@@ -82,10 +82,11 @@ def kind_of(level: str) -> PolicyLevel:
 
 
 def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level by the result of `merge`, which is called with the present document,
-    and return both documents. An empty result removes all parameters. A change is logged after the commit.
+    """Replace the document of the level by the result of `merge`, which is called with the present document, and return both documents. An
+    empty result removes all parameters; the cluster then has the defaults. A change is logged after the commit.
 
-    Raises TopicNotFound, TopicNotLive, InvalidPolicy if the document does not fit the levels above, LostRace.
+    Raises TopicNotFound, TopicNotLive, LostRace, and InvalidPolicy if the document has an unknown parameter or a value of a wrong type, or
+    does not fit the levels above.
     """
     with store.transaction() as tx:
         difference = change_in(tx, level, merge, actor=actor)
@@ -100,8 +101,8 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
 
 
 def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level, as `change` does, in the open transaction `tx`. Return the documents before and
-    after. Logs nothing.
+    """Replace the document of the level, as `change` does, in the open transaction `tx`. Return the documents before and after. Logs
+    nothing. Raises the errors of `change`.
     """
     document_before = stored(tx, level)
     _write(tx, level, dict(merge(dict(document_before))), actor)
@@ -132,8 +133,8 @@ def _as_written(read: Callable[[], Document], stored_document: Document) -> Docu
 
 
 def _write(tx: Connection, level: str, document: Document, actor: str) -> None:
-    """Store the document at the level. At a topic, an empty document removes the override. Raises
-    InvalidPolicy, TopicNotFound, and the errors of the store.
+    """Store the document at the level. At a topic, an empty document removes the override. Raises InvalidPolicy, TopicNotFound,
+    TopicNotLive, and LostRace.
     """
     kind = kind_of(level)
     if kind is PolicyLevel.CLUSTER:

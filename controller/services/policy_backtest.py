@@ -120,13 +120,15 @@ class PolicyBacktest:
         progress: Progress = lambda _done, _of: None,
         most_days: float = math.inf,
     ) -> BacktestAnswer:
-        """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of
-        work. `most_days` is the maximum number of simulated days, for callers that wait for the result.
-        `progress` is called after simulations on `here`.
+        """Run a backtest and store its results. `engine` is `spark` or `here`; None chooses by the amount of work.
+        `most_days` is the maximum number of simulated days, for callers that wait for the result. `progress` is called
+        after simulations on `here`.
 
-        A repeated call with the same key returns the stored results. If the backtest fails, the run is stored
-        as failed. Raises InvalidInput if no load can be simulated or there are too many days, NotFound if no
-        load was recorded, Unsupported without NumPy, and the errors of the engine.
+        A repeated call with the same key returns the stored results of a finished run, whatever its question; a run
+        that failed or did not finish is computed again. If the backtest fails, the run is stored as failed. Raises
+        InvalidInput if no load can be simulated, a trace cannot be read or more than `most_days` days would be
+        simulated, NotFound if a named topic is not live, there is no topic or no load was recorded, Unsupported without
+        NumPy, and the errors of the engine.
         """
         _demand_numpy()
         started, request = self._begin(question, loads, asked_by, request_key)
@@ -143,8 +145,8 @@ class PolicyBacktest:
     def _begin(
         self, question: Question, loads: Loads, asked_by: str, request_key: str
     ) -> tuple[backtests.StartedRun, BacktestRequest]:
-        """Return the run with this request key, which is inserted if there is none, and the run's request
-        without recordings.
+        """Return the run with this request key, and the run's request without recordings. The run is inserted if there
+        is none, and set to running again unless it is done.
         """
         request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
         with self.store.transaction() as tx:

@@ -32,8 +32,8 @@ Planner = Callable[[SegmentLayout, int], Reshape]
 
 
 def splitting(segment_id: int, *, at: Sequence[int] = (), parts: int | None = None) -> Planner:
-    """Return a planner that splits at the midpoint, at cut points (each is the first hash of a child), or
-    into `parts` of equal width. Raises InvalidInput if both are given.
+    """Return a planner that splits at the cut points `at` (each is the first hash of a child), into `parts`
+    of equal width, or, with neither, at the midpoint. Raises InvalidInput if both are given.
     """
     if at and parts is not None:
         raise InvalidInput(f"split of segment {segment_id}: give cut points or a number of parts, not both")
@@ -76,8 +76,9 @@ def submit(
     """Read the topic, plan the reshape, and write its intent. Repeat this if another request changed the
     topic first, and after `UNLOCKED_ATTEMPTS` do it under the topic's lock.
 
-    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
-    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported if the topic's data plane cannot perform the
+    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, TopicHeld,
+    SegmentNotFound, InvalidLayoutChange, SegmentBusy, LostRace, Conflict if the request key was used for
+    another request, or Unsupported if the topic's data plane is not configured here or cannot perform the
     reshape.
     """
     for _ in range(UNLOCKED_ATTEMPTS):
@@ -102,7 +103,7 @@ def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
     """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. A
-    repeated request key returns the first intent.
+    repeated request key returns the first intent. Raises the errors of `submit`.
     """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
@@ -116,8 +117,9 @@ def _submit_locked(
 def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
-    """Return the draft of the reshape for the topic as it was read. Raises the errors of the plan, and
-    Unsupported if the data plane cannot perform the reshape.
+    """Return the draft of the reshape for the topic as it was read. Raises TopicNotLive, TopicHeld, the
+    errors of the plan, and Unsupported if the data plane is not configured here or cannot perform the
+    reshape.
     """
     view.demand_current()
     plane = configured(planes, view.data_plane, view.name)
@@ -141,7 +143,8 @@ def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayou
 
 def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -> None:
     """Raise Unsupported if the data plane cannot perform the reshape: a replacement on a broker that keeps
-    layouts, a recut, a split into too many children, or a split away from the midpoint.
+    layouts, or, according to its capabilities, a recut, a split into more than `max_children` children, or a
+    split away from the midpoint.
     """
     capabilities = plane.capabilities
     if planned.kind is ReshapeKind.HEAL and isinstance(plane, LayoutKeeper):

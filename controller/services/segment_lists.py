@@ -48,7 +48,9 @@ class SegmentLists:
         self._store = store
 
     def whole(self, topic: str) -> SegmentList:
-        """Return all segments that are not pruned, with their parents. Raises TopicNotFound, TopicNotLive."""
+        """Return all segments that are not pruned, with their parents. Raises TopicNotFound, or TopicNotLive
+        while the topic is being created.
+        """
         with self._store.transaction() as tx:
             segments = published_layout.published_segments(tx, topic)
         return SegmentList(
@@ -73,8 +75,9 @@ class SegmentLists:
 
     def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
         """Record that the queue's consumers have settled all messages of these sealed segments, under the
-        locks of topic and subscription. Raises LostRace if a seek has changed `as_of`, and the errors of
-        `of_queue` and `drains.mark_drained`.
+        locks of topic and subscription. `as_of` is that of the list from which the segments were read. Pruned
+        segments are ignored. Raises TopicNotFound, SubscriptionNotFound, LostRace if a seek has changed
+        `as_of`, and Conflict if the subscription is of another kind or a segment is not sealed.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic, lock=True).topic_id
@@ -97,7 +100,9 @@ def _undrained(to_read: readable_segments.ToRead) -> SegmentLayout:
 
 
 def _demand_queue(tx: Connection, key: SubscriptionKey) -> str:
-    """Return the subscription's `as_of`. Raises Conflict unless the subscription is recorded as a queue."""
+    """Return the subscription's `as_of`. Raises Conflict unless the subscription is recorded as a queue.
+    Raises SubscriptionNotFound.
+    """
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     if row.kind is not SubscriptionKind.QUEUE:
         raise Conflict(

@@ -51,12 +51,12 @@ def create_subscription(
     from_latest: bool = False,
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> Intent:
-    """Write and return the intent to create a subscription at the earliest message of every segment that still
-    exists, sealed ones included. With `from_latest`, the subscription begins after the messages published so far. For
-    standard consumers call `subscription_consumers.demand_stock` first.
+    """Write and return the intent to create a subscription at the earliest message of every segment that still exists,
+    sealed ones included. With `from_latest`, the subscription begins after the messages published so far. For standard
+    consumers call `subscription_consumers.demand_stock` first.
 
-    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict if the name is taken or gates cannot keep
-    its order.
+    Raises TopicNotFound, TopicNotLive, InvalidInput for the name, or Conflict if the name is taken, gates cannot keep
+    its order, or the request key was used for another request.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -70,7 +70,8 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
     """Write and return the intent to delete the subscription with its consumers and its positions on all segments,
     sealed ones included.
 
-    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound.
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already,
+    or if the request key was used for another request.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
@@ -86,14 +87,14 @@ def seek_subscription(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Intend to move the subscription to another position, on every segment that has messages. A repeated
-    request key returns the first seek.
+    """Intend to move the subscription to another position, on every segment that has messages. A repeated request key
+    returns the first seek.
 
-    The consumers first release their buckets, within `release_seconds` (0 or more); messages read before do
-    not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Unsupported
-    if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to any target but `kept`
-    or another subscription seeks to `kept`, and if standard consumers would read a segment before its
-    ancestors.
+    The consumers first release their buckets, within `release_seconds` (0 to `MOST_RELEASE_SECONDS`); messages read
+    before do not count afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput for
+    `release_seconds`, Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to
+    any target but `kept` or another subscription seeks to `kept`, if standard consumers would read a segment before its
+    ancestors, or if the request key was used for another request.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(

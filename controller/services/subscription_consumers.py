@@ -58,8 +58,8 @@ def demand_gates(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -
 def demand_ordered_type(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> None:
-    """Raise Unsupported if consumers of a type other than `TYPES_IN_ORDER` are attached to the subscription
-    on these logs. Reads the consumers from the data plane.
+    """Raise Unsupported if consumers of a type other than `TYPES_IN_ORDER` are attached to the subscription on these logs. Reads the
+    consumers from the data plane, and raises its errors; does nothing if the data plane does not list consumers.
     """
     for kind in sorted(_attached(planes, topic, subscription, logs) - TYPES_IN_ORDER):
         raise Unsupported(
@@ -71,9 +71,9 @@ def demand_ordered_type(
 def demand_stock(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, kind: SubscriptionKind
 ) -> None:
-    """Raise Conflict or Unsupported if standard consumers could not read the subscription in order: its kind, `kind`,
-    is not STREAM (Conflict), the data plane has no gates, or consumers of a type other than `TYPES_IN_ORDER` are
-    attached.
+    """Raise Conflict or Unsupported if standard consumers could not read the subscription in order: its kind, `kind`, is not STREAM
+    (Conflict), the data plane has no gates, or consumers of a type other than `TYPES_IN_ORDER` are attached. Raises the errors of the data
+    plane.
     """
     if kind is not SubscriptionKind.STREAM:
         raise Conflict(
@@ -93,15 +93,14 @@ def set_consumers(
     subscription: str,
     kind: SubscriptionConsumers,
 ) -> None:
-    """Set the kind of consumers that read the subscription, and raise the topic's subscription version, so
-    that reshapes in progress apply the change. Does nothing if the subscription has this kind.
+    """Set the kind of consumers that read the subscription, and increase the topic's subscription version, so that reshapes in progress
+    apply the change. Does nothing if the subscription has this kind.
 
-    The checks at the data plane come first; one transaction then locks topic and subscription, checks the
-    rows and writes. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict while a consumer
-    reads or a seek is in progress. Standard consumers also raise Unsupported if the data plane has no gates,
-    and Conflict for a subscription that is not STREAM, or while a sealed segment is unread whose descendants
-    have no closed gates. The descendants have closed gates if the database was restored to a time before this
-    change.
+    The checks at the data plane come first; one transaction then locks topic and subscription, checks the rows and writes. Raises
+    TopicNotFound, TopicNotLive, SubscriptionNotFound, the errors of the data plane, and Conflict while a consumer reads or a seek is in
+    progress. For STOCK, also raises Unsupported if the data plane has no gates or a consumer of a type other than `TYPES_IN_ORDER` is
+    attached, and Conflict for a subscription that is not STREAM, or while a sealed segment is unread whose descendants have no closed
+    gates. The descendants have closed gates if the database was restored to a time before this change.
     """
     with store.transaction() as tx:
         topic_row = topics.find_topic(tx, topic)
@@ -129,8 +128,8 @@ def set_consumers(
 def _closed_gates(
     store: Store, planes: Mapping[str, DataPlane], topic: TopicRow, row: SubscriptionRow
 ) -> frozenset[str]:
-    """Return the logs of segments with a sealed ancestor that the subscription reads, drained or not, if the log's
-    gate is CLOSED or SPENT at the data plane. Empty if the data plane has no gates. Raises SubscriptionNotFound.
+    """Return the logs of segments with a sealed ancestor that the subscription reads, drained or not, if the log's gate is CLOSED or SPENT
+    at the data plane. Empty if the data plane has no gates. Raises SubscriptionNotFound and the errors of the data plane.
     """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, GatedDataPlane):
@@ -196,8 +195,8 @@ def _demand_drained(tx: Connection, topic: TopicRow, row: SubscriptionRow) -> No
 def _attached(
     planes: Mapping[str, DataPlane], topic: TopicRow, subscription: str, logs: Collection[str]
 ) -> set[str]:
-    """Return the subscription types, as the broker names them, of the consumers attached to the subscription
-    on these logs; none if the data plane does not list consumers.
+    """Return the subscription types, as the broker names them, of the consumers attached to the subscription on these logs; none if the
+    data plane does not list consumers. Raises the errors of the data plane.
     """
     plane = planes.get(topic.data_plane)
     if not isinstance(plane, ObservesConsumers):

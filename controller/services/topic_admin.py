@@ -34,13 +34,14 @@ def create_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536. On
-    a data plane that keeps layouts, intend to create the topic there and to mirror its layout. A repeated
-    request key returns its first intent.
+    """Intend to create a topic (`topic://tenant/namespace/name`) with `segments` equal segments, 1..65536. On a data
+    plane that keeps layouts, intend to create the topic there and to mirror its layout. A repeated request key returns
+    its first intent.
 
-    The policy's maximum number of segments does not apply: it restricts automatic splits only. Raises
-    InvalidInput (also for an override that does not fit the levels above), TopicExists, NotFound if the data
-    plane lacks the namespace, or Unsupported for a data plane that is not configured here.
+    The policy's maximum number of segments does not apply: it restricts automatic splits only. Raises InvalidInput
+    (also for an override that does not fit the levels above), TopicExists, NotFound if the data plane lacks the
+    namespace, Unsupported for a data plane that is not configured here, LostRace if another topic used the name in the
+    meantime, and Conflict if the request key was used for another request.
     """
     if data_plane not in planes:
         raise Unsupported(
@@ -81,12 +82,12 @@ def create_topic(
 def attach_topic(
     store: Store, planes: Mapping[str, DataPlane], name: str, request: Request, *, data_plane: str
 ) -> Intent:
-    """Intend to attach a topic whose layout its broker keeps: mirror the layout, and decide in the broker's
-    place.
+    """Intend to attach a topic whose layout its broker keeps: mirror the layout, and decide in the broker's place.
 
-    The broker's own auto-scaler is turned off for the topic, and restored by `detach_topic`. Raises
-    InvalidInput, TopicExists, or Unsupported for a data plane that keeps no layouts or is not configured
-    here.
+    The broker's own auto-scaler is turned off for the topic, and restored by `detach_topic`. Raises InvalidInput for
+    the name, TopicExists, Unsupported for a data plane that keeps no layouts or is not configured here, LostRace if
+    another topic used the name in the meantime, and Conflict if the request key was used for another request. The
+    operation detects a topic that the broker lacks.
     """
     if not isinstance(planes.get(data_plane), LayoutKeeper):
         raise Unsupported(
@@ -100,7 +101,8 @@ def attach_topic(
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
     """Intend to return a topic to its broker's own controller. The data of the topic does not change.
 
-    Raises TopicNotFound, TopicNotLive, or Conflict for a topic that was not attached.
+    Raises TopicNotFound, TopicNotLive, and Conflict for a topic that was not attached, or if the request key was used
+    for another request.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, name).topic_id
@@ -113,15 +115,16 @@ def delete_topic(store: Store, name: str, request: Request) -> Intent:
     """Write and return the intent to delete the topic and all its logs, unread data included. A repeated request key
     returns its first intent.
 
-    No further intent is accepted; reshapes in progress end first. Raises TopicNotFound, TopicNotLive.
+    No further intent is accepted; reshapes in progress end first. A topic that is being created can be deleted too.
+    Raises TopicNotFound, TopicNotLive, TopicHeld, and Conflict if the request key was used for another request.
     """
     with store.transaction() as tx:
         return topic_intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
 
 
 def _demand_namespace(plane: DataPlane, topic: str) -> None:
-    """Raise NotFound if the data plane lacks the topic's namespace. If the data plane cannot answer, the
-    operation detects the missing namespace.
+    """Raise NotFound if the data plane lacks the topic's namespace. Does nothing for a data plane without namespaces.
+    If the data plane cannot answer, the operation detects the missing namespace.
     """
     if not isinstance(plane, NamespacedDataPlane):
         return

@@ -58,8 +58,8 @@ def plan(
     """Inspect the old topic and return the plan of the adoption: under the name `topic` (None: the old name),
     with `segments` segments (None: one for each old log). Changes nothing.
 
-    Raises TopicNotFound, InvalidInput, Conflict for a topic that is already terminated, Unsupported for a
-    data plane without topics to adopt.
+    Raises TopicNotFound, InvalidInput, Conflict if a log of the topic is already terminated, Unsupported if
+    the data plane is not configured here or has no topics to adopt, and the errors of the data plane.
     """
     plane = planes.get(data_plane)
     if not isinstance(plane, Adoptable):
@@ -93,12 +93,15 @@ def adopt(
     stock_subscriptions: Collection[str] = (),
 ) -> Intent:
     """Intend the planned adoption. A repeated request key returns its first intent. Standard consumers
-    continue to read the subscriptions in `stock_subscriptions`, behind gates. With `cut_off`, the broker
-    notifies all connected clients that the topic has ended.
+    continue to read the subscriptions in `stock_subscriptions`, behind gates; the caller checks that the data
+    plane has gates. With `cut_off`, the broker notifies all connected clients that the topic has ended.
 
-    Raises Conflict with the names of connected clients unless `cut_off`, TopicExists, InvalidInput.
-    Subscriptions that cannot be served are refused with InvalidInput, because their messages would never be
-    read; a dry run, whose store rolls back each transaction, leaves them out instead.
+    Raises Conflict with the names of connected clients unless `cut_off`, or if the request key was used for
+    another request; TopicExists; LostRace if another topic used the name in the meantime; and InvalidInput,
+    also for a policy that does not fit the levels above, and for a name in `stock_subscriptions` that does
+    not exist or is read as a queue. Subscriptions that cannot be served are refused with InvalidInput,
+    because their messages would never be read; a dry run, whose store rolls back each transaction, leaves
+    them out instead.
     """
     if planned.unserved and not store.rolls_back:
         raise InvalidInput(

@@ -128,7 +128,7 @@ class PulsarCluster(Running):
 
     def start(self) -> None:
         """Start the parts that do not run, in order, and wait until every broker is healthy. If a part does not start, stop all parts and
-        raise the error.
+        raise the error, which is a DevstackFailed if the part ended or was not ready within `START_TIMEOUT_SECONDS`.
         """
         try:
             self.zookeeper.start()
@@ -167,7 +167,7 @@ class PulsarCluster(Running):
         return f"zk:{LOOPBACK}:{self._ports['zookeeper']}"
 
     def _initialise(self) -> None:
-        """Write the metadata of the cluster to ZooKeeper, unless an earlier start has done so."""
+        """Write the metadata of the cluster to ZooKeeper, unless an earlier start has done so. Raises DevstackFailed if that fails."""
         done = self._directory / "data" / "initialised"
         if done.exists():
             return

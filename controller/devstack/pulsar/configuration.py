@@ -49,8 +49,8 @@ BOOKIE: Final[Mapping[str, str]] = {
 
 
 def loopback_interface() -> str:
-    """Return the name of the interface with 127.0.0.1 (`lo`, `lo0`); without a name a bookie listens on all interfaces.
-    Raises DevstackFailed.
+    """Return the name of the interface with 127.0.0.1 (`lo`, `lo0`); without a name a bookie listens on all interfaces. Raises
+    DevstackFailed if no interface has 127.0.0.1.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == LOOPBACK for address in addresses):

@@ -50,7 +50,8 @@ def pulsar_jars(version: str = PULSAR_4) -> Path:
     """Return the cached directory with the broker of `version` and its dependencies (about 240 MB). The first use fetches it with Maven;
     concurrent calls wait for that.
 
-    5.0.0-M1 includes the Java client of scalable topics. Raises MavenMissing, or DevstackFailed if Java is missing or the fetch fails.
+    5.0.0-M1 includes the Java client of scalable topics. Raises MavenMissing if the version must be fetched without Maven, or
+    DevstackFailed if the version is unknown, Java is missing or the fetch fails.
     """
     pom = _pom(version)
     cache = cache_directory() / "pulsar"
@@ -76,7 +77,9 @@ def maven_command() -> str:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold a lock on `path` against every other process; the kernel releases the lock if this process ends."""
+    """Wait, without a limit, for a lock on `path` against every other process, and hold it; the kernel releases the lock if this process
+    ends.
+    """
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

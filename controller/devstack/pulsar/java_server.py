@@ -85,7 +85,7 @@ class JavaProgram:
     """Control group that counts the program's processor time; None: the group of the process that starts it."""
 
     def command(self, directory: Path) -> list[str | Path]:
-        """Return the command line; the small files that it needs are written to `directory`."""
+        """Return the command line; the small files that it needs are written to `directory`. Raises DevstackFailed if there is no Java."""
         directory.mkdir(parents=True, exist_ok=True)
         logging = directory / "log4j2.properties"
         logging.write_text(_LOGGING)
@@ -117,7 +117,7 @@ class JavaServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM. Raises DevstackFailed if the program was not started."""
+        """Process id of the JVM. Raises DevstackFailed if the program was not started, or was stopped."""
         if self._child is None:
             raise DevstackFailed(f"{self.name} is not running: call start() first")
         return self._child.pid
@@ -133,12 +133,16 @@ class JavaServer:
         return self._directory / f"{self.name}.log"
 
     def start(self) -> None:
-        """Start the program and wait until it serves; do nothing while it runs. A restart uses the same data and ports."""
+        """Start the program and wait until it serves; do nothing while it runs. A restart uses the same data and ports. Raises the errors
+        of `launch` and `wait_ready`.
+        """
         self.launch()
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start the program without waiting, so that several can start at the same time; do nothing while it runs."""
+        """Start the program without waiting, so that several can start at the same time; do nothing while it runs. Raises DevstackFailed if
+        there is no Java.
+        """
         if self.running:
             return
         self.stop()  # clean up after a program that ended unexpectedly

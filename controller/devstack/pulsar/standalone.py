@@ -62,7 +62,7 @@ class PulsarStandalone(Running):
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM."""
+        """Process id of the JVM. Raises DevstackFailed if the broker was not started, or was stopped."""
         return self._get_server().pid
 
     @property
@@ -77,7 +77,8 @@ class PulsarStandalone(Running):
 
     def start(self) -> None:
         """Start the broker and wait until it is healthy; do nothing while it runs. A restart uses the same data and
-        ports.
+        ports. Raises DevstackFailed if the broker ends or is not healthy in time, and the errors of `pulsar_jars` and
+        `kept_ports`.
         """
         self._get_server().start()
 
@@ -107,7 +108,7 @@ class PulsarStandalone(Running):
 
     def _get_server(self) -> JavaServer:
         """Return the server. The first call fetches the jars if necessary, chooses the ports and writes the
-        configuration.
+        configuration; it raises the errors of `pulsar_jars` and `kept_ports`.
         """
         if self._server is None:
             jars = pulsar_jars(self.version)

@@ -25,8 +25,8 @@ _COMPILE_SECONDS = 120
 def compile_programs(classes: Path, sources: Sequence[Path] = ()) -> list[str | Path]:
     """Compile the package's programs, and `sources` with them, into the directory `classes`.
 
-    Return a command that runs a program: append the name of its class and its arguments. Raises DevstackFailed without a JDK or
-    Maven, and for a program that the compiler refuses.
+    Return a command that runs a program: append the name of its class and its arguments. Raises DevstackFailed without a JDK or Maven, and
+    for a program that the compiler refuses; subprocess.TimeoutExpired if the compiler takes longer than `_COMPILE_SECONDS`.
     """
     compiler = java_compiler()
     classpath = f"{pulsar_jars()}/*"

@@ -16,7 +16,8 @@ from controller.devstack.pulsar.jars import PULSAR_5, pulsar_jars
 def open_v5_client(service_url: str, directory: Path, *, heap: str = "256m") -> tuple[Any, Any]:
     """Return the package `org.apache.pulsar.client.api.v5` and a client; Java strings are returned as `str`.
 
-    Java logs to this process's standard output. Raises DevstackFailed if there is no Java.
+    A process can call this once. Java logs to this process's standard output. Raises DevstackFailed if there is no
+    Java, and the errors of `pulsar_jars`.
     """
     import jpype
 

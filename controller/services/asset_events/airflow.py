@@ -69,9 +69,10 @@ class AirflowRest:
         self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
-        """Post one event of the asset `LAYOUT_ASSET` for the partition `partition_key`. Return False if
-        Airflow does not know the asset, so that no DAG waits for the event, or if the key is longer than
-        `LONGEST_KEY`. Before Airflow 3.2, the event is posted without a partition key. Raises AirflowAway.
+        """Post one event of the asset `LAYOUT_ASSET` for the partition `partition_key`. Return False, and
+        post nothing, if the key is longer than `LONGEST_KEY`, or if Airflow does not know the asset, so that
+        no DAG waits for the event; the asset is looked up again after `UNKNOWN_SECONDS`. Before Airflow 3.2,
+        the event is posted without a partition key. Raises AirflowAway.
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
             return False
@@ -88,7 +89,8 @@ class AirflowRest:
 
     def note(self, dag_id: str, run_id: str, sentence: str) -> None:
         """Append a sentence to the run's note, unless the note already contains it. Text that people wrote is
-        kept; the note is cut after `LONGEST_NOTE` characters. Raises AirflowAway.
+        kept; the note is cut after `LONGEST_NOTE` characters. Raises AirflowAway, also if Airflow does not
+        know the run.
         """
         path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
         previous_note = self._content(self._send("GET", path), lambda run: str(run["note"] or ""))

@@ -79,7 +79,7 @@ class AssetEventPoster:
 
     def _drop_unpostable(self, error: Exception) -> None:
         """Drop all changes after an unexpected error: the change that caused the error would raise it again,
-        and block the changes after it.
+        and block the changes after it. After a CleaveError, which is expected, keep them.
         """
         if not isinstance(error, CleaveError):
             self._pending.clear()

@@ -68,10 +68,12 @@ def run_pass(
     each in a transaction of its own. Write the intents of their decisions and the decision log. After each
     commit, log the actions; at the end, count decisions and refusals as metrics.
 
-    `shards` and `topic_ids` restrict the topics; None: all. `demand_right_to_act` is called first in each
-    transaction, and raises if this process must not act. A dry run writes nothing, and evaluates the topics
-    of `topic_ids` even if they are not due. Raises Retryable if PostgreSQL is unavailable or a deadlock
-    ended a batch; earlier batches stay committed.
+    `shards` and `topic_ids` restrict the topics; None: all. Paused topics, and topics whose evaluation row
+    another process has locked, are skipped. A topic whose data plane is not in `planes` is logged and stays
+    due. `decided_by` is stored with the decisions, and as the actor of their operations.
+    `demand_right_to_act` is called first in each transaction, and raises if this process must not act. A dry
+    run writes nothing, and evaluates the topics of `topic_ids` even if they are not due. Raises Retryable if
+    PostgreSQL is unavailable or a deadlock ended a batch; earlier batches stay committed.
     """
     evaluated, outcomes, still_dirty, handled_ids = 0, list[TopicOutcome](), list[int](), list[int]()
     batch_size = batch_topics

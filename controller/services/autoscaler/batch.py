@@ -255,8 +255,8 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of the topic's action number `ordinal`, and return its operation. Each action is planned
-        on the result of the previous one.
+        """Write the intent of the topic's action number `ordinal`, and return its operation. Each action is planned on
+        the result of the previous one. Raises the errors of `_draft` and `reshape_intents.intend`.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
@@ -265,9 +265,10 @@ class Batch:
     def _draft(
         self, topic: BatchTopic, view: TopicView | None, request: Request, ordinal: int
     ) -> ReshapeDraft:
-        """Return the action number `ordinal` as a plan on the present layout, which `view` holds (None: the
-        topic is gone). Raises TopicNotFound if the topic is gone, LostRace if the epoch or input version is
-        not the one that was decided on, or the error that makes the plan impossible.
+        """Return the action number `ordinal` as a plan on the present layout, which `view` holds (None: the topic is
+        gone). Raises TopicNotFound if the topic is gone, TopicNotLive, TopicHeld, LostRace if the epoch or input
+        version is not the one that was decided on, SegmentBusy if a live operation has one of the segments, and
+        InvalidLayoutChange if the action does not fit the layout.
         """
         situation = topic.situation
         if view is None or topic.locked is None:

@@ -122,8 +122,8 @@ class BatchTopic:
         self.drop(Treatment.PAUSED)
 
     def request(self, ordinal: int) -> Request:
-        """Return the request of the operation that carries out the action number `ordinal`. Its key,
-        `decision-<id>-<ordinal>`, makes a repetition return the same operation.
+        """Return the request of the operation that carries out the action number `ordinal` (from 0) of
+        `actions`. Its key, `decision-<id>-<ordinal>`, makes a repetition return the same operation.
         """
         return Request(
             request_key=f"decision-{self.decision_id}-{ordinal}",
@@ -152,7 +152,9 @@ class BatchTopic:
         )
 
     def new_approvals(self) -> list[NewApproval]:
-        """Return a request for approval for each of `proposals`."""
+        """Return a request for approval for each of `proposals`. Raises InvariantViolated before a decision
+        id is reserved.
+        """
         policy = self.situation.policy
         return [
             NewApproval(
@@ -171,7 +173,9 @@ class BatchTopic:
         ]
 
     def started_actions(self) -> list[StartedAction]:
-        """Return the approved actions that became operations. Empty for a topic without approvals."""
+        """Return all actions of the topic with their operations, also actions that needed no approval. Empty
+        if nothing was written, or for a topic without approvals.
+        """
         if not self.operation_ids or not self.situation.approvals:
             return []
         operations = zip(self.actions, self.operation_ids, strict=True)

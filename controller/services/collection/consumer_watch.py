@@ -102,8 +102,8 @@ class ConsumerWatch:
         ).run()
 
     def _counted_round(self) -> float:
-        """Run a round and count its outcome as a metric. Return the seconds until the next round, 0 if the
-        interval is over.
+        """Run a round and count its outcome as a metric. Return the seconds until the next round, 0 if the interval is
+        over. If another process observes, do nothing and return the whole interval.
         """
         if not self._has_turn():
             return self._interval_seconds
@@ -116,9 +116,10 @@ class ConsumerWatch:
         return max(0.0, began_at + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:
-        """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction
-        each, until each topic was read or the interval is over. The next round begins after the last topic of
-        this one. Logs the changed topics, and returns the numbers of topics. Raises StoreUnavailable.
+        """Read the consumers of topics and store them, in batches of `CALL_TOPICS` topics with a transaction each,
+        until each topic was read, the interval is over or `stop` was called. The next round begins after the last topic
+        of this one. Logs and returns the ids of the changed topics, with the numbers of topics. A data plane that does
+        not answer is logged. Raises StoreUnavailable.
         """
         began_at = self._clock.monotonic_seconds()
         topics = self._listed(began_at)

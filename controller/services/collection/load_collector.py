@@ -276,8 +276,9 @@ class LoadCollector:
 
 
 def _is_valid(counters: Counters) -> bool:
-    """Return True if all values are valid counters. Otherwise log a warning: invalid values of one log would
-    prevent the landing of all other samples.
+    """Return True if all counters and the instant are from 0 to 2^63 - 1, and the number of producers from 0 to 2^31 -
+    1. Otherwise log a warning and return False: invalid values of one log would prevent the landing of all other
+    samples.
     """
     if (
         all(

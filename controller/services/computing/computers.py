@@ -99,12 +99,11 @@ class Computation:
     def run(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
     ) -> Result:
-        """Run the function in a child process, and return its result or raise its error. Arguments, result
-        and error must be picklable, and the function must be defined at module level. Blocks for up to
-        `longest_seconds`.
+        """Run the function in a child process, and return its result or raise its error. Arguments, result and error
+        must be picklable, and the function must be defined at module level. Blocks for up to `longest_seconds`.
 
-        Raises InvalidInput if the function takes too long or too much memory, Retryable if it was cancelled
-        or its process ended.
+        Raises InvalidInput if the function takes longer or needs more memory than `computers` allows, Retryable if it
+        was cancelled, its process ended, or the computers were closed.
         """
         deadline = time.monotonic() + self._computers.longest_seconds
         while True:
@@ -136,7 +135,9 @@ class Computation:
                 self._child.kill()
 
     def _begin(self) -> _Child:
-        """Return a child for the next computation. Raises Retryable if the computation was cancelled."""
+        """Return a child for the next computation. Raises Retryable if the computation was cancelled, or after
+        `Computers.close`.
+        """
         with self._lock:
             if self._is_cancelled:
                 raise Retryable(

@@ -106,8 +106,8 @@ class SessionLeader:
         return topic_id % self._shard_count in self._leases.terms
 
     def submit(self, request: Request) -> None:
-        """Put the request into the mailbox, and wake the leader. `request.done` will hold None, or the error
-        with which the request is refused.
+        """Put the request into the mailbox, and wake the leader. `request.done` will hold None, or the error with which
+        the request is refused. A request that is submitted after `run` has returned is never answered.
         """
         self._mailbox.append(request)
         self._listener.interrupt()

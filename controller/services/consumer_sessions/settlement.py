@@ -73,11 +73,10 @@ class Settlement:
     """True if buckets stay with their owners for now, because a reshape may replace their segments."""
 
     def settle_again_seconds(self, timing: ConsumerTiming) -> float:
-        """Return the seconds until the subscription must be settled again if nothing else happens: until the
-        first owner's time to release a bucket is over, or a gap (a bucket not released, or its owner disconnected)
-        becomes an alarm. Limits that have passed do not count; infinite if no limit is left. During a seek, while
-        buckets have owners: `SEEK_CHECK_SECONDS`. While moves are deferred: at most
-        `DEFERRED_MOVES_CHECK_SECONDS`.
+        """Return the seconds until the subscription must be settled again if nothing else happens: until the first
+        owner's time to release a bucket is over, or a gap (a bucket not released, or its owner disconnected) becomes an
+        alarm. Limits that have passed do not count; infinite if no limit is left. During a seek, while buckets have
+        owners: `SEEK_CHECK_SECONDS`. While moves are deferred: `DEFERRED_MOVES_CHECK_SECONDS`.
         """
         if self.seek is not None and self.owners:
             return SEEK_CHECK_SECONDS
@@ -162,16 +161,16 @@ def settle(
     *,
     may_defer_moves: bool = False,
 ) -> Settlement:
-    """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments,
-    sessions that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that
-    has not released a bucket within `release_seconds` loses it. Return the subscription after these changes.
+    """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments, sessions
+    that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that has not released a
+    bucket within `release_seconds` loses it. Return the subscription after these changes.
 
     With `may_defer_moves`, connected owners keep the buckets of segments that a reshape may replace soon: their buckets
     would move twice, and the moves would slow the reshape down. Buckets without an owner are granted in any case.
 
-    A request that cannot be applied is refused alone. While a seek is in progress, no bucket is assigned. The
-    subscription stays locked until the transaction ends, and the topic too if a segment is drained. Raises
-    SubscriptionNotFound, TopicNotFound.
+    A request that cannot be applied is refused alone: its error is in the result's `refused`. While a seek is in
+    progress, no bucket is assigned. The subscription stays locked until the transaction ends, and the topic too if a
+    segment is drained. Raises SubscriptionNotFound, TopicNotFound.
     """
     batch = _Batch(requests)
     # Marking a segment as drained takes the topic's lock, which must be taken before the subscription's lock.
@@ -263,9 +262,9 @@ def _mark_drained(
     incarnations: Mapping[str, str],
     batch: _Batch,
 ) -> None:
-    """Mark the segments that an owner has read to their end. A report counts only if the owner has owned the
-    segment since the generation that the report names: after a seek, earlier reading does not count.
-    Otherwise the request is refused with Conflict; without a session, with LostRace.
+    """Mark the segments that an owner has read to their end. A report counts only if the owner has owned the segment
+    since the generation that the report names: after a seek, earlier reading does not count. Otherwise, or if a segment
+    is not sealed, the request is refused with Conflict; without a session, with LostRace.
     """
     for index, request in enumerate(batch.requests):
         if isinstance(request, Drained):
@@ -288,9 +287,9 @@ def _mark_drained(
 
 
 def _begin_and_end(tx: Connection, key: SubscriptionKey, batch: _Batch) -> None:
-    """Register and deregister consumers. A registration is refused if the subscription is of another kind,
-    or, without a session, if no session may begin on the topic. A deregistration is refused if the session
-    belongs to another subject.
+    """Register and deregister consumers. A registration is refused if the subscription is of another kind, without a
+    session, if the topic is held or has to be verified first, or with an error of `consumers.register_session`, such as
+    SessionExpired. A deregistration is refused if the session belongs to another subject.
     """
     for index, request in enumerate(batch.requests):
         with batch.each(index):

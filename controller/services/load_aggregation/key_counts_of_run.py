@@ -54,8 +54,9 @@ class Counted:
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
         """Return the key histograms of the segments whose counts cover at least `MIN_COUNTED_SHARE` of the
-        stored messages, for topics whose profile uses them; and the segments whose counts were excluded as
-        invalid. The counts come from the scratch directory, where an engine added them up.
+        stored messages, for topics whose profile uses them; and the segments of which the engine excluded
+        counts that no producer can have. The counts come from the scratch directory, where an engine added
+        them up.
 
         The broker's counters (`rates`) give the number of messages stored in a segment. If producers counted
         more messages, their counts are scaled down to that number: they show where the load lies, not how

@@ -90,14 +90,14 @@ def aggregate(
     run_id: str,
     key_counts: KeyCountIntake | None = None,
 ) -> AggregationResult:
-    """Aggregate one window: read the stored records, compute rates with the engine, merge the changed records
-    in one transaction, and publish the rates to the history. First publish the rates of runs that were
-    interrupted after their merge. `store` logs in as the loader. `key_counts` supplies the key counts since
-    the last run, which update the key histograms.
+    """Aggregate one window: read the stored records, compute rates with the engine, merge the changed records in one
+    transaction, and publish the rates to the history. First publish the rates of runs that were interrupted after their
+    merge. `store` logs in as the loader. `key_counts` supplies the key counts since the last run, which update the key
+    histograms.
 
-    Nothing is computed or merged if the window, or a later one, was merged before, or if it has no files.
-    Raises StoreUnavailable, Retryable if no file can be read, the errors of the engine, and OSError if the
-    storage does not answer.
+    Nothing is computed or merged, and the result's `applied` is False, if the window, or a later one, was merged
+    before, or if it has no files. Raises StoreUnavailable, Retryable if no file can be read, the errors of the engine,
+    and OSError if the storage does not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -222,12 +222,12 @@ def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination,
 def _compute(
     engine: Engine, landed: Landed, examined: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute the rates of the landed files. Return the files that the engine used, and the
-    paths of files whose errors appeared only when the files were read to the end.
+    """Have the engine compute the rates of the landed files. Return the files that the engine used, and the paths of
+    files whose errors appeared only when the files were read to the end.
 
-    A file may have a valid footer and broken pages. So if an engine fails with an error other than Retryable,
-    the files are read to the end. If some are broken, they are set aside and the engine computes once more
-    without them; otherwise the error is raised.
+    A file may have a valid footer and broken pages. So if an engine fails with an error other than Retryable, the files
+    are read to the end. If some are broken, they are set aside and the engine computes once more without them; if none
+    is broken, or no file is left, the error is raised.
     """
     try:
         engine.compute(landed, scratch, window)

@@ -35,9 +35,9 @@ class GateSteps:
         self._store, self._any_plane, self._call_all = store, plane, call_all
 
     def close_children(self, operation: Operation, names: Sequence[str]) -> None:
-        """Close the gate of each child for each subscription of standard consumers (`names`), and record the gates
-        as closed. No effect without such subscriptions, and for operations whose children succeed no log. Raises
-        Unsupported on a data plane without gates.
+        """Close the gate of each child for each subscription of standard consumers (`names`), and record the gates as closed. No effect
+        without such subscriptions, and for operations whose children succeed no log. Raises Unsupported on a data plane without gates, and
+        the errors of the calls.
         """
         if not (names and operation.kind.succeeds_logs):
             return
@@ -48,9 +48,9 @@ class GateSteps:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
-        """Verify the gates of the children before the parents are terminated, and close those that are not closed.
-        No effect without subscriptions of standard consumers (`names`), and for operations whose children succeed
-        no log.
+        """Verify the gates of the children before the parents are terminated, and close those that are not closed. No effect without
+        subscriptions of standard consumers (`names`), and for operations whose children succeed no log. Raises Unsupported on a data plane
+        without gates, and the errors of the calls.
         """
         if not (names and operation.kind.succeeds_logs):
             return
@@ -87,8 +87,9 @@ class GateSteps:
 
     def create_cursors(self, operation: Operation, key: SubscriptionKey, logs: Sequence[str]) -> list[str]:
         """Create the cursors of a new subscription of standard consumers on those of `logs` that need a gate, and record and close the
-        gates. The data plane sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it
-        is. Return the `logs` that need no gate, in their order; their cursors are not created here.
+        gates. The data plane sets the dispatch rate before it creates the cursor. A recorded gate that is no longer closed stays as it is.
+        Return the `logs` that need no gate, in their order; their cursors are not created here. Raises SubscriptionNotFound, and
+        Unsupported on a data plane without gates.
         """
         with self._store.transaction() as tx:
             known = {gate.segment_id: gate for gate in gates.gates_of(tx, key)}
@@ -114,8 +115,8 @@ class GateSteps:
         self._call_all([partial(self._any_plane.open_gate, gate.backing_topic, name) for gate in left])
 
     def close_for_seek(self, operation: Operation, key: SubscriptionKey, instant_ms: int) -> None:
-        """Record and close the gates of the segments with an ancestor that is unread after a seek to `instant_ms`, before a cursor moves.
-        A log or cursor that does not exist is skipped.
+        """Record and close the gates of the segments with an ancestor that is unread after a seek to `instant_ms`, before a cursor moves. A
+        log or cursor that does not exist is skipped. Raises SubscriptionNotFound, and Unsupported on a data plane without gates.
         """
         since = to_datetime(max(instant_ms - CLOCKS_APART_MS, 0))
         with self._store.transaction() as tx:
@@ -135,8 +136,9 @@ class GateSteps:
         """Move the cursors to `instant_ms` (epoch milliseconds; None: the end), ancestors first. Return `logs` (the number), `read` (the
         sealed segments that are read to their end) and `missing` (the segments without a log) for the journal.
 
-        The cursor of a segment stays at its barrier while an ancestor is unread. A sealed segment counts as read after the data plane
-        has persisted its cursor, and if its log is missing. A missing cursor is created.
+        The cursor of a segment stays at its barrier while an ancestor is unread. A sealed segment counts as read after the data plane has
+        persisted its cursor, and if its log is missing. A missing cursor is created for a move to an instant; for a move to the end, its
+        segment is in `missing`. Raises Unsupported on a data plane without gates.
         """
         with self._store.single_statement() as tx:
             layout = layouts.load_layout(tx, operation.topic_id)
@@ -188,8 +190,9 @@ def _generations(layout: SegmentGraph, logs: Iterable[SeekLog]) -> list[list[See
 def _move(
     plane: GatedDataPlane, name: str, log: SeekLog, instant_ms: int | None, *, is_free: bool
 ) -> bool | None:
-    """Move the cursor of one log to `instant_ms` (None: to the end), or, unless `is_free`, before all messages: the cursor then stays
-    at the barrier. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing.
+    """Move the cursor of one log to `instant_ms` (None: to the end), or, unless `is_free`, before all messages: the cursor then stays at
+    the barrier. Return True if the log is sealed and the cursor is persisted at its end; None if the log is missing, or, for a move to the
+    end, the cursor; otherwise False.
     """
     try:
         if instant_ms is None:

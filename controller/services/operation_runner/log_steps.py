@@ -116,8 +116,9 @@ class LogSteps:
         self._gates = GateSteps(store, plane, call_all)
 
     def perform(self, step: Step, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Perform the step for all operations, and return the results. A step that needs no action on logs
-        returns empty details. Raises Unsupported if the data plane cannot create or terminate logs.
+        """Perform the step for all operations, and return the results. An obstacle of one operation is in the results' `errors`. A step
+        that needs no action on logs returns empty details. Raises the first error of a call, which applies to all operations, and
+        Unsupported if the data plane cannot create or terminate logs.
         """
         match step:
             case Step.CREATE_CHILDREN | Step.SET_FENCING:
@@ -247,10 +248,11 @@ class LogSteps:
         return {"positions": positions, "found missing": list(unterminated)}
 
     def _complete_children(self, subjects: Sequence[ObservedOperation]) -> StepResults:
-        """Create on the children each subscription that an application made on a parent during its
-        termination, and return these subscriptions. Operations that replace no logs are skipped.
+        """Create on the children each subscription that an application made on a parent during its termination, and return these
+        subscriptions. Operations that replace no logs are skipped.
 
-        Then check that the parents are terminated, because a broker may have left a parent fenced.
+        Then check that the parents are terminated, because a broker may have left a parent fenced. Raises HeldUp if a parent was not, so
+        that the step is repeated.
         """
         results = StepResults({subject.operation_id: {} for subject in subjects})
         succeeding = [subject for subject in subjects if subject.operation.kind.succeeds_logs]
@@ -275,11 +277,11 @@ class LogSteps:
         return results
 
     def _create_cursors(self, operation: Operation) -> Detail:
-        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed
-        logs included. Return the number of logs, and the logs that do not exist.
+        """Create the cursors on every log that held data at or after the subscription's first epoch, sealed logs included. Return the
+        number of logs, and the logs that do not exist.
 
-        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers
-        are created together with their gates.
+        If the operation requests it, the cursors begin after the last message. Cursors of standard consumers are created together with
+        their gates. Raises SubscriptionNotFound.
         """
         name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
@@ -312,9 +314,8 @@ class LogSteps:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """End the ownership of all buckets of the subscription, which their owners have not released in time.
-        Return the number of these owners. In the same transaction, raise HeldUp if a gate of the subscription
-        is being opened.
+        """End the ownership of all buckets of the subscription, which their owners have not released in time. Return the number of these
+        owners. Raises HeldUp, and ends no ownership, if a gate of the subscription is being opened.
 
         Every cursor is read first: while a cursor is unreachable, none must be moved, and the seek can still
         be cancelled.

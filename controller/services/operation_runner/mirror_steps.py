@@ -57,8 +57,10 @@ class MirrorSteps:
         self._call_all = call_all
 
     def perform(self, step: Step) -> Detail:
-        """Perform the step on the broker, and return the details to store in the journal. A step that needs
-        no action returns empty details. Raises Unsupported if the data plane keeps no layouts.
+        """Perform the step on the broker, and return the details to store in the journal. A step that needs no action
+        returns empty details. Raises Unsupported if the data plane keeps no layouts, TopicNotFound if the broker lacks
+        the topic, and the errors of the data plane. Giving the topic back, deleting it and checking its logs succeed
+        without the topic.
         """
         match step:
             case Step.TAKE_OVER:
@@ -80,11 +82,12 @@ class MirrorSteps:
                 return {}
 
     def _take_over(self) -> Detail:
-        """Create the topic if the operation requests it, store the broker's auto-scaler setting, then turn
-        the auto-scaler off for this topic. Return the earlier setting.
+        """Create the topic if the operation requests it, store the broker's auto-scaler setting, then turn the
+        auto-scaler off for this topic. Return the earlier setting.
 
-        The setting that was stored first stays. If the operation was aborted in the meantime, the earlier
-        setting is restored at once.
+        The setting that was stored first stays. If the operation was aborted in the meantime, the earlier setting is
+        restored at once. Raises TopicNotFound if the broker lacks the topic, and LostRace if the topic is no longer
+        being attached.
         """
         keeper = self._keeper()
         segments = self._operation.parameters.get("create_segments")

@@ -486,10 +486,11 @@ class OperationSet:
         """Handle an error of an operation, and discard its observation. Does nothing else if the operation
         has an outcome.
 
-        FencedOut ends the operation here. A lost race is repeated after a pause, a limited number of times in
-        a row. A final error makes the next step an abort if that is still possible; a terminal error of the
-        last action makes the operation finish without this action. Any other error defers the operation.
-        UnmanagedLog also marks the topic as unverified, because the journal may be older than the logs.
+        FencedOut ends the operation here. A lost race is repeated after a pause; at the
+        `LOST_RACES_IN_A_ROW`th in a row, the operation is deferred. A final error makes the next step an
+        abort if that is still possible; a terminal error of the last action makes the operation finish
+        without this action. Any other error defers the operation. UnmanagedLog also marks the topic as
+        unverified, because the journal may be older than the logs.
         """
         last_observation, member.observed = member.observed, None
         if member.outcome is not None:
@@ -579,7 +580,7 @@ class OperationSet:
         Before each group of calls, the claims are renewed if they might end before the calls.
 
         `seconds` is the longest time of one call; None: the time-out of an ordinary call. Raises the first
-        error; HeldUp if a claim is lost.
+        error; HeldUp if a claim is lost, or if renewing the claims took as long as they last.
         """
         results: list[Result] = []
         longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
@@ -609,7 +610,8 @@ class OperationSet:
         `longest_seconds` is the longest time of the call, at least that of an ordinary call.
 
         An operation whose claim is lost ends as FENCED_OUT. Raises HeldUp if there is such an operation, so
-        that the step is chosen again without it, or if the renewal itself took too long.
+        that the step is chosen again without it, or if the renewal took so long that the call might outlive
+        the renewed claims.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
         longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)

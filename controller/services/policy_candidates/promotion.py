@@ -102,12 +102,12 @@ def promote(
     with_approval: bool = False,
 ) -> Promotion:
     """Compare the topic's candidate with the policy in force by a backtest, then promote or refuse it in one
-    transaction, and log a promotion. With `with_approval`, a candidate that would have cost less awaits
-    approval instead. A candidate that was promoted or refused stays as it is. In a dry run, whose store rolls back
-    each transaction, the comparison is made and the candidate stays as it is.
+    transaction, and log a promotion. With `with_approval`, a candidate that would have cost less awaits approval
+    instead. A candidate that was promoted or refused stays as it is. In a dry run, whose store rolls back each
+    transaction, the comparison is made and the candidate stays as it is.
 
-    `days` is the length of the topic's past that is simulated. Raises the errors of `weigh`, Conflict for a
-    withdrawn candidate, and LostRace if the policy in force was changed in the meantime.
+    `days` is the length of the topic's past that is simulated. Raises the errors of `weigh`, TopicNotLive, Conflict for
+    a withdrawn candidate, and LostRace if the policy in force was changed in the meantime.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -123,7 +123,9 @@ def promote(
 
 
 def lock(tx: Connection, row: ApprovalRow) -> None:
-    """Lock the topic of the candidate that awaits approval, until the transaction ends. Raises TopicNotLive."""
+    """Lock the topic of the candidate that awaits approval, until the transaction ends. Raises TopicNotFound,
+    TopicNotLive.
+    """
     topics.lock_live_topic(tx, row.topic_id or 0)
 
 
@@ -137,11 +139,11 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
-    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of
-    its past. The backtest is stored; the candidate stays as it is.
+    """Compare the topic's candidate in shadow with the policy in force, by a backtest of the last `days` of its past.
+    The backtest is stored; the candidate stays as it is.
 
-    Raises TopicNotFound, NotFound without a candidate, Conflict if too little was recorded, the candidate has
-    ended, or the backtest has no result for both.
+    Raises TopicNotFound, NotFound without a candidate, Conflict if fewer than `DAYS_NEEDED` days were recorded, the
+    candidate has ended, or the backtest has no result for both. Also raises the other errors of `trials`.
     """
     candidate = _newest(store, topic)
     if candidate.state is not CandidateState.SHADOW:
@@ -175,13 +177,13 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
 def promote_on(
     tx: Connection, topic: str, run_id: int, *, actor: str, with_approval: bool = False
 ) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`, or request
-    an approval to promote it if `with_approval`. The topic stays locked until the transaction ends. A
-    promotion sets the topic's override. A candidate that was promoted or refused stays as it is.
+    """Promote or refuse the topic's candidate on the evidence of the finished backtest `run_id`, or request an approval
+    to promote it if `with_approval`. The topic stays locked until the transaction ends. A promotion sets the topic's
+    override. A candidate that was promoted or refused stays as it is.
 
-    Raises TopicNotFound, TopicNotLive, NotFound without a candidate; Conflict for a run that is not about
-    this candidate or has too few days, or for a withdrawn candidate; LostRace if the policy in force is not
-    the one that was compared: call `weigh` again.
+    Raises TopicNotFound, TopicNotLive, NotFound without a candidate or a finished run of this id; Conflict for a run
+    that is not about this candidate or has fewer than `DAYS_NEEDED` recorded days, or for a withdrawn candidate;
+    LostRace if the policy in force is not the one that was compared: call `weigh` again.
     """
     row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
     candidate = demand_candidate(candidates.newest(tx, row.topic_id), topic)
@@ -248,8 +250,9 @@ def _demand_enough_days(weighed: Weighed, days: int) -> None:
 
 
 def _evidence(tx: Connection, topic: str, candidate: CandidateRow, run_id: int) -> Weighed:
-    """Return the run's figures about this candidate. Raises Conflict if the run is about another candidate or
-    has too few days, LostRace if the policy in force is not the one that the run compared.
+    """Return the run's figures about this candidate. Raises NotFound if there is no finished run of this id, Conflict
+    if the run is about another candidate or has fewer than `DAYS_NEEDED` recorded days, LostRace if the policy in force
+    is not the one that the run compared.
     """
     inputs = backtests.inputs_of(tx, run_id)
     results, _ = backtests.results_of(tx, run_id)

@@ -124,7 +124,8 @@ def tune(store: Store, trials: Trials, request: TuningRequest) -> list[TunedTopi
     name; the result of each topic without a candidate says why.
 
     The best variant of a topic is proposed into shadow if it is confirmed, unless it was turned down within
-    `TURNED_DOWN` or cannot be proposed. Raises NotFound, before any search, if a requested topic is not live.
+    `TURNED_DOWN` or cannot be proposed. Raises NotFound, before any search, if a requested topic is not live,
+    and the errors of `trials` except NotFound; candidates that were proposed before such an error stay.
     """
     with store.transaction() as tx:
         until = database_now(tx)
@@ -226,7 +227,7 @@ class _Search:
 
     def confirm(self, variant: Variant, topics: Sequence[str]) -> Trial | str:
         """Compare the variant with the policy in force on the part of the past that was not searched. Return
-        a message instead if no load was recorded.
+        a message instead if no load was recorded. Raises the other errors of `trials`.
         """
         variants = (Variant(IN_FORCE), replace(variant, name=CANDIDATE))
         return self._run_trial(variants, topics, self.middle, self.until, f"confirm {variant.name}")
@@ -246,7 +247,7 @@ class _Search:
         purpose: str,
     ) -> Trial | str:
         """Run the variants on the load between two instants, under a key that names the purpose. Return a
-        message instead if no load was recorded.
+        message instead if no load was recorded. Raises the other errors of `trials`.
         """
         request = self.request
         try:
@@ -306,7 +307,7 @@ def _reason_too_short(live: Trial, topic: str) -> str | None:
 
 def _combined_variant(results_by_name: Mapping[str, BacktestResult]) -> Variant | None:
     """Return a variant with the best value of each parameter that alone cost less than `adaptive` with its
-    defaults. None unless at least two parameters helped, or if the topic has no results.
+    defaults. None if fewer than two parameters helped, or if the topic has no results.
     """
     if ADAPTIVE not in results_by_name:
         return None

@@ -81,8 +81,8 @@ class Suspects:
 
     def check_next(self) -> bool:
         """Check the suspects of the topic that has waited longest and was not checked in the last
-        `TOPIC_SECONDS`. Return False if there is no such topic. A CleaveError is logged, and the suspects are
-        forgotten; the client reports the segment again.
+        `TOPIC_SECONDS`. Return False if there is no such topic, otherwise True, also after a CleaveError: it
+        is logged, and the suspects are forgotten, because the client reports the segment again.
         """
         now = self._clock.monotonic_seconds()
         with self._lock:
@@ -105,7 +105,8 @@ class Suspects:
     def _check(self, name: str, segment_ids: Collection[int]) -> None:
         """Describe the logs of these segments; if a log is not open or lacks a cursor, reconcile the topic
         and log the findings. Does nothing for segments that are sealed or part of a live operation, and for
-        topics whose broker keeps the layout.
+        topics whose broker keeps the layout or whose data plane is not configured here. Raises TopicNotFound,
+        and the errors of the data plane and of `reconcile`.
         """
         with self._store.transaction() as tx:
             topic = topics.find_topic(tx, name)

@@ -42,9 +42,9 @@ class _Waiting:
 def reconcile_gates(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Collection[int], *, dry_run: bool = False
 ) -> list[Finding]:
-    """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only
-    compares. Return the differences. A topic whose data plane does not answer is logged, and left to a later
-    run.
+    """Compare the gates of the topics with layout and data plane, and correct their rows; a dry run only compares. Return the differences.
+    A topic whose data plane does not answer, or that is gone, is logged and left to a later run; a topic whose data plane has no gates, or
+    is not configured here, has no differences.
 
     Raises StoreUnavailable.
     """
@@ -62,9 +62,9 @@ def reconcile_gates(
 
 
 def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool) -> list[Finding]:
-    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their
-    rows unless `dry_run`. Return the differences; empty if the data plane has no gates. A subscription that
-    was deleted in the meantime is skipped.
+    """Compare the gates of one topic's subscriptions, each in a transaction of its own, and correct their rows unless `dry_run`. Return the
+    differences; empty if the data plane has no gates. A subscription that was deleted in the meantime is skipped. Raises TopicNotFound and
+    the errors of the data plane.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -86,8 +86,8 @@ def _topic(store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_
 
 
 def _states(store: Store, plane: GatedDataPlane, key: SubscriptionKey) -> dict[Gate, GateState | None]:
-    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None
-    for a gate whose log or cursor does not exist. Calls the data plane, `PARALLEL_CALLS` at a time.
+    """Return the states, at the data plane, of the gates that are recorded as open on unread segments; None for a gate whose log or cursor
+    does not exist. Calls the data plane, `PARALLEL_CALLS` at a time, and raises its errors.
     """
     with store.transaction() as tx:
         unread = _waiting(tx, key).unread

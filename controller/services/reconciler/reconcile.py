@@ -68,8 +68,9 @@ def reconcile_topics(
     shards: Shards | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Finding], int | None]:
-    """Compare up to `limit` topics with an id above `after`, and repair their differences; a dry run only
-    lists them. Return the findings, and the id after which to continue (None: there are no more topics).
+    """Compare up to `limit` topics with an id above `after`, also topics that were deleted in the last 24
+    hours, and repair their differences; a dry run only lists them. Return the findings, and the id after
+    which to continue (None: there are no more topics). `shards` restricts the topics; None: all.
 
     All topics are first described together without a lock. Topics with a difference are then reconciled one
     by one. If the data plane of a topic does not answer, the error is logged and the topic is skipped. Raises
@@ -209,10 +210,10 @@ def reconcile(
 ) -> tuple[Finding, ...]:
     """Compare the logs and gates of one topic and repair their differences; a dry run only lists them. A
     topic whose logs are ahead of the journal is rebuilt from the logs, with `actor` as the actor of the
-    change, or held. Return the findings. Idempotent.
+    change, or held. Return the findings: a remedy that failed is the `error` of its finding. Idempotent.
 
     Raises TopicNotFound, Unsupported if the topic's data plane is not configured here or cannot describe
-    logs, and DataPlaneUnavailable if a log does not answer.
+    logs, and DataPlaneUnavailable if a log does not answer. An error of the gates is only logged.
     """
     differences = _reconcile_logs(store, planes, topic_id, actor=actor, dry_run=dry_run)
     return (*differences, *reconcile_gates(store, planes, [topic_id], dry_run=dry_run))
@@ -273,7 +274,7 @@ def _reconcile_view(
     Rows change in one transaction, under the topic's lock; logs are repaired after its commit. If the logs
     are ahead, only the recovery is made. If no difference has an error, the topic is recorded as verified and
     is no longer held; otherwise an unverified topic is held. The list of the topic's unmanaged logs is
-    replaced.
+    replaced. Raises TopicNotFound; a log that cannot be repaired has an error in its finding.
     """
     with store.transaction() as tx:
         # The lock keeps others from reserving ids or committing. A dry run takes no lock and reads the
@@ -454,7 +455,7 @@ def _intend_repair(
 ) -> int:
     """Intend the reshape of one segment into one, and return the id of the operation. If the reshape is
     intended already, return the id of that operation. An aborted attempt has reserved an id, so the next
-    attempt has another key.
+    attempt has another key. Raises TopicHeld, SegmentBusy, LostRace.
     """
     key = f"heal/{topic.topic_id}/{segment_id}/{metadata.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
@@ -500,7 +501,9 @@ def _repair_logs(
 def _create_cursor(
     plane: DataPlane, backing_topic: str, name: str, closed: Collection[tuple[str, str]]
 ) -> None:
-    """Create the cursor, together with its gate if the gate is closed."""
+    """Create the cursor, together with its gate if the pair of log and subscription is in `closed`. Raises
+    SegmentNotFound.
+    """
     if (backing_topic, name) in closed and isinstance(plane, GatedDataPlane):
         plane.close_gate(backing_topic, name)
     else:
@@ -516,7 +519,7 @@ def _create_again(
 ) -> None:
     """Create the log again, with `origin` as its creation record if there is one, and with the cursors of its
     first creation: the recorded subscriptions, and those that applications created on its parents. A cursor
-    with a closed gate is created together with the gate.
+    with a closed gate is created together with the gate. Raises the errors of the data plane.
     """
     [parents] = [log.parent_topics for log in metadata.logs if log.backing_topic == backing_topic]
     parent_cursors = {name for parent in parents for name in plane.list_subscriptions(parent)}

@@ -47,7 +47,9 @@ def recover(
     topic's state and the findings; a dry run changes nothing and only lists the findings.
 
     The topic is marked as unverified first. A topic that is not in the journal gets a row if logs of it exist
-    on the data plane `data_plane`. Raises TopicNotFound, Unsupported, DataPlaneUnavailable.
+    on the data plane `data_plane`, which is ignored for any other topic. Raises TopicNotFound if such a topic
+    has no logs there or `data_plane` is None, Unsupported if the data plane is not configured here or keeps
+    layouts, and DataPlaneUnavailable if a log does not answer.
     """
     row = _row_of(store, topic)
     if row is None:

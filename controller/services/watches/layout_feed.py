@@ -78,7 +78,9 @@ class LayoutFeed:
             return inspection.rows(tx, _BUCKETS, topic_id=topic_id, subscription=subscription)
 
     def watch(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
-        """Add a watcher, and wake the feeds' thread, which sends the watcher the present layout."""
+        """Add a watcher, and wake the feeds' thread, which sends the watcher the present layout, or ends the watch as
+        gone if there is no such topic.
+        """
         with self._lock:
             self._watchers.setdefault(topic_id, set()).add(watcher)
             self._new.setdefault(topic_id, set()).add(watcher)

@@ -152,12 +152,12 @@ class WorkLoop:
         return Round(everything(self._sensors), self._parallel_operations)
 
     def _perform(self, next_round: Round) -> None:
-        """Evaluate the topics of the round, then start threads for operations if the work requests operations
-        or some were intended. Does nothing without shards.
+        """Evaluate the topics of the round, then start threads for operations if the work requests operations or some were intended. Does
+        nothing without shards.
 
-        A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it,
-        pause, and still start requested operations. After any other error of the evaluation, start a thread
-        for operations and raise the error.
+        A Retryable error is raised at once. After another CleaveError, such as a lost right to act, log it, pause for
+        `REFUSED_PAUSE_SECONDS`, and still start requested operations. After any other error of the evaluation, start a thread for
+        operations and raise the error.
         """
         shards, work = self._shards(), next_round.work
         if not shards.held:

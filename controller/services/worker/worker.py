@@ -102,8 +102,8 @@ class Worker:
         """Acquire shards, run the loop until `stop`, and resign the leases and close the listener at the end.
         At the start, wait until the store is available and has the right schema.
 
-        Raises WorkerNameInUse if another process runs under the name, InvariantViolated if a background
-        service ended by itself.
+        Raises WorkerNameInUse if another process runs under the name, other Terminal errors of the first
+        round of leases, and InvariantViolated if a background service ended by itself.
         """
         with telemetry.bound(worker=self.name):
             has_shards = False
