@@ -84,13 +84,13 @@ class ReaderThreads:
             return self._leaving.get(place)
 
     def open(self, slot: ReaderSlot[Reader], open_reader: Callable[[], Reader]) -> None:
-        """Open the slot in a background thread if it is due."""
+        """Open the slot in a background thread if it is due. Does nothing after `close`."""
         if slot.begin_opening() and not self._opening.run(partial(slot.open, open_reader)):
             slot.mark_unused()
 
     def ask(self, slot: ReaderSlot[Reader], question: Callable[[], Any]) -> None:
         """Run a query of the slot's reader in a background thread; other logs are read meanwhile.
-        `take_result` returns the result.
+        `take_result` returns the result. After `close` the query does not run, and never has a result.
         """
         if not self._asking.run(partial(slot.ask, question, slot.reserve_query())):
             slot.mark_unused()
@@ -122,7 +122,8 @@ class ReaderThreads:
             close()
 
     def close(self) -> None:
-        """Wait until all stopped readers are closed, and all openings and queries have ended.
+        """Wait, without a limit, until all stopped readers are closed, and all openings and queries have
+        ended.
 
         Begin none afterwards.
         """
