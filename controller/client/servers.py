@@ -172,7 +172,7 @@ class Servers(Renewed):
                     self._feeds.discard(feed)
 
     def close(self) -> None:
-        """Close the connections, which breaks open streams."""
+        """Close the connections, which breaks open streams. Later calls raise Terminal."""
         self._http.close()
         with self._lock:
             feeds = [*self._feeds]
@@ -308,7 +308,9 @@ def topic_path(topic: str) -> str:
 
 
 def consumer_path(topic: str, subscription: str, consumer: str) -> str:
-    """Return the path of a consumer of a subscription."""
+    """Return the path of a consumer of a subscription. Raises InvalidInput for a name as `topic_path` and
+    `path_part` do.
+    """
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/consumers/{path_part(consumer)}"
 
 

@@ -244,8 +244,9 @@ class Session:
         )
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
-        """End the session, and wait for its thread. If `leave` is True, the consumer's buckets are assigned
-        to others at once; if False, they are kept for the grace period. Idempotent.
+        """End the session, and wait for its thread until `timeout_seconds` are over. If `leave` is True, the
+        consumer's buckets are assigned to others at once; if False, they are kept for the grace period.
+        Idempotent.
 
         The deregistration is retried until a worker has received it, or `timeout_seconds` are over, which is
         logged. Queued reports are dropped.

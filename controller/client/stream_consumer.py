@@ -294,7 +294,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         Each message is then in the results exactly once. Raises FencedOut if the bucket has another owner;
         AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
         delivered before these are neither in the results nor acknowledged: process those first, or return
-        them; InvalidInput for a consumer without `positions`. After an error, roll back the transaction.
+        them; InvalidInput for a consumer without `positions`; the errors of the database driver. After an
+        error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(

@@ -101,7 +101,9 @@ class SuccessorRouting:
         self.look_again()
 
     def waiting_for_successors(self) -> list[SendLane]:
-        """Return the lanes with messages that wait until the successors of a fenced segment are known."""
+        """Return the lanes with messages that wait until the successors of a fenced segment are known, or
+        until its missing log is created again. Lanes that are sending are left out.
+        """
         return [
             lane
             for lane in self.lanes

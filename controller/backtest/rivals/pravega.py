@@ -57,9 +57,10 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young,
-    of one hash, or beyond the limit of segments is refused. The result is valid until a segment is old enough for
-    an action.
+    """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young, of
+    one hash, or beyond the limit of segments is refused. A segment without averages or in a running reshape is left
+    unchanged, and so is a cold segment that is too young. The result is valid until a segment is old enough for an
+    action.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
