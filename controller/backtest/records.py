@@ -135,9 +135,9 @@ class RecordArrays:
         self.modified_at[indexes] = instants[rows[indexes]]
 
     def _observe_cold(self, rates: Sequence[Floats], instants: Wholes) -> None:
-        """Set `cold_since` after the observations: NOT_COLD for a segment that is not cold at the last one,
-        unchanged for a segment that was cold before and stayed so, otherwise the first observation since which it
-        is cold.
+        """Set `cold_since` after the observations: NOT_COLD for a segment that is not cold at the last one, unchanged
+        for a segment that was cold before, has cold written rates, and stayed cold, otherwise the first observation
+        since which it is cold.
         """
         cold = self._is_cold(rates)
         warm = ~cold

@@ -314,7 +314,7 @@ class _Run:
 
     def _begin(self, tick: int, planned: Reshape, reason: str, clients: int) -> None:
         """Begin the planned reshape: reserve its ids, spend its reconnections and count it for the cooldowns.
-        Raises InvariantViolated if one of its parents is in a running reshape.
+        `clients` as in `_act`. Raises InvariantViolated if one of its parents is in a running reshape.
         """
         busy_ids = {i for pending in self.pending for i in pending.planned.parent_ids}
         if not busy_ids.isdisjoint(planned.parent_ids):

@@ -87,8 +87,8 @@ def checks_arguments(kind: Checked) -> Checked:
 
 
 def checked(function: Function, *, has_self: bool = False, call: str | None = None) -> Function:
-    """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a number
-    beyond its bound.
+    """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a
+    number beyond its bound; for an async function when the call is awaited.
 
     If `has_self`, the first argument is not checked. `call` is the call as an application writes it, if it
     differs from that of `function`.

@@ -304,7 +304,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._on_opening, lane, answer))
 
     def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
-        """Record the worker's answer, and schedule the messages that waited for it.
+        """Record the worker's answer, put the bucket in trouble if its counts say so, and schedule the
+        messages that waited for the answer.
 
         After an error, query again later.
         """

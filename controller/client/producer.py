@@ -232,9 +232,10 @@ class Producer(OneProcess, StoresOnExit):
 
         Waits for the responses of batches in flight, each for as long as a call may take. For any thread;
         idempotent. Raises Terminal if messages could not be stored, with their number and the reason. A
-        `send` or `flush` of another thread is ended, and raises the number of dropped messages. A signal
-        handler may call this method: if it interrupts `send` or `flush`, that call closes the producer,
-        because batches in flight may wait for it.
+        `send` or `flush` of another thread is ended, and raises Terminal with the number of dropped messages;
+        then this call stores no pending messages, and raises nothing. A signal handler may call this method:
+        if it interrupts `send` or `flush`, that call closes the producer, because batches in flight may wait
+        for it.
         """
         stores = (
             flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()

@@ -31,7 +31,9 @@ class _Threads:
         self._is_closed = False
 
     def run(self, function: Callable[[], None]) -> bool:
-        """Run `function` soon in a thread, and return True. Return False after `close`. `function` must not raise."""
+        """Run `function` in a thread, once fewer than `MOST_AT_ONCE` functions run, and return True. Return
+        False after `close`. `function` must not raise.
+        """
         with self._lock:
             if self._is_closed:
                 return False

@@ -247,12 +247,12 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        """Send the request, follow redirects, and return the response. Requests the token for each attempt if
-        it is a function. The library would omit the token at another worker.
+        """Send the request, follow redirects of status 307, and return the response. Requests the token for
+        each attempt if it is a function. The library would omit the token at another worker.
 
-        Raises httpx.TooManyRedirects, httpx.RemoteProtocolError for a redirect without a Location, an exception of
-        the token function, and InvalidInput for a value without a UTF-8 form or a token that is
-        invalid.
+        Raises httpx.HTTPError or httpx.InvalidURL if the server does not respond, redirects more than
+        `MOST_REDIRECTS` times, or redirects to no valid address; an exception of the token function, and
+        InvalidInput for a value without a UTF-8 form or a token that is invalid.
         """
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token

@@ -569,10 +569,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket; None if there is none at present, or after an error.
+        """Return the next batch of the bucket; None if there is none at present, if the stored results
+        contain all its messages, or after an error.
 
-        If the segment is drained, report that to the leader. A lost bucket is opened again; an error of the
-        log is recorded, and the bucket is retried later.
+        If the segment is drained, report that to the leader. A lost bucket (LostRace, NotFound, FencedOut) is
+        opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
         """
         try:
             result = self._read_or_query(attachment, reader)
@@ -622,7 +623,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     ) -> Batch | None:
         """Return the batch of the messages that the stored results do not contain.
 
-        None if they contain all; then the messages are acknowledged.
+        None if they contain all; then the messages are acknowledged. Raises the errors of
+        `LogReader.acknowledge`.
         """
         attachment.note_flow()
         attachment.signal.set()
