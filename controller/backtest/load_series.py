@@ -107,7 +107,7 @@ def of_messages(
     **options: Any,
 ) -> LoadSeries:
     """Return a series of incoming messages only; the other three rates are 0. `options` are further fields of
-    `LoadSeries`.
+    `LoadSeries`. Raises InvalidInput as `LoadSeries` does.
     """
     rates = np.zeros((len(messages_per_second), len(METRICS)))
     rates[:, 0] = messages_per_second
@@ -130,7 +130,7 @@ def read_csv(
 
     Days are counted from the first instant that all files cover; `first_day` of them are skipped. Raises InvalidInput
     for a file with fewer than two readings, if the files end before the days by more than the usual time between
-    readings, or if the days contain no load.
+    readings, if the days contain no step, or if the days contain no load; also the other errors of `_readings`.
     """
     readings = [_readings(path) for path in paths]
     start = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
@@ -147,7 +147,8 @@ def read_csv(
 
 def _readings(path: Path) -> tuple[Floats, Floats]:
     """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Raises
-    InvalidInput for fewer than two readings.
+    InvalidInput for fewer than two readings, KeyError without a column `timestamp` or `value`, ValueError or
+    TypeError for a malformed line, and OSError for a file that cannot be read.
     """
     with path.open(newline="") as lines:
         rows = [(row["timestamp"], float(row["value"])) for row in csv.DictReader(lines)]

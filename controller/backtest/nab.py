@@ -27,6 +27,6 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def trace(traces: Path, name: str, **options: Any) -> LoadSeries:
     """Return the trace with this name, a key of `FILES`. `traces` is the directory that contains `nab`, options are
-    those of `read_csv`.
+    those of `read_csv`. Raises the errors of `read_csv`.
     """
     return read_csv(name, [traces / "nab" / file for file in FILES[name]], **options)

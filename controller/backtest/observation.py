@@ -140,8 +140,9 @@ class Observation:
         return tuple((total * shares).tolist())
 
     def next_news(self, tick: int, limit: int) -> int:
-        """Return the first tick after `tick` and before `limit` at which the rule's answer can change, or at which a gap
-        in the measurements ends; otherwise `limit`.
+        """Return the first tick after `tick` and before `limit` at which the rule's answer can change, or at which a
+        gap in the measurements ends; otherwise `limit`. Raises InvariantViolated in a mode that cannot look ahead
+        (`can_look_ahead`).
         """
         first, length = self.reports.last_of(tick) + 1, _FIRST_LOOK_AHEAD
         resumption = self.reports.next_resumption(first - 1)

@@ -21,14 +21,15 @@ def lower_bound(
     least_segments: int = 1,
     first: int = 1,
 ) -> Floats:
-    """Return the least cost in segment-hours for each topic of `loads[topic, step]` (or of one topic's `[step]`),
-    in capacities.
+    """Return the least cost in segment-hours for each topic of `loads[topic, step]` (or of one topic's `[step]`), in
+    capacities. The result has an entry for each topic, also for a single topic.
 
-    The number of segments n, from `least_segments` to `most_segments`, may change at every step; before the
-    first step it is `first`, which may exceed `most_segments`. A step costs its length times (n + `prices.excess` ·
-    load above n); each segment added or removed costs `prices.change_seconds`. The cost of the sealed width is not
-    included, because it does not follow from the numbers of segments. Since the cost of changes is convex, the best
-    predecessor of every n is a prefix or a suffix minimum, so the computation takes time × segments in total.
+    The number of segments n, from `least_segments` to `most_segments`, may change at every step; before the first
+    step it is `first`, which may exceed `most_segments`; a number below `least_segments` counts as `least_segments`.
+    A step costs its length times (n + `prices.excess` · load above n); each segment added or removed costs
+    `prices.change_seconds`. The cost of the sealed width is not included, because it does not follow from the numbers
+    of segments. Since the cost of changes is convex, the best predecessor of every n is a prefix or a suffix minimum,
+    so the computation takes time × segments in total.
     """
     rows = np.atleast_2d(loads)
     highest_count = max(least_segments, first, min(most_segments, int(np.ceil(rows.max(initial=0.0)))))

@@ -79,9 +79,9 @@ class RecordArrays:
         self.write_all(rates, instants, np.full(rates[0].shape[1], -1))
 
     def write_all(self, rates: Sequence[Floats], instants: Wholes, last_rows: Wholes) -> Mask:
-        """Rewrite every record that changed, over the observations after row `last_rows[segment]`, which is the
-        last that the record contains (-1: none). Return True for each rewritten record. `cold_since` does not
-        change.
+        """Rewrite every record that changed, over the observations after row `last_rows[segment]`, which is the last
+        that the record contains (-1: none). Return, for each segment, True if its record was rewritten. `cold_since`
+        does not change.
         """
         row_of = np.arange(len(instants))[:, None]
         last_rows = last_rows.copy()
@@ -135,9 +135,9 @@ class RecordArrays:
         self.modified_at[indexes] = instants[rows[indexes]]
 
     def _observe_cold(self, rates: Sequence[Floats], instants: Wholes) -> None:
-        """Set `cold_since` after the observations: NOT_COLD for a segment that is not cold at the last one,
-        unchanged for a segment that was cold before and stayed so, otherwise the first observation since which it
-        is cold.
+        """Set `cold_since` after the observations: NOT_COLD for a segment that is not cold at the last one, unchanged
+        for a segment that was cold before, has cold written rates, and stayed cold, otherwise the first observation
+        since which it is cold.
         """
         cold = self._is_cold(rates)
         warm = ~cold
@@ -155,7 +155,9 @@ class RecordArrays:
         return cold
 
     def crossings(self, rates: Sequence[Floats]) -> Mask:
-        """Return `[observation, segment]`: True if a rate is on another side of a threshold than the written rate."""
+        """Return `[observation, segment]`: True if a rate is on another side of a threshold than the written rate. A
+        missing record counts as neither above a split nor below a merge threshold.
+        """
         crossed: Mask = np.zeros(rates[0].shape, dtype=np.bool_)
         for rate, written, split_at, merge_at in zip(
             rates, self.written, self.split, self.merge, strict=True
@@ -165,7 +167,9 @@ class RecordArrays:
         return crossed
 
     def rewrites(self, rates: Sequence[Floats]) -> Mask:
-        """Return `[observation, segment]`: True if the observation would rewrite the record in its current state."""
+        """Return `[observation, segment]`: True if the observation would rewrite the record in its current state;
+        always True without a record.
+        """
         is_rewritten: Mask = is_nan(self.written[0]) | np.zeros(rates[0].shape, dtype=np.bool_)
         if not self.strict:
             is_rewritten |= self.crossings(rates)

@@ -127,8 +127,8 @@ class Simulation:
     looks: int
 
     def shares(self, stretch: Stretch, ticks: slice) -> Floats:
-        """Return `[tick, segment]`, or one row for all ticks: the part of the topic's load on each segment at the ends
-        of ticks.
+        """Return `[tick, segment]`, or one row for all ticks: the part of the topic's load on each segment at the
+        ends of the ticks from `ticks.start` to before `ticks.stop`; neither may be None.
         """
         per_tick = self.conditions.tick_seconds // self.series.step_seconds
         ends = np.arange(ticks.start, ticks.stop) * per_tick + per_tick - 1
@@ -246,9 +246,9 @@ class _Run:
         return (tick + 1) * self.steps_per_tick
 
     def _evaluate(self, tick: int) -> bool:
-        """Evaluate the rule once at this tick: add the measurements, commit the reshapes that are due, and begin
-        the reshapes that the rule chooses. Return True if the rule took an action, or if a running reshape was
-        committed.
+        """Evaluate the rule once at this tick: add the measurements, commit the reshapes that are due, and begin the
+        reshapes that the rule chooses. Return True if the rule took an action, or if a running reshape was committed.
+        Raises the planners' errors, and the errors of `_begin`.
         """
         self.observation.advance(tick)  # before the layout changes, because the reports are of the old layout
         has_changed = self._commit_due(tick)
@@ -314,7 +314,7 @@ class _Run:
 
     def _begin(self, tick: int, planned: Reshape, reason: str, clients: int) -> None:
         """Begin the planned reshape: reserve its ids, spend its reconnections and count it for the cooldowns.
-        Raises InvariantViolated if one of its parents is in a running reshape.
+        `clients` as in `_act`. Raises InvariantViolated if one of its parents is in a running reshape.
         """
         busy_ids = {i for pending in self.pending for i in pending.planned.parent_ids}
         if not busy_ids.isdisjoint(planned.parent_ids):

@@ -2,9 +2,9 @@
 
 At a tick a segment is hot if its load is above its capacity, and two neighbours are cold if both are below all merge
 thresholds. The segment is accounted for if an action has begun on it or is running, if a refusal names it, or if a
-refusal refers to the whole topic. A refusal of two segments refers to all from one to the other. A pair is also
-accounted for if refusals of two segments cover both sides, in the merge lane: a rule that weighs runs of segments does
-not repeat for each two neighbours its refusal of the run.
+refusal of its lane, or without a lane, refers to the whole topic. A refusal of two segments refers to all from one to
+the other. A pair is also accounted for if refusals of two segments cover both sides, in the merge lane: a rule that
+weighs runs of segments does not repeat for each two neighbours its refusal of the run.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ class _Account:
                     self.merge_indexes.update(range(min(ends), max(ends) + 1))
 
     def on(self, index: int) -> bool:
-        """Return True if an action or a refusal accounts for the hot segment at this index."""
+        """Return True if an action or a refusal accounts for the hot segment at this index: an action on it, a
+        refusal that names it or names segments on both sides of it, in any lane, or a refusal of the whole topic in
+        the load lane or without a lane.
+        """
         segment_id = self.ids[index]
         return (
             segment_id in self.acted_on

@@ -87,8 +87,8 @@ def checks_arguments(kind: Checked) -> Checked:
 
 
 def checked(function: Function, *, has_self: bool = False, call: str | None = None) -> Function:
-    """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a number
-    beyond its bound.
+    """Return `function` with a check: it raises InvalidInput for an argument of a wrong type, and for a
+    number beyond its bound; for an async function when the call is awaited.
 
     If `has_self`, the first argument is not checked. `call` is the call as an application writes it, if it
     differs from that of `function`.
@@ -112,8 +112,8 @@ def checked(function: Function, *, has_self: bool = False, call: str | None = No
 
 
 class _Arguments:
-    """The arguments that one function accepts. The annotations are resolved at the first call, when every
-    module is loaded.
+    """The arguments that one function accepts. Every argument must have an annotation. The annotations are
+    resolved at the first call, when every module is loaded.
     """
 
     def __init__(self, function: Callable[..., Any], *, has_self: bool, call: str) -> None:
@@ -182,7 +182,7 @@ def _call_of(function: Callable[..., Any]) -> str:
 
 def _refusal(name: str, hint: Any, value: Any) -> str:
     """Return the reason why the type of the value is wrong, naming the item of a mapping or a sequence.
-    Values may be secrets and are not shown.
+    Values may be secrets and are not shown; the key or index of a wrong item is shown.
     """
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         origin, item_hints = get_origin(option), get_args(option)
@@ -202,7 +202,11 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
 
 
 def _accepts(hint: Any) -> Accepts:
-    """Return a check that a value has the type `hint`, including the items of a sequence or a mapping."""
+    """Return a check that a value has the type `hint`, including the items of a sequence or a mapping, but
+    not those of a tuple or an iterable. True, False and NaN are no numbers. Text is neither a sequence nor an
+    iterable. A function that must be awaited is no Callable. Any object with the members of a protocol has
+    the type of the protocol.
+    """
     origin = get_origin(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):
         return lambda _value: True

@@ -181,8 +181,8 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
     def _take(self, seconds: float) -> None:
         """Receive an item if none is waiting for a task, waiting up to `seconds`.
 
-        Runs in the thread. Drops items of cancelled tasks that belong to another consumer by this time; the
-        others are returned first.
+        Runs in the thread. Raises the errors of `_receive`, and InvalidInput before `async with`. Drops items
+        of cancelled tasks that belong to another consumer by this time; the others are returned first.
         """
         consumer = self._opened()
         for item in [item for item in self._received if not self._is_own(consumer, item)]:

@@ -86,8 +86,8 @@ class Attachment(ReaderSlot[LogReader]):
     def reason(self) -> str:
         """The reason why no message of the bucket is delivered at present.
 
-        In this order: an error, a setback, the opening, a release, the reason of the processing component,
-        and the log without messages.
+        In this order: an error, a setback unless the bucket is to be released, the opening, a release, the
+        reason of the processing component, the wait for the next `receive`, and the log without messages.
         """
         if self.error is not None:
             has_other_reader = isinstance(self.error, LostRace | FencedOut)
@@ -141,8 +141,8 @@ class Attachment(ReaderSlot[LogReader]):
 
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
         """Open the reader of the bucket, set `stored` to the position that `claim` returns, and return the
-        reader. If `claim` raises, close the reader. Runs in the opening thread, as the `open_reader` of
-        `open`.
+        reader. Raises the errors of `LogClient.open_reader` and of `claim`; if `claim` raises, the reader is
+        closed. Runs in the opening thread, as the `open_reader` of `open`.
         """
         owned = self.owned
         reader = logs.open_reader(
@@ -219,8 +219,8 @@ class Attachments:
         return next_try_at([*self._by_identity.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment: close the attachments that are no longer owned, update the others, and create
-        attachments for added buckets, which `open_due` opens.
+        """Follow an assignment (None: without buckets): close the attachments that are no longer owned,
+        update the others, and create attachments for added buckets, which `open_due` opens.
 
         Return the buckets to release that have no attachment. The caller reports them as released,
         repeatedly. A bucket that is still being closed is returned by a later call, once it is closed.
@@ -367,10 +367,12 @@ class Attachments:
         self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def demand_reached(self) -> None:
-        """Raise the error of a log that was out of reach at the last attempt, or that can never be read.
+        """Raise the error of a log that was out of reach at the last attempt, or that can never be read:
+        DataPlaneUnavailable, StoreUnavailable or Terminal.
 
-        A cursor that another reader holds, or that does not exist yet, raises nothing: the consumer waits for
-        it. The session detects if another process has replaced this consumer.
+        A cursor that another reader holds (LostRace, FencedOut), or a cursor or log that does not exist
+        (NotFound), raises nothing: the consumer waits for it. The session detects if another process has
+        replaced this consumer.
         """
         for attachment in self._by_identity.values():
             is_waited_for = isinstance(attachment.error, NotFound | FencedOut)
@@ -381,8 +383,8 @@ class Attachments:
                 raise attachment.error
 
     def close(self) -> None:
-        """Close all attachments. Waits for openings, queries and closes in progress, because threads must end
-        before the process does.
+        """Close all attachments. Waits, without a limit, for openings, queries and closes in progress,
+        because threads must end before the process does.
         """
         self.lose_all()
         self._threads.close()

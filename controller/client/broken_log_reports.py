@@ -47,7 +47,7 @@ class SuspectReports:
         self._calls.submit(partial(self._send, segment_id))
 
     def close(self) -> None:
-        """Send no further reports. Idempotent."""
+        """Send no further reports, and drop queued reports. Waits for none. Idempotent."""
         self._calls.close()
 
     def _send(self, segment_id: int) -> None:

@@ -154,8 +154,10 @@ def _segment_id(text: str) -> int:
 
 
 def _segments_of(runs: Any) -> frozenset[int]:
-    """Return the segments of `_runs`. Raises ValueError or InvalidInput for invalid runs. The number of
-    segments is checked before they are created.
+    """Return the segments of `_runs`. Raises ValueError for runs that overlap, that are not in ascending
+    order, or that have more than `MOST_DONE` segments, InvalidInput for an invalid first or last segment, and
+    ValueError or TypeError for a value that is not a list of pairs. The number of segments is checked before
+    they are created.
     """
     pairs = [
         (whole(first, "first segment"), whole(last, "last segment", least=first)) for first, last in runs

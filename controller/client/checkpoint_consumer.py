@@ -106,7 +106,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         checkpoint that is taken at once contains the positions. `patience_seconds` bounds how long the
         constructor and `receive` wait for a segment out of reach.
         Raises DataPlaneUnavailable or StoreUnavailable after that time; NotFound; DataGone, Conflict or
-        InvalidInput for a checkpoint from which the consumer cannot continue.
+        InvalidInput for a checkpoint from which the consumer cannot continue; TopicNotLive; InvalidInput for
+        an instant without a time zone or an invalid topic name.
         """
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
@@ -151,9 +152,9 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         """Return the next messages of one segment, waiting up to `timeout_seconds`. Return None if there are
         none.
 
-        Raises DataGone if the next messages were deleted; TopicNotFound; DataPlaneUnavailable or
-        StoreUnavailable if there is nothing to read and a segment was out of reach for longer than
-        `patience_seconds`; InvalidInput after `close`.
+        Raises DataGone if the next messages were deleted; TopicNotFound, or another refusal of a worker that
+        lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
+        read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -178,7 +179,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Stop reading, within `timeout_seconds` (default: 30).
+        """Stop reading, within `timeout_seconds` (default: 30). Readers that are not closed by then are
+        closed in the background, which is logged.
 
         Nothing is acknowledged, and no other consumer waits for this one. `leave` has no effect; it exists so
         that consumers of all kinds are closed in the same way.
@@ -198,8 +200,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     # Starting position.
 
     def _begin(self, start: Checkpoint | Start | datetime) -> None:
-        """Start at this position in all segments; after an error the position of every segment is
-        unchanged.
+        """Start at this position in all segments; after an error the position of every segment is unchanged.
+        Raises the errors of `_places`, and InvalidInput for an instant without a time zone.
         """
         if isinstance(start, datetime):
             instant_of(start)
@@ -214,7 +216,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     ) -> tuple[SegmentList, dict[int, Position | None], set[int]]:
         """Request the current list of segments, and return it with the position of `start` in each segment
         and the done segments. If a segment disappears meanwhile, request the list again, up to `MOST_LOOKS`
-        times.
+        times in all; then SegmentNotFound is raised. Raises the errors of `SegmentWatch.ask`, `restored` and
+        `_located`.
         """
         for attempt in range(MOST_LOOKS):
             segments = retry_for(self._watch.ask, seconds=self._patience_seconds)
@@ -230,9 +233,10 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     def _located(
         self, start: Start | datetime, layout: SegmentList
     ) -> tuple[dict[int, Position | None], set[int]]:
-        """Return the position of `start` in each segment of the layout, and the segments that count as done:
-        the sealed ones if the start is LATEST. Looks up positions in parallel, and retries each for
-        `patience_seconds`.
+        """Return the position of `start` in each segment of the layout that does not count as done, and the
+        ids of the done segments: the sealed segments if the start is LATEST, otherwise none. Looks up
+        positions in parallel, and retries each for `patience_seconds`; then DataPlaneUnavailable is raised.
+        Raises SegmentNotFound for a missing log.
         """
         done = {i for i, segment in layout.segments.items() if start is Start.LATEST and segment.is_sealed}
         instant_ms = (
@@ -289,8 +293,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         self._readers.follow({i: self._segments[i].backing_topic for i in self._positions if not waits[i]})
 
     def _waits_for(self, segment_id: int) -> list[int]:
-        """Return the ancestors that are not read to their ends. An unknown ancestor was pruned long ago, and
-        counts as done.
+        """Return the ids of the ancestors that are not read to their ends. An unknown ancestor was pruned
+        long ago, and counts as done.
         """
         checked: set[int] = set()
         unchecked = set(self._parents.get(segment_id, ()))
@@ -322,7 +326,7 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
         segment that has messages; None if there are none.
 
         If a segment ends, its children are polled at once. Raises DataGone, and the error of the last request
-        for the list.
+        for the list unless the error is Retryable.
         """
         self._readers.signal_all_if_due()
         if self._watch.take() and self._watch.current.epoch >= self._layout.epoch:
@@ -339,7 +343,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
                 return None  # otherwise children may begin
 
     def _raise_if_deleted(self) -> None:
-        """Raise DataGone for deleted messages, or for a missing log whose segment has left the layout.
+        """Raise DataGone if the next messages of a segment were deleted, or for a missing log whose segment
+        has left the layout.
 
         If the segment is still in the known layout, request the layout again.
         """
@@ -358,7 +363,8 @@ class CheckpointConsumer(OneProcess, ClosesOnExit):
     ) -> CheckpointBatch | None:
         """Return the next batch of the segment, and advance its position.
 
-        Mark the segment as done if it is read to its end. Return None if there are no messages.
+        Mark the segment as done if it is read to its end. Return None if there are no messages at present,
+        while a query of the log is in progress, and if the log is out of reach. Raises DataGone.
         """
         # Only a segment that the layout shows as sealed is done: that layout also contains its children.
         is_sealed = self._segments[segment_reader.segment_id].is_sealed or self._has_left(

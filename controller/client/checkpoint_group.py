@@ -120,7 +120,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads the
         topic.
         Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind
-        checkpoint.
+        checkpoint; InvalidInput for an invalid name or a start without a time zone.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -188,7 +188,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Note that the application has stored this checkpoint and that `kept_values` returns it.
 
         Releases the segments that it covers and other members wait for, and reports those that it reads to
-        their ends as drained. Raises Conflict for a checkpoint of another topic.
+        their ends as drained. Calls `on_wanted` if other members wait for segments that the checkpoint does
+        not cover. Raises Conflict for a checkpoint of another topic, and the errors of `on_wanted`.
         """
         for segment_id, segment in self._segments.items():
             if segment.is_placed and _covers(checkpoint, segment_id, segment):
@@ -201,9 +202,12 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         none.
 
         Raises FencedOut if another member registered under this name; TopicNotFound, SubscriptionNotFound if
-        either was deleted; DataGone if the next messages were deleted; the errors of `kept_values` and
-        `on_wanted`; DataPlaneUnavailable or StoreUnavailable if there is nothing to read and a log or worker
-        was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
+        either was deleted, or another permanent refusal of a worker; DataGone if the next messages were
+        deleted; the errors of `kept_values` and `on_wanted`; Conflict or InvalidInput for stored values from
+        which the group cannot continue; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there
+        is nothing to read and a log was out of reach for longer than `patience_seconds`; StoreUnavailable if
+        segments are assigned and no worker lists the group's segments for that long; InvalidInput after
+        `close`. While only the leader is out of reach, it returns None.
         """
         return self._rounds.receive(timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive)
 
@@ -222,7 +226,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def why(self) -> tuple[SegmentStatus, ...]:
         """Return for each segment that the group reads why this member delivers no message of it, by segment;
-        for segments of others, the leader's statement. Raises StoreUnavailable while no worker responds.
+        for segments of others, the leader's statement. Raises StoreUnavailable while no worker responds, or
+        the worker's refusal.
         """
         statuses: dict[int, SegmentStatus] = {}
         for row in self._session.why():
@@ -251,8 +256,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         If `leave` is True, other members take over at once. If False, a process that restarts under this name
         within the grace period keeps its segments, and no other member is affected. The call takes at most
-        `timeout_seconds` (default: 30). A fifth of the time, and at least a second, is reserved for
-        deregistration, which also happens after an interruption.
+        `timeout_seconds` (default: 30); readers that are not closed by then are closed in the background. A
+        fifth of the time, and at least a second, is reserved for deregistration, which also happens after an
+        interruption.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -284,7 +290,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Acquire and release segments as the leader's assignment says.
 
         Set the starting position of acquired segments (`_place`), report released ownerships, and read the
-        segments.
+        segments. Raises the errors of `_place` and `on_wanted`; the next poll repeats the work.
         """
         assignment = self._session.assignment
         owned = _whole_segments(assignment)
@@ -325,7 +331,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         looked up when it is opened.
 
         Requests the leader's segments. Raises Conflict if the stored values are older than segments read to
-        their ends: to go back, the application must run a seek.
+        their ends: to go back, the application must run a seek. Also raises the errors of `kept_values`,
+        `Checkpoint.from_bytes`, `_note` and `Session.why`.
         """
         to_read = {
             row["segment_id"] for row in self._session.why()
@@ -385,7 +392,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Release the segments that other members wait for and that are stored, and report the stored
         segments that are read to their ends. Call `on_wanted` once for wanted segments that are not stored.
 
-        Both are reported until the leader has received them.
+        Both are reported until the leader has received them. Raises the errors of `on_wanted`.
         """
         released: list[OwnedBucket] = []
         for segment_id, segment in list(self._segments.items()):
@@ -414,8 +421,8 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
         """Open the reader of a segment. Runs in a background thread. First looks up the start of a segment
-        that no member has read. Raises DataPlaneUnavailable, to be retried at once, if the segment is no longer
-        assigned to this member.
+        that no member has read. Raises DataPlaneUnavailable, to be retried at once, if the segment is no
+        longer assigned to this member, and the errors of `LogClient.locate` and `open_at`.
         """
         segment = self._segments.get(segment_reader.segment_id)
         if segment is None:
@@ -445,7 +452,7 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the leader, open the readers that are due, and read from the next segment that
         has messages. Return None while paused or the leader is unreachable; drop all segments if the session
-        is lost.
+        is lost. Raises DataGone, and the errors of `_follow`.
         """
         if self._readers.signal_all_if_due():
             self._has_changed.set()
@@ -482,8 +489,9 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     ) -> CheckpointBatch | None:
         """Return the next batch of the segment, and advance its position.
 
-        If the segment belongs to another member by then, drop it and return None. A segment without any
-        message is reported as read to its end at once.
+        If the segment belongs to another member by then, drop it and return None. Also return None if there
+        are no messages at present, while a query of the log is in progress, and if the log is out of reach.
+        Raises DataGone. A segment without any message is reported as read to its end at once.
         """
         segment = self._segments[segment_reader.segment_id]
         is_sealed = all(bucket.sealed for bucket in segment.buckets)

@@ -127,9 +127,9 @@ def close_and_deregister(
     in seconds.
 
     `what` names the consumer in the log. If `close` exceeds its time, this is logged, and `close` continues
-    in a background thread. `deregister` runs whatever the outcome of `close`, also after an interruption of
-    this thread: KeyboardInterrupt, or an exception of a signal handler. An error of `close` or the
-    interruption is raised at the end; an error of `deregister` is logged.
+    in a background thread. `deregister` is not awaited beyond its time limit. It runs whatever the outcome of
+    `close`, also after an interruption of this thread: KeyboardInterrupt, or an exception of a signal
+    handler. An error of `close` or the interruption is raised at the end; an error of `deregister` is logged.
     """
     try:
         if not _finishes_within(close, timing.left_seconds):
@@ -142,7 +142,8 @@ def close_and_deregister(
 
 def _finishes_within(function: Callable[[], None], seconds: float) -> bool:
     """Run `function` in a background thread that the process waits for, and return True if it ended within
-    `seconds`. Raises the error of `function` if `function` ended in time.
+    `seconds`. Otherwise return False; `function` continues, and its later error is dropped. Raises the error
+    of `function` if `function` ended in time.
     """
     ended, errors = threading.Event(), list[BaseException]()
 

@@ -144,7 +144,7 @@ class DeadLetterReader(OneProcess, ClosesOnExit):
 
     def acknowledge(self, letter: DeadLetter) -> None:
         """Acknowledge this dead letter and all before it, so that they are not read again. Raises
-        InvalidInput after `close`.
+        InvalidInput after `close`, and the errors of `LogReader.acknowledge`.
         """
         self._demand_open()
         self._reader.acknowledge(letter.message.position)

@@ -18,8 +18,8 @@ class DelayedSends:
         """Create the thread without starting it.
 
         `send_due` sends the messages that have waited for `delay_seconds`. It returns the time at which the
-        next message will have waited that long, in `time.monotonic` seconds, or None if no message waits.
-        Raises InvalidInput.
+        next message will have waited that long, in `time.monotonic` seconds, or None if no message waits, and
+        must raise nothing. Raises InvalidInput unless `delay_seconds` is above 0 and finite.
         """
         if not 0 < delay_seconds < math.inf:
             raise InvalidInput(f"a batch delay of {delay_seconds} s; give more than 0, or None")
@@ -36,7 +36,9 @@ class DelayedSends:
         self._waits.set()
 
     def close(self) -> None:
-        """End the thread without sending waiting messages. Waits for a batch that the thread is sending."""
+        """End the thread without sending waiting messages. The thread must have been started. Waits for a
+        batch that the thread is sending.
+        """
         self._closing.set()
         self._waits.set()
         self._thread.join()

@@ -59,8 +59,8 @@ _OPENING = msgspec.json.Decoder(Opening)
 class DeliveryCounts:
     """Reports of one consumer. Safe to use from any thread.
 
-    Every call raises StoreUnavailable while no worker responds, and LostRace for a bucket that the consumer
-    does not own.
+    Every call raises StoreUnavailable while no worker responds, or the worker's refusal: `opened` and `note`
+    raise LostRace for a bucket that the consumer does not own.
     """
 
     def __init__(self, ask: Callable[[str, Mapping[str, object]], Any]) -> None:

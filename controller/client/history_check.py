@@ -432,8 +432,9 @@ class _Judge:
         self._sent[message] = 1
 
     def _on_delivered(self, message: int, owner: int, at: int) -> None:
-        """Record a delivery. Record a fault if the key has another owner, if the message was acknowledged and
-        no seek explains the repetition, or if the message comes behind a later message or skips others.
+        """Record a delivery. Record a fault if another attachment has followed this attachment in receiving
+        the key, if the message was acknowledged and no seek explains the repetition, or if the message comes
+        behind a later message or skips others.
         """
         self._deliveries += 1
         self._check_owner(message, owner, at)
@@ -468,8 +469,8 @@ class _Judge:
         """Record that an attachment (`owner`) received the message of a producer and key (`flow`), at the time `at`.
         An attachment receives rising numbers, or starts again at a lower number.
 
-        Record a gap if the attachment skips messages that no consumer had received, and a fault if it receives a
-        message again behind a later one.
+        Record a gap if the attachment skips messages that no consumer had received, and that the message was
+        overtaken if the attachment receives it again behind a later message without its successors.
         """
         progress = self._key.progress_of.get((flow, owner))
         if progress is None or (message <= progress.last and not progress.has_skipped(message)):

@@ -24,7 +24,9 @@ class HttpSource:
         self._names: dict[int, str] = {}
 
     def topic(self, name: str) -> TopicSnapshot:
-        """Return the present state of the topic. Raises TopicNotFound, TopicNotLive, StoreUnavailable."""
+        """Return the present state of the topic. Raises TopicNotFound, TopicNotLive, StoreUnavailable,
+        InvalidInput for an invalid name, or another refusal of the worker.
+        """
         document = self._servers.ask("GET", f"{topic_path(name)}/layout")
         snapshot = _snapshot(document)
         self._names[snapshot.topic_id] = name

@@ -86,7 +86,9 @@ class KeyCounts:
         self._counts[_KEYLESS if segment_hash is None else segment_hash] += 1
 
     def close(self) -> None:
-        """End the thread, and drop counts that were not sent. Waits for a report in progress."""
+        """End the thread, and drop counts that were not sent. The thread must have been started. Waits for a
+        report in progress.
+        """
         self._closing.set()
         self._thread.join()
 

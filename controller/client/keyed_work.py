@@ -126,7 +126,9 @@ class _Lane:
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Add the message to the schedule, with its stored counts."""
+        """Add the message to the schedule, with its stored counts. It is reported before it begins if it has
+        counts or the bucket is in trouble.
+        """
         counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
         if counts is not None:
@@ -211,8 +213,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Do one cycle: receive, acknowledge done messages, release buckets, and begin messages on free
         threads. If nothing was received, wait up to `timeout_seconds` for more work.
 
-        Raises the errors of `StreamConsumer.receive`, InvalidInput after `close`, and the exception of a
-        handler that is not an Exception.
+        Raises the errors of `StreamConsumer.receive` and of `StreamConsumer.acknowledge`, InvalidInput after
+        `close`, and the exception of a handler that is not an Exception.
         """
         self._demand_open()
         batch = self._consumer.receive(0.0)
@@ -229,8 +231,10 @@ class KeyedWork(OneProcess, ClosesOnExit):
         """Begin no more messages, wait for those in progress, and acknowledge those that are done. Close the
         consumer next, which does not leave while messages are being processed.
 
-        The call takes at most `timeout_seconds` (default: 30). A fifth of the time, and at least a second, is
-        reserved for acknowledging, which also happens after an interruption.
+        The call takes at most `timeout_seconds` (default: 30). Messages that are still being processed then
+        are not acknowledged, which is logged; they are delivered again. Raises the exception of a handler
+        that is not an Exception. A fifth of the time, and at least a second, is reserved for acknowledging,
+        which also happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         try:
@@ -244,7 +248,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _settle_until(self, deadline: float) -> None:
         """End the pool, acknowledge done messages until `deadline` (`time.monotonic` seconds), and report the
-        buckets that were closed without a crash. Logs the number of messages still in progress.
+        buckets that were closed without a crash. Logs the number of messages still in progress, which are not
+        acknowledged.
         """
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
@@ -299,7 +304,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._on_opening, lane, answer))
 
     def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
-        """Record the worker's answer, and schedule the messages that waited for it.
+        """Record the worker's answer, put the bucket in trouble if its counts say so, and schedule the
+        messages that waited for the answer.
 
         After an error, query again later.
         """
@@ -349,8 +355,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         consumers wait for, forget lost buckets, request missing counts, and update the reasons and limits of
         the attachments.
 
-        While closing, acknowledgements are retried until `closed_at` (`time.monotonic` seconds), and errors
-        are ignored: messages that cannot be acknowledged are delivered again.
+        Raises the errors of `StreamConsumer.acknowledge` and `let_go`. While closing, acknowledgements are
+        retried until `closed_at` (`time.monotonic` seconds), and DataPlaneUnavailable is ignored: messages
+        that cannot be acknowledged are delivered again.
         """
         now = time.monotonic()
         for lane in list(self._lanes.values()):
@@ -377,8 +384,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
         """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned.
 
-        Report the dead letters among them to a worker. Raises DataPlaneUnavailable after `patience_seconds` (None: the
-        patience of the consumer).
+        Report the dead letters among them to a worker, in a background thread. Raises DataPlaneUnavailable
+        after `patience_seconds` (None: the patience of the consumer); the messages then stay to be
+        acknowledged. Also raises the errors of `on_release`.
         """
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):
@@ -418,7 +426,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
 
     def _begin_messages(self) -> None:
         """Give every free thread a message, taking the buckets in rotation, until no bucket has a message
-        that may begin. While a bucket is in trouble, begin one message at a time.
+        that may begin. Skips buckets that are to be released or that may belong to another consumer, and all
+        buckets while the consumer is paused or this object is closed. While a bucket is in trouble, begin one
+        message at a time.
         """
         now, idle_lanes = time.monotonic(), 0
         limit = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
@@ -441,7 +451,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
         self._report(partial(self._conclude, lane, item, self._handling.run(batch, owned, item)))
 
     def _due_at(self) -> float:
-        """Return the time of the next work without a signal, in `time.monotonic` seconds."""
+        """Return the time of the next work without a signal, in `time.monotonic` seconds; infinity if there
+        is none.
+        """
         times = [lane.acknowledge_at() for lane in self._turns]
         times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]
         if self._running < self._threads:
@@ -449,8 +461,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
         return min(times, default=float("inf"))
 
     def _wait_reasons(self, lane: _Lane) -> str | None:
-        """Return why messages of the bucket wait, for `why()`: the limit, up to `_MAX_NAMED` failing
-        messages, trouble, or missing counts. None if they only wait for their turn.
+        """Return why messages of the bucket wait, for `why()`: the limit (if the schedule is full), up to
+        `_MAX_NAMED` failing messages, trouble, or missing counts. None if they only wait for their turn.
         """
         reasons = [_hold_reason(item) for item in itertools.islice(lane.schedule.failing, _MAX_NAMED)]
         if lane.schedule.is_full:

@@ -30,7 +30,9 @@ class BucketLag:
 
 
 def lag_path(topic: str, subscription: str) -> str:
-    """Return the path of the request for a subscription's lag."""
+    """Return the path of the request for a subscription's lag. Raises InvalidInput for a name as `topic_path`
+    and `path_part` do.
+    """
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag"
 
 

@@ -34,7 +34,9 @@ class LaneTable:
         return iter(self._lanes.values())
 
     def put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
-        """Append the message to its lane, and return the lane. Counts its hash if key counts are on."""
+        """Append the message to its lane, and return the lane. Counts its hash if key counts are on. Raises
+        InvalidInput, and appends nothing, for a key without a UTF-8 form.
+        """
         if key is None:
             segment, bucket_hash = self._next_place()
             lane = self._lane(segment, bucket_hash)

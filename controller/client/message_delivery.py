@@ -91,9 +91,10 @@ class Handling:
         """Deliver the message once, and return the outcome. Raises nothing.
 
         A message whose deliveries have reached the maximum is stored as a dead letter instead. The delivery
-        is reported to a worker before and after the handler if the message is in trouble. The process may
-        have been stopped since the message was chosen, so the bucket may have been lost; then the message is
-        put off.
+        is reported to a worker before and after the handler if the message is in trouble; if the report
+        before the handler fails, the message is put off. The process may have been stopped since the message
+        was chosen, so the bucket may have been lost; then too the message is put off. Any other exception,
+        such as SystemExit in the handler, gives BROKEN.
         """
         try:
             if self._is_over(item):
@@ -111,7 +112,8 @@ class Handling:
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Call the handler, notify the observer, and return the outcome.
 
-        After a failure, report it, and store the message as a dead letter if this was its last delivery.
+        After an Exception of the handler, report the failure, and store the message as a dead letter if this
+        was its last delivery (`_is_over`). Raises any other exception of the handler.
         """
         item.deliveries += 1
         self._observer.begun(batch, item.message)

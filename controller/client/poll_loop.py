@@ -38,6 +38,7 @@ class PollLoop:
         before_poll: Callable[[], None] = lambda: None,
     ) -> Item | None:
         """Return the first item that `poll` returns within `timeout_seconds`. Return None if there is none.
+        `poll` is called at least once.
 
         `before_poll` runs before each call of `poll`; an error of `before_poll` is raised at once. `due_at`
         returns the `time.monotonic` second at which the next poll is worthwhile without a signal; the loop

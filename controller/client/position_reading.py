@@ -54,8 +54,8 @@ def read_on(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """Return the next messages of the segment, none if there are none at present. Return None while a query
-    of the log is in progress, or if the segment is unreachable and is therefore reopened.
+    """Return the next messages of the segment, at most `limit`, none if there are none at present. Return
+    None while a query of the log is in progress, or if the segment is unreachable and is therefore reopened.
 
     Slow queries of the log run in a background thread, and a later call returns their result. `is_sealed` is
     True if the consumer knows that the log is complete. A log is sealed before its children are known, and

@@ -114,7 +114,9 @@ class Producer(OneProcess, StoresOnExit):
         With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts this often,
         so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is
         called with the messages that the data plane has acknowledged, in the order of each key. The calls
-        come one after the other from the producer's threads, and must not wait for this producer.
+        come one after the other from the producer's threads, and must not wait for this producer; an
+        exception is raised by the next call of `send` or `flush`. Raises TopicNotFound, TopicNotLive,
+        StoreUnavailable (not retried); InvalidInput for an invalid name, delay or source.
         """
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending = max_pending_messages
@@ -169,12 +171,14 @@ class Producer(OneProcess, StoresOnExit):
         return self._pending
 
     def send(self, payload: bytes, key: str | bytes | None = None, metadata: Metadata | None = None) -> None:
-        """Queue a message, and begin to send full batches. Blocks only while too many messages are pending.
+        """Queue a message, and begin to send full batches. Blocks while too many messages are pending, and
+        while a changed layout is read.
 
         Messages without a key go to the active segments in rotation. Raises, like `flush`, the error that has
-        blocked earlier messages for longer than the timeout. After an error every message stays queued,
-        including this one. Only after InvalidInput is this message not queued: a payload or key of a wrong
-        type, a key without a UTF-8 form, or a message that is too long. Raises Terminal after `close`.
+        blocked earlier messages for longer than the timeout, and at once an error that is not retried. After
+        an error every message stays queued, including this one. Only after InvalidInput is this message not
+        queued: a payload or key of a wrong type, a key without a UTF-8 form, or a message that is too long.
+        Raises Terminal after `close`.
         """
         is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
         if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
@@ -217,8 +221,9 @@ class Producer(OneProcess, StoresOnExit):
 
         Raises the error that persists after `send_timeout_seconds`: SegmentTerminated if no successor of a
         fenced segment was published, or a missing log was not created again; DataPlaneUnavailable;
-        StoreUnavailable. Call it again to continue. Raises Terminal if the producer is closed with pending
-        messages, and gives their number.
+        StoreUnavailable. Raises at once an error that is not retried: TopicNotFound if the topic was deleted,
+        another refusal, or an exception of `on_stored`. Call it again to continue. Raises Terminal if the
+        producer is closed with pending messages, and gives their number.
         """
         self._store_until(lambda: self._pending == 0)
 
@@ -227,9 +232,10 @@ class Producer(OneProcess, StoresOnExit):
 
         Waits for the responses of batches in flight, each for as long as a call may take. For any thread;
         idempotent. Raises Terminal if messages could not be stored, with their number and the reason. A
-        `send` or `flush` of another thread is ended, and raises the number of dropped messages. A signal
-        handler may call this method: if it interrupts `send` or `flush`, that call closes the producer,
-        because batches in flight may wait for it.
+        `send` or `flush` of another thread is ended, and raises Terminal with the number of dropped messages;
+        then this call stores no pending messages, and raises nothing. A signal handler may call this method:
+        if it interrupts `send` or `flush`, that call closes the producer, because batches in flight may wait
+        for it.
         """
         stores = (
             flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
@@ -257,7 +263,7 @@ class Producer(OneProcess, StoresOnExit):
         return self._is_closing
 
     def _store_until(self, is_done: Callable[[], bool]) -> None:
-        """Send all batches until `is_done` returns True.
+        """Send all batches until `is_done` returns True. Raises the errors of `_work_until`.
 
         Lanes with retried errors get the full time again.
         """
@@ -317,7 +323,7 @@ class Producer(OneProcess, StoresOnExit):
             self._routing.watch.close()
 
     def _refuse_to_send(self) -> None:
-        """Raise the reason why no message is accepted, after the batches in flight have ended."""
+        """Raise Terminal with the reason why no message is accepted, after the batches in flight have ended."""
         self._demand_maker()
         if self._is_closing:
             self._end_unless_interrupted()
@@ -364,9 +370,9 @@ class Producer(OneProcess, StoresOnExit):
         the lock. Unless `sends_all`, a lane sends only full batches while another lane is sending. Report segments
         that stay fenced.
 
-        Raises the error of a lane, and SegmentTerminated if a fenced segment has no successor after
-        `send_timeout_seconds`. Every LOOK_SECONDS without progress, the layout is read again for fenced
-        segments.
+        Raises the error of a lane, the errors of `SuccessorRouting.route_all`, and SegmentTerminated if a
+        fenced segment has no successor after `send_timeout_seconds`. Every LOOK_SECONDS without progress, the
+        layout is read again for fenced segments.
         """
         deadline = time.monotonic() + self._send_timeout_seconds
         while not self._is_closing:
@@ -494,7 +500,9 @@ class Producer(OneProcess, StoresOnExit):
     def _send_batch(self, lane: SendLane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
         """Send a batch or await its response, record the result, and start the next batch if it is full.
 
-        Runs in a background thread. Errors are recorded, for the application's next call.
+        Runs in a background thread. A log that is terminated, or missing for an inactive segment, has stored
+        nothing (`_settle`); a missing log of an active segment is awaited. Other errors are recorded by
+        `SendLane.fail`, for the application's next call.
         """
         stored, failure, is_missing = 0, None, False
         try:

@@ -212,7 +212,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         `queue_messages` is the largest number of buffered messages of each segment; a small number divides
         long work more evenly. `patience_seconds` bounds how long a call is retried while the data plane is
         out of reach. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not a
-        queue.
+        queue; InvalidInput for an invalid name.
         """
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
@@ -246,9 +246,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         """Return the next message, waiting up to `timeout_seconds`. Return None if there is none. The
         segments are read in rotation.
 
-        Raises TopicNotFound, SubscriptionNotFound if either was deleted; DataPlaneUnavailable if there is
-        nothing to read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after
-        `close`.
+        Raises TopicNotFound, SubscriptionNotFound if either was deleted, or another refusal of a worker that
+        lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
+        read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -259,7 +259,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
         """Return up to `most` messages: wait for the first message as `receive` does, and add the messages
-        that are available at once.
+        that are available at once. Empty if there are none. Raises the errors of `receive`; messages that the
+        call had received by then are not returned, and are delivered again after `close`.
         """
         messages: list[QueuedMessage] = []
         while len(messages) < most:
@@ -273,7 +274,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         """Acknowledge these messages. Return False if one of them may be delivered again, here or to another
         consumer: the reader lost its messages because it was disconnected, or a seek moved the subscription.
 
-        Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`; call it again.
+        Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`; call it again. Raises
+        InvalidInput for a message of a consumer of another kind.
         """
         by_buffer: dict[_SegmentBuffer, list[Position]] = {}
         for message in messages:
@@ -293,7 +295,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
         """Return the message to the queue because it cannot be processed. It is delivered again after the
-        delay, here or to another consumer, with a delivery count one higher.
+        delay, here or to another consumer, with a delivery count one higher. If the reader has lost the
+        message, the message is delivered again anyway, and nothing is raised. Raises DataPlaneUnavailable if
+        the result is unknown after `patience_seconds`; call it again.
         """
         _buffer_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()
@@ -304,13 +308,13 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def lag(self) -> tuple[BucketLag, ...]:
         """Return the number of unacknowledged messages of each segment that the subscription reads, over all
-        consumers. The worker counts at each call. Raises StoreUnavailable.
+        consumers. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
         """
         return lag_of(self._servers.ask("GET", self._lag_path))
 
     def pause(self) -> None:
         """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
-        consumers; received messages stay.
+        consumers, except those of segments with unsettled messages; received messages stay.
         """
         self._is_paused = True
         self._wakeup.set()
@@ -321,7 +325,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Leave the queue, within `timeout_seconds`.
+        """Leave the queue, within `timeout_seconds` (default: 30). Readers that are not closed by then are
+        closed in the background, which is logged.
 
         Other threads have four fifths of `timeout_seconds` to settle received messages, or no time if it is
         not given; unsettled messages are then delivered again. The rest, at least a second, is for returning
@@ -376,7 +381,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
     def _follow(self) -> None:
         """Read the segments of the newest list; while paused only segments with received messages, whose
         buffered messages stay. Raises InvalidInput after `close`, and the error of the last request for the
-        list.
+        list unless the error is Retryable.
         """
         self._demand_open()
         is_new = self._watch.take()
@@ -422,8 +427,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         """Return the next message of the segment; None if there is none at present. Without a buffered
         message, begin a query in a background thread; a later call returns its result.
 
-        If the segment is drained, report that to a worker. Raises no error of the log: a lost attachment is
-        opened again, and the error of an unreachable log is recorded for a later retry.
+        If the segment is drained, report that to a worker. A lost attachment (LostRace, NotFound, FencedOut)
+        is opened again, and DataPlaneUnavailable is recorded for a later retry; other errors of the log are
+        raised.
         """
         try:
             if segment_buffer.is_lost:
@@ -456,7 +462,7 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def _ask(self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
         """Query the log in a background thread: for messages if none are buffered, and whether a sealed
-        segment is drained.
+        segment is drained, unless that was reported in the last `REPEAT_REPORT_SECONDS`.
         """
         listed = self._watch.current.segments.get(segment_reader.segment_id)
         is_reported = time.monotonic() < segment_buffer.reported_drained_at + REPEAT_REPORT_SECONDS

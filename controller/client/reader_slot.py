@@ -140,8 +140,8 @@ class ReaderSlot(Generic[Reader]):
         self._backoff.reset()
 
     def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
-        """Run `question`, and set its result in the future `result`. Runs in a background thread, after
-        `reserve_query`.
+        """Run `question`, and set its result or its error in the future `result`. Runs in a background
+        thread, after `reserve_query`, and wakes the consumer at the end.
 
         `question` may wait for the data plane for as long as a call may take.
         """

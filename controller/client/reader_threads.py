@@ -31,7 +31,9 @@ class _Threads:
         self._is_closed = False
 
     def run(self, function: Callable[[], None]) -> bool:
-        """Run `function` soon in a thread, and return True. Return False after `close`. `function` must not raise."""
+        """Run `function` in a thread, once fewer than `MOST_AT_ONCE` functions run, and return True. Return
+        False after `close`. `function` must not raise.
+        """
         with self._lock:
             if self._is_closed:
                 return False
@@ -84,13 +86,13 @@ class ReaderThreads:
             return self._leaving.get(place)
 
     def open(self, slot: ReaderSlot[Reader], open_reader: Callable[[], Reader]) -> None:
-        """Open the slot in a background thread if it is due."""
+        """Open the slot in a background thread if it is due. Does nothing after `close`."""
         if slot.begin_opening() and not self._opening.run(partial(slot.open, open_reader)):
             slot.mark_unused()
 
     def ask(self, slot: ReaderSlot[Reader], question: Callable[[], Any]) -> None:
         """Run a query of the slot's reader in a background thread; other logs are read meanwhile.
-        `take_result` returns the result.
+        `take_result` returns the result. After `close` the query does not run, and never has a result.
         """
         if not self._asking.run(partial(slot.ask, question, slot.reserve_query())):
             slot.mark_unused()
@@ -122,7 +124,8 @@ class ReaderThreads:
             close()
 
     def close(self) -> None:
-        """Wait until all stopped readers are closed, and all openings and queries have ended.
+        """Wait, without a limit, until all stopped readers are closed, and all openings and queries have
+        ended.
 
         Begin none afterwards.
         """

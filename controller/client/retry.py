@@ -20,8 +20,8 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 0.05, 2.0
 
 @checked
 def retry_for(act: Callable[[], Result], *, seconds: float) -> Result:
-    """Return the result of `act`. Retry it on DataPlaneUnavailable and StoreUnavailable, then raise the last
-    error.
+    """Return the result of `act`. Retry it on DataPlaneUnavailable and StoreUnavailable for `seconds`, then
+    raise the last error. Any other error is raised at once.
 
     `act` must be safe to repeat. `seconds` bounds the start of the last attempt, not its end.
     """

@@ -60,7 +60,7 @@ class SegmentWatch:
         """Request the list at once: of all segments, or of those that the subscription `queue` reads.
 
         `on_change` runs in another thread and must not block. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict if the subscription is not a queue.
+        StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
         """
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"

@@ -172,15 +172,17 @@ class SegmentReaders(Generic[Reader]):
         return WAITS_FOR_RECEIVE if segment_reader.signal.is_set() else "no data"
 
     def demand_reached(self) -> None:
-        """Raise the error of a log that was out of reach at the last attempt, or that can never be read."""
+        """Raise the error of a log that was out of reach at the last attempt (DataPlaneUnavailable), or that
+        is missing or can never be read (Terminal).
+        """
         for segment_reader in self._by_segment.values():
             if isinstance(segment_reader.error, DataPlaneUnavailable | Terminal):
                 # otherwise the traceback would grow with each raise
                 raise segment_reader.error.with_traceback(None)
 
     def close(self) -> None:
-        """End all readings. Waits for openings, queries and closes in progress, because threads must end
-        before the process does.
+        """End all readings. Waits, without a limit, for openings, queries and closes in progress, because
+        threads must end before the process does.
         """
         for segment_id in [*self._by_segment]:
             self.drop(segment_id)

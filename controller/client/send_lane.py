@@ -99,7 +99,8 @@ class SendLane:
 
     def fail(self, error: Exception, patience_seconds: float) -> None:
         """Record that the batch could not be sent. The lane retries it later, and reports the error once
-        failures have lasted for `patience_seconds`, or at once if the error is not retried.
+        failures have lasted for `patience_seconds`, or at once if the error is neither DataPlaneUnavailable
+        nor StoreUnavailable.
         """
         now = time.monotonic()
         self.next_try_at = now + self._backoff.next_seconds()

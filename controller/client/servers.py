@@ -87,6 +87,7 @@ class Servers(Renewed):
         proxy: str | None = None,
     ) -> None:
         """Use the workers at `urls`, in any order. `token` is called at each request if it is a function.
+        `call_timeout_seconds` limits each step of an attempt (`ask`).
 
         Requests go through `proxy`, or directly if it is None, whatever proxies the environment names. Raises
         InvalidInput without an address, and for an invalid address, token or proxy.
@@ -133,10 +134,12 @@ class Servers(Renewed):
         `timeout_seconds` (None: `call_timeout_seconds`) limits each step of an attempt, such as connecting and
         waiting for data.
 
-        Tries each worker in turn while workers do not respond, or respond with a status from 500 on. Raises
-        StoreUnavailable while no worker can respond, otherwise the worker's error; Terminal after `close`. If
-        no worker was reached, or no response was complete, the error's cause is the library's error: the
-        requested action may have happened.
+        Tries each worker in turn while workers do not respond, or respond with a status from 500 on. If all
+        do, raises the error of the last response from status 500 on, or StoreUnavailable without a response.
+        Raises the worker's error for a lower status, such as NotFound or Conflict; StoreUnavailable for an
+        incomplete response; InvalidInput for a value without a UTF-8 form and an invalid token; the errors of
+        the token function; Terminal after `close`. If no worker was reached, or no response was complete, the
+        error's cause is the library's error: the requested action may have happened.
         """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
         with self._response_of(self._http, method, path, document, query, timeout, headers) as answer:
@@ -169,7 +172,7 @@ class Servers(Renewed):
                     self._feeds.discard(feed)
 
     def close(self) -> None:
-        """Close the connections, which breaks open streams."""
+        """Close the connections, which breaks open streams. Later calls raise Terminal."""
         self._http.close()
         with self._lock:
             feeds = [*self._feeds]
@@ -197,8 +200,9 @@ class Servers(Renewed):
         """Yield the first response of a worker below status 500, before its body is read, and close it
         afterwards. The worker that responded is tried first the next time.
 
-        Raises the worker's error from status 300 on, StoreUnavailable if no worker responds, and Terminal
-        after `close`.
+        Raises the worker's error from status 300 on; if no worker responds below 500, the error of the last
+        response, or StoreUnavailable without a response; InvalidInput and the errors of the token function,
+        as `_sent` does; Terminal after `close`.
         """
         if self._http.is_closed:
             raise Terminal("this client of Cleave was closed; create another client")
@@ -243,12 +247,12 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        """Send the request, follow redirects, and return the response. Requests the token for each attempt if
-        it is a function. The library would omit the token at another worker.
+        """Send the request, follow redirects of status 307, and return the response. Requests the token for
+        each attempt if it is a function. The library would omit the token at another worker.
 
-        Raises httpx.TooManyRedirects, httpx.RemoteProtocolError for a redirect without a Location, an exception of
-        the token function, and InvalidInput for a value without a UTF-8 form or a token that is
-        invalid.
+        Raises httpx.HTTPError or httpx.InvalidURL if the server does not respond, redirects more than
+        `MOST_REDIRECTS` times, or redirects to no valid address; an exception of the token function, and
+        InvalidInput for a value without a UTF-8 form or a token that is invalid.
         """
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token
@@ -304,7 +308,9 @@ def topic_path(topic: str) -> str:
 
 
 def consumer_path(topic: str, subscription: str, consumer: str) -> str:
-    """Return the path of a consumer of a subscription."""
+    """Return the path of a consumer of a subscription. Raises InvalidInput for a name as `topic_path` and
+    `path_part` do.
+    """
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/consumers/{path_part(consumer)}"
 
 

@@ -124,9 +124,9 @@ class Session:
 
         `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
         the session's thread, and must not block. `on_lost` is called in the same thread while all assigned
-        buckets may permanently belong to other consumers. `lasting_reasons` is called at each heartbeat, in any
-        thread, and a changed result is reported to the leader. Raises NotFound, TopicNotLive, Conflict,
-        StoreUnavailable.
+        buckets may permanently belong to other consumers. `lasting_reasons` is called at each heartbeat, in
+        any thread, and a changed result is reported to the leader. Raises NotFound, TopicNotLive,
+        StoreUnavailable; Conflict for a subscription of another kind; InvalidInput for an invalid name.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._lasting_reasons = reads, lasting_reasons
@@ -184,22 +184,23 @@ class Session:
         )
 
     def demand_alive(self) -> None:
-        """Raise the reason why this session can never continue: another consumer registered under its name,
-        or its topic was deleted.
+        """Raise the reason why this session can never continue: another consumer registered under its name
+        (FencedOut), its topic or subscription was deleted, a worker refused it permanently, or its tokens
+        stayed outside their validity (TokenOutOfTime).
         """
         if self._failure is not None:
             raise self._failure
 
     def why(self) -> list[dict[str, Any]]:
         """Return the leader's statement about every bucket of the subscription: its owner, and the reason why
-        no message of it is delivered. Raises StoreUnavailable.
+        no message of it is delivered. Raises StoreUnavailable, or the worker's refusal.
         """
         rows: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return rows
 
     def lag(self) -> dict[str, Any]:
         """Return a worker's counts of the unacknowledged messages of every bucket of the subscription, for
-        `lag_of`. Raises StoreUnavailable.
+        `lag_of`. Raises StoreUnavailable, or the worker's refusal.
         """
         counts: dict[str, Any] = self._servers.ask("GET", self._lag_path)
         return counts
@@ -243,8 +244,9 @@ class Session:
         )
 
     def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
-        """End the session, and wait for its thread. If `leave` is True, the consumer's buckets are assigned
-        to others at once; if False, they are kept for the grace period. Idempotent.
+        """End the session, and wait for its thread until `timeout_seconds` are over. If `leave` is True, the
+        consumer's buckets are assigned to others at once; if False, they are kept for the grace period.
+        Idempotent.
 
         The deregistration is retried until a worker has received it, or `timeout_seconds` are over, which is
         logged. Queued reports are dropped.
@@ -343,7 +345,7 @@ class Session:
     def _follow(self) -> None:
         """Register if necessary, and hold one stream open until the leader ends it: adopt assignments, and
         answer the first event and each heartbeat of the leader with a heartbeat, and an assignment if one is
-        due. Raises the errors of `_register`, and StoreUnavailable if the stream breaks.
+        due. Raises the errors of `_register` and `_adopt`, and StoreUnavailable if the stream breaks.
         """
         if not self._is_registered:
             self._register()

@@ -126,7 +126,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         `receive`, before a bucket is released to another consumer. All delivered messages of the bucket are
         then acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
         released while the application is busy. With `positions` messages that `commit` has stored are not
-        delivered again.
+        delivered again. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict for a subscription of
+        another kind; InvalidInput for an invalid name.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
@@ -191,7 +192,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         """Return for each bucket that the subscription reads why this consumer receives no message of it.
 
         The reason of an owned bucket is this consumer's, that of any other bucket the leader's, which is
-        requested at each call. Raises StoreUnavailable while no worker responds.
+        requested at each call. Raises StoreUnavailable while no worker responds, or the worker's refusal.
         """
         own: dict[int, list[Attachment]] = {}
         for attachment in self._attachments.all:
@@ -210,7 +211,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def lag(self) -> tuple[BucketLag, ...]:
         """Return the number of unacknowledged messages of all that the subscription reads, over all
-        consumers. The worker counts at each call. Raises StoreUnavailable.
+        consumers. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
         """
         return lag_of(self._session.lag())
 
@@ -219,8 +220,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         none.
 
         Raises FencedOut if another consumer registered under this name; TopicNotFound, SubscriptionNotFound
-        if either was deleted; DataPlaneUnavailable if all logs to read are out of reach for longer than
-        `patience_seconds`; InvalidInput after `close`.
+        if either was deleted, or another permanent refusal of a worker; DataPlaneUnavailable, or
+        StoreUnavailable for the position table, if there is nothing to read and a bucket was out of reach for
+        longer than `patience_seconds`; Terminal if there is nothing to read and a bucket can never be read;
+        the errors of `on_release`; InvalidInput after `close`. While the leader is out of reach, it returns
+        None.
         """
         with self._maintenance.turn:
             return self._rounds.receive(
@@ -273,9 +277,10 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
         `patience_seconds` replaces the consumer's value for this call. Return False if the bucket no longer
         belongs to this consumer, was moved by a seek, or the assignment expired because the leader was out of
-        reach. Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is to be
-        released and nothing is unacknowledged, it is released. Raises DataPlaneUnavailable if the result is
-        unknown after `patience_seconds`; call it again.
+        reach. Unacknowledged messages are then delivered again, here or to another consumer. If the bucket is
+        to be released and nothing is unacknowledged, it is released. Raises DataPlaneUnavailable if the
+        result is unknown after `patience_seconds`; call it again. Raises the errors of `on_release`; the
+        messages are then acknowledged.
         """
         with self._maintenance.turn:
             return self._acknowledge(
@@ -289,7 +294,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         Each message is then in the results exactly once. Raises FencedOut if the bucket has another owner;
         AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
         delivered before these are neither in the results nor acknowledged: process those first, or return
-        them; InvalidInput for a consumer without `positions`. After an error, roll back the transaction.
+        them; InvalidInput for a consumer without `positions`; the errors of the database driver. After an
+        error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
@@ -330,7 +336,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def let_go(self, batch: Batch) -> None:
         """Release a bucket that is to be released, and drop its unacknowledged messages, which its next owner
-        receives. Does nothing for a bucket that is not to be released, or is not owned.
+        receives. Calls `on_release`, and raises its errors. Does nothing for a bucket that is not to be
+        released, or is not owned.
         """
         attachment = batch.origin
         with self._maintenance.turn:
@@ -357,8 +364,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         restarts under this name within the grace period keeps its buckets, and no other consumer is affected.
         The consumer also stays, and logs that, while messages are being processed that `KeyedWork.close` did
         not wait for: otherwise a key would have two owners. The call takes at most `timeout_seconds`
-        (default: 30). A fifth of the time, and at least a second, is reserved for deregistration, which also
-        happens after an interruption.
+        (default: 30); readers that are not closed by then are closed in the background. A fifth of the time,
+        and at least a second, is reserved for deregistration, which also happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         self._wakeup.set()  # ends a `receive` that waits
@@ -499,7 +506,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         messages. Return None while paused.
 
         While the leader is out of reach no message is delivered; once the buckets may belong to others, all
-        are closed.
+        are closed. Raises the errors of `on_release`.
         """
         if time.monotonic() >= self._poll_at:
             self._poll_at = time.monotonic() + LOOK_SECONDS
@@ -562,10 +569,11 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, attachment: Attachment, reader: LogReader) -> Batch | None:
-        """Return the next batch of the bucket; None if there is none at present, or after an error.
+        """Return the next batch of the bucket; None if there is none at present, if the stored results
+        contain all its messages, or after an error.
 
-        If the segment is drained, report that to the leader. A lost bucket is opened again; an error of the
-        log is recorded, and the bucket is retried later.
+        If the segment is drained, report that to the leader. A lost bucket (LostRace, NotFound, FencedOut) is
+        opened again; DataPlaneUnavailable or Terminal is recorded, and the bucket is retried later.
         """
         try:
             result = self._read_or_query(attachment, reader)
@@ -615,7 +623,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     ) -> Batch | None:
         """Return the batch of the messages that the stored results do not contain.
 
-        None if they contain all; then the messages are acknowledged.
+        None if they contain all; then the messages are acknowledged. Raises the errors of
+        `LogReader.acknowledge`.
         """
         attachment.note_flow()
         attachment.signal.set()
@@ -678,7 +687,7 @@ def _one_line(reason: str) -> str:
 
 def _settled(batch: Batch, before: Position | None, upto: Position) -> int:
     """Return the number of messages of the batch that an acknowledgement up to `upto` settles, after an
-    acknowledgement up to `before`.
+    acknowledgement up to `before` (None: the first acknowledgement).
     """
     if upto < batch.messages[-1].position:
         settled = bisect_right(batch.messages, upto, key=_position)

@@ -50,9 +50,10 @@ class SuccessorRouting:
         send_again: Callable[[Sequence[SendLane]], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Read the topic, and start to follow its layout. `timeout_seconds` bounds how long a failed read of the
-        layout is retried. `send_again` sends batches in doubt again. `on_change` runs in the source's thread after
-        each notification, and must not block. `key_counts` counts the messages by hash; None: they are not counted.
+        """Read the topic, and start to follow its layout. `timeout_seconds` bounds how long a failed read of
+        the layout is retried. `send_again` sends batches in doubt again. `on_change` runs in the source's
+        thread after each notification, and must not block. `key_counts` counts the messages by hash; None:
+        they are not counted. Raises the errors of `LayoutSource.topic`.
         """
         self._producer_id, self._fenced = producer_id, fenced
         self._eager = logs if isinstance(logs, EagerLogClient) else None
@@ -69,7 +70,8 @@ class SuccessorRouting:
     def route_all(self) -> bool:
         """Move unrouted messages into their lanes, in order, under the newest layout, which is read first if
         it may have changed. Return False if that must wait for batches in doubt. Raises the errors of the
-        layout source; StoreUnavailable is retried for `timeout_seconds`.
+        layout source; StoreUnavailable is retried for `timeout_seconds`. After an error, the messages that
+        are not moved stay unrouted.
         """
         if not self._follow_layout():
             return False
@@ -99,7 +101,9 @@ class SuccessorRouting:
         self.look_again()
 
     def waiting_for_successors(self) -> list[SendLane]:
-        """Return the lanes with messages that wait until the successors of a fenced segment are known."""
+        """Return the lanes with messages that wait until the successors of a fenced segment are known, or
+        until its missing log is created again. Lanes that are sending are left out.
+        """
         return [
             lane
             for lane in self.lanes

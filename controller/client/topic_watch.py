@@ -85,7 +85,8 @@ class TopicWatch(OneProcess):
     def _handle(self, _event: str, data: str) -> None:
         """Adopt an event: update the topics, and call `on_change` if they differ.
 
-        If `on_change` raises, restore the earlier topics, so that the next stream repeats the change.
+        If `on_change` raises, restore the earlier topics, so that the next stream repeats the change, and
+        raise the error.
         """
         event = _TOPIC_EVENT.decode(data)
         before = self.topics

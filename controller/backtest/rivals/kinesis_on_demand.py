@@ -40,9 +40,9 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Return a split in two of each segment that is above `up_at` of its capacity at the last tick. A segment of
-    one hash, or beyond the limit of segments, is refused; one without a record or in a running reshape is left
-    unchanged.
+    """Return a split in two of each segment that is above `up_at` of its capacity at the last tick. A segment of one
+    hash, or beyond the limit of segments, is refused; a segment without a record or in a running reshape is left
+    unchanged. A segment with a record must have a remembered tick.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)

@@ -57,9 +57,10 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
-    """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young,
-    of one hash, or beyond the limit of segments is refused. The result is valid until a segment is old enough for
-    an action.
+    """Return splits, each of a single segment, then merges of the cold segments. A hot segment that is too young, of
+    one hash, or beyond the limit of segments is refused. A segment without averages or in a running reshape is left
+    unchanged, and so is a cold segment that is too young. The result is valid until a segment is old enough for an
+    action.
     """
     capacity = situation.policy.thresholds.split
     busy_segments, room = common.busy(situation), common.Room(situation)
@@ -106,8 +107,9 @@ def _too_young(segment: Segment, settings: Settings) -> Refusal:
 
 
 def _merges(cold: list[Segment], situation: EvaluationInput, settings: Settings) -> list[Decision]:
-    """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`. No
-    merge goes below the policy's minimum number of segments. `cold` is in the order of ranges.
+    """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`. A
+    group is shortened so that no merge goes below the policy's minimum number of segments. `cold` is in the order of
+    ranges.
     """
     removable = len(situation.layout.active) - situation.policy.min_segments
     groups: list[list[Segment]] = []

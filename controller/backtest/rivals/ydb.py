@@ -41,7 +41,7 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 def decide(situation: EvaluationInput, settings: Settings) -> Evaluation:
     """Return a split in two of each segment that was above `up_at` of its capacity throughout the window. A segment
-    that is above it for a shorter time, of one hash, or beyond the limit of segments is refused; one without a
+    that is above it for a shorter time, of one hash, or beyond the limit of segments is refused; a segment without a
     measurement or in a running reshape is left unchanged.
     """
     capacity = situation.policy.thresholds.split
