@@ -166,9 +166,10 @@ def end(
 
 
 def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:
-    """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate.
+    """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate. If the candidate has a
+    pending approval, that approval stays and `approval` is ignored.
 
-    If the candidate had another backtest as evidence, its approvals expire first.
+    If the candidate had another backtest as evidence, its pending and approved approvals expire first.
     """
     if candidate.run_id != run_id:
         reason = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"

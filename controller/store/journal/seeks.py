@@ -79,9 +79,8 @@ _FORGET_DELIVERIES = """
 
 @dataclass(frozen=True, slots=True)
 class SeekUnderWay:
-    """The oldest seek of the subscription that has not yet moved all cursors. `is_release_over` is True if the time
-    for releases has passed, so that the seek no longer waits for owners. `asked_seconds`: seconds since the intent of
-    the seek.
+    """The oldest seek of the subscription that is neither committed nor aborted. `is_release_over` is True if the time for releases has
+    passed, so that the seek no longer waits for owners. `asked_seconds`: seconds since the intent of the seek.
     """
 
     operation_id: int

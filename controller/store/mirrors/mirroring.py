@@ -59,7 +59,7 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
     """Write the first layout of the topic: all segments, the cooldowns that the broker's reshapes began, and one row of history by
-    `operation`, which attaches the topic. The topic becomes live.
+    `operation`, which attaches the topic. The topic becomes live. Raises LostRace if the topic row has changed.
     """
     topics.update_topic(
         tx,

@@ -52,7 +52,7 @@ class ExpectedLogs:
     reserved: Mapping[str, OperationState]
     """States of the operations that reserved logs for children, by log. The logs may not exist yet."""
     pending_deletions: frozenset[str]
-    """Logs with an open deletion entry."""
+    """Logs with an open deletion entry, of this topic and of every other topic that had its name."""
     changes_subscriptions: bool
     """True if a subscription is being created or deleted, so that the expected cursors are not determined."""
     is_verified: bool
@@ -180,7 +180,9 @@ def backing_topics(tx: Connection, topic_id: int) -> list[str]:
 
 
 def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> list[str]:
-    """Return the logs that must have a cursor of the subscription: those that were active after its creation epoch."""
+    """Return, by range, the logs that must have a cursor of the subscription: logs of segments that are not pruned and were active
+    after its creation epoch. Empty if the topic has no such subscription.
+    """
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 

@@ -58,7 +58,9 @@ def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dic
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    """Set the topic to deleted at the epoch, which frees its name, and delete its load, subscriptions, evaluation and mirror."""
+    """Set the topic to deleted at the epoch, which frees its name, and delete its load, subscriptions, evaluation and mirror. Raises
+    LostRace if the topic row has changed.
+    """
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})

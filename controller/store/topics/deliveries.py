@@ -106,8 +106,9 @@ def note(
     deliveries: int,
     error: str | None,
 ) -> None:
-    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure. Idempotent. Raises LostRace if
-    the consumer does not own the bucket.
+    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure. The event ENDED deletes the
+    record of the message. A bucket keeps the records of at most `MOST_TROUBLED` messages. Idempotent. Raises LostRace if the consumer
+    does not own the bucket.
     """
     parameters = {
         **ownership.parameters,

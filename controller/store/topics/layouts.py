@@ -34,7 +34,9 @@ _NOW = f"""
 
 
 def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
-    """Return the present layout; empty for a topic that is being created or is deleted. Raises TopicNotFound."""
+    """Return the present layout, with the sealed segments that are not pruned; empty for a topic that is being created or is
+    deleted. Raises TopicNotFound.
+    """
     layouts = load_layouts(tx, [topic_id])
     if topic_id not in layouts:
         raise TopicNotFound(f"topic {topic_id} does not exist; look up its id by name")
