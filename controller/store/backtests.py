@@ -182,7 +182,7 @@ def subjects(
 ) -> list[Subject]:
     """Return live topics by name, each with its policy in force and its segments that existed between `since` and `until`.
 
-    `names` and `namespace` each restrict the topics; None does not.
+    `names` and `namespace` each restrict the topics; None does not. A policy that cannot be read is an `UnreadablePolicy`.
     """
     parameters = {
         "since": since,

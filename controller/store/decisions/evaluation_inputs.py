@@ -255,7 +255,8 @@ def load_evaluation_inputs(
     profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
 
     A subscription without registered consumers has the number of consumers that brokers list, except for a queue. Such consumers turn
-    `shared_buckets` off for their topic.
+    `shared_buckets` off for their topic. The inputs of a topic are consistent only if the caller has locked its `evaluation` row
+    (`evaluations.lock_due`). A policy that cannot be read is an `UnreadablePolicy`.
     """
     parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]

@@ -156,7 +156,7 @@ def newest_known() -> str:
 
 
 def newest_applied(tx: Connection) -> str | None:
-    """Return the name of the newest migration of this database. None if there is none."""
+    """Return the name of the newest migration of this database. None if there is none. The database must have the list of migrations."""
     newest: str | None = tx.execute(
         text('SELECT max(name COLLATE "C") FROM cleave.migration WHERE name <> :views'), {"views": _VIEWS}
     ).scalar_one()

@@ -190,7 +190,8 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
 def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
     """Return all metadata about the logs of the topics, by topic id. A topic that does not exist is absent.
 
-    Hold the lock of a topic row to act on its metadata.
+    Hold the lock of a topic row to act on its metadata. A caller that compares logs lists the logs of the data plane before this
+    call, so that each listed log was reserved by then or is unmanaged.
     """
     parameters = {"topic_ids": list(topic_ids)}
     topics = tx.execute(_TOPICS, parameters).all()

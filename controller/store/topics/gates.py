@@ -233,7 +233,7 @@ def make_ready(
 ) -> list[int]:
     """Record that every ancestor of the segments is drained, and that a call which opens the gates may be in progress for
     `opening_seconds`. Return the ids of the segments whose gates are not open yet, ascending. The caller holds the lock of the
-    subscription.
+    subscription, and has checked that no seek has changed its origin since the drains were read.
     """
     if not segment_ids:
         return []
