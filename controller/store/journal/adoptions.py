@@ -93,7 +93,7 @@ def intend_adopt(
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """Write the old topics as sealed segments, and the created segments as their children.
+    """Write the old topics as sealed segments, and the created segments, each as a child of all of them.
 
     `at` is the time of the commit, which calls this function.
     """

@@ -58,7 +58,9 @@ def insert_segments(
     backing_topics: Mapping[int, str],
     at: datetime,
 ) -> None:
-    """Write ACTIVE segments and the links to their parents. `at` is the time of the commit."""
+    """Write ACTIVE segments, at least one, and the links to their parents. `backing_topics` has the log of each segment, by its id.
+    `at` is the time of the commit.
+    """
     segment_list = list(segments)
     tx.execute(
         insert(SEGMENT),
