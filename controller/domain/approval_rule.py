@@ -87,10 +87,10 @@ def without_approvals(policy: AutoScalePolicy) -> AutoScalePolicy:
 
 def is_marked(policy: AutoScalePolicy, action: Decision) -> bool:
     """Return True if the policy requires an approval for this action: the action leaves fewer segments and
-    `approval_merges` is set, or its size is at least `approval_min_segments` (0: no limit).
+    `approval_merges` is set, or its size (`size_of`) is at least `approval_min_segments` (0: no limit).
 
-    An action of the consumer lane is never marked: a consumer that joins would have nothing to read until a person
-    has answered.
+    An action of the consumer lane is never marked: a consumer that joins would have nothing to read until a person has
+    answered.
     """
     if lane_of(action) is Lane.CONSUMER:
         return False
@@ -175,12 +175,12 @@ class ApprovalGate:
         return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
 
     def hold_unless_approved(self, action: Decision) -> bool:
-        """Return False if the action may be performed: it needs no approval, or a valid approval covers it, whose
-        end then limits `until`.
+        """Return False if the action may be performed: it needs no approval, or an approval that was granted less than
+        `VALID_MS` ago covers it. The end of this approval then limits `until`.
 
-        Otherwise add the action to the held actions and return True. If the approval is neither pending nor
-        rejected within `approval_hold_seconds`, the action is also added to `proposals`, unless `MAX_PENDING` is
-        reached.
+        Otherwise add the action to the held actions and return True. If the action has no approval, or its approval is
+        neither pending nor was rejected within the last `approval_hold_seconds`, the action is also added to
+        `proposals`, unless `MAX_PENDING` is reached.
         """
         if not is_marked(self._policy, action):
             return False

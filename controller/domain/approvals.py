@@ -74,7 +74,7 @@ def end_of_wait(
     text.
 
     An approved action that was not performed expires, and so does an approval without a subject. Otherwise
-    `default_answer` applies: `approve` approves, every other value rejects.
+    `default_answer` applies: `approve` approves, every other value rejects. `state` is pending or approved.
     """
     if state is ApprovalState.APPROVED:
         return (

@@ -413,9 +413,9 @@ def _bucket_shares(buckets: int, readers: int) -> list[tuple[int, int]]:
 def _place_readers(
     claims: _Claims, shares: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
 ) -> list[list[int]]:
-    """Return the readers of each segment that keep the most buckets in total. `shares` has the pairs of
-    `_bucket_shares` for each segment. Up to `pool` more readers are placed in all, one for each pair at most. A
-    consumer without a claim is not placed.
+    """Return the readers of each segment that keep the most buckets in total. `shares` has the pairs of `_bucket_shares`
+    for each segment. Up to `pool` more readers are placed in all, one for each pair at most. A consumer reads at most
+    one segment; a consumer without a claim is not placed.
     """
     scale = 1 + max((claim.at_home for own in claims for claim in own.values()), default=0)
     weights: list[dict[int, int]] = [{} for _ in range(consumers)]
@@ -468,8 +468,8 @@ def _in_turn(sizes: Sequence[int], consumers: int) -> list[Sequence[int]]:
 
 
 def _runs(sizes: Sequence[int], names: Sequence[str]) -> list[Sequence[int]]:
-    """Return the reader of each bucket if a run of consecutive consumers shares each segment, as Pulsar's
-    dispatcher distributes the buckets.
+    """Return the reader of each bucket if a run of consecutive consumers shares each segment, as Pulsar's dispatcher
+    distributes the buckets. Needs at least as many consumers as segments.
     """
     reader_lists: list[Sequence[int]] = []
     first = 0

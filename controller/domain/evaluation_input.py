@@ -74,18 +74,18 @@ class Capabilities:
 class EvaluationInput:
     """One topic at `now` (milliseconds since the Unix epoch). Immutable; the constructor checks nothing.
 
-    `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each controller-managed
-    subscription to its registered consumers. `policy` is resolved. `consumers_changed_at`: time at which a consumer
-    last joined or left; None if unknown. `foreign_controller`: True if the broker's own auto-scaler also acts on the
-    topic, so that nothing may be decided. `is_held`: True if the topic's logs must be compared with the journal, or
-    are ahead of the journal.
+    `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each subscription whose
+    consumers divide the segments to the number of these consumers. `policy` is resolved. `consumers_changed_at`: time
+    at which a consumer last joined or left; None if unknown. `foreign_controller`: True if the broker's own
+    auto-scaler also acts on the topic, so that nothing may be decided. `is_held`: True if the topic's logs must be
+    compared with the journal, or are ahead of the journal.
 
-    `clients`: consumers connected to each segment, and `producers` likewise, as far as they are counted.
-    `reconnections_left`: number of clients that may be made to reconnect at this time, None for no limit. `strikes`:
-    number of consecutive cuts that left nearly all of the load in this segment, by its id. `sketches`: key histograms
-    of the load of segments, by id (see `key_sketch`). `kept`: start and end of the time in which a person excludes a
-    segment from merges, by its id. `approvals`: the latest approval of each action for which one was requested, if
-    the policy requires approvals.
+    `clients`, `producers`: estimated numbers of consumers and producers that are connected to one segment; 0 if they
+    are not counted. `reconnections_left`: number of clients that may be made to reconnect at this time, None for no
+    limit. `strikes`: number of consecutive cuts that left nearly all of the load in this segment, by its id.
+    `sketches`: key histograms of the load of segments, by id (see `key_sketch`). `kept`: start and end of the time in
+    which a person excludes a segment from merges, by its id. `approvals`: the latest approval of each action for
+    which one was requested, if the policy requires approvals.
     """
 
     layout: SegmentLayout
@@ -116,8 +116,9 @@ class EvaluationInput:
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, integral numbers as integers.
 
-        The text contains only what a decision reads: the active segments (under `strict_pulsar` also their ancestors,
-        whose merges Pulsar counts), and the load of active segments.
+        The text contains only what a decision reads: the active segments with their load, their creation times (under
+        the profile `adaptive` only), and the ids of their ancestors (under `strict_pulsar` only, because Pulsar
+        counts their merges).
         """
         active = self.layout.active
         loads = {s.segment_id: self.loads[s.segment_id] for s in active if s.segment_id in self.loads}
@@ -178,10 +179,11 @@ class EvaluationInput:
     def from_json(cls, text: str) -> Self:
         """Return the input that `to_json` wrote; decisions on it are identical.
 
-        Bucket boundaries are restored with equal widths (only their number affects decisions), and sealed segments
-        that no decision reads are missing. Under `strict_pulsar` sealed ancestors have the range 0000-0000, which
-        no decision reads. Raises InvalidInput for a value of a wrong kind, InvalidPolicy for a policy with an
-        unknown parameter, and Python's errors for a text of another structure.
+        Bucket boundaries are restored with equal widths (only their number affects decisions), and data that no
+        decision reads are missing: sealed segments with their load, and creation times unless the profile is
+        `adaptive`. Under `strict_pulsar` sealed ancestors have the range 0000-0000, which no decision reads. Raises
+        InvalidInput for a value of a wrong kind, InvalidPolicy for a policy with an unknown parameter, and Python's
+        errors for a text of another structure.
         """
         document = json.loads(text)
         return cls(

@@ -23,7 +23,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 def in_markdown(text: str) -> str:
     """Return the text escaped so that Markdown makes no link, image, code or HTML of it. Airflow renders notes and
-    questions as Markdown.
+    questions as Markdown. Characters that are not printable are escaped as in `printable`; ends of lines are kept.
     """
     return _ACTIVE_IN_MARKDOWN.sub(r"\\\g<0>", printable(text, lines=True))
 

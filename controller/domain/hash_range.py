@@ -69,7 +69,9 @@ class HashRange:
         return self.start + (self.end - self.start) // 2 + 1
 
     def halves(self) -> tuple[HashRange, HashRange]:
-        """Return the low and the high half; for an odd width the low half has one hash more, as in Pulsar."""
+        """Return the low and the high half; for an odd width the low half has one hash more, as in Pulsar. Raises
+        InvalidRange for a range of width 1.
+        """
         return self.cut(self.midpoint)
 
     def cut(self, at: int) -> tuple[HashRange, HashRange]:

@@ -24,7 +24,9 @@ def bin_count(hash_range: HashRange) -> int:
 
 
 def bin_starts(hash_range: HashRange, bins: int) -> list[int]:
-    """Return the first hash of each of `bins` bins of the range; the widths differ by at most one."""
+    """Return the first hash of each of `bins` bins of the range; the widths differ by at most one. Raises
+    InvalidRange unless 1 <= bins <= width.
+    """
     return [hash_range.start, *hash_range.equal_cuts(bins)]
 
 

@@ -48,9 +48,9 @@ class SegmentLayout(SegmentGraph):
     ) -> Self:
         """Return the first layout: 1..65536 segments of equal width, of which the last takes the remainder.
 
-        All segments share `bucket_budget`, with at least one bucket each. The policy's limit of segments is not
-        checked: it limits automatic splits, not the operator who creates a topic. Raises InvalidLayoutChange for
-        another number of segments.
+        All segments share `bucket_budget`, with at least one and at most `max_buckets` buckets each. The policy's
+        limit of segments is not checked: it limits automatic splits, not the operator who creates a topic. Raises
+        InvalidLayoutChange for another number of segments.
         """
         if not 1 <= segments <= RING_SIZE:
             raise InvalidLayoutChange(

@@ -95,7 +95,7 @@ class _Memory:
 
     def reaches(self, tick: int, tick_seconds: float) -> bool:
         """Return True if the tick length is unchanged and the gap before `tick` is short enough to fill with the last
-        known rates.
+        known rates. Return False for a tick before the last.
         """
         longest = max(_BRIDGED_TICKS, _BRIDGED_SECONDS / tick_seconds)
         return self.tick_seconds == tick_seconds and 0 <= tick - self.last_tick <= longest
@@ -133,9 +133,10 @@ class LoadMemory:
     ) -> None:
         """Add the rates of the window that ended at `end_ms` (milliseconds since the Unix epoch).
 
-        A segment without a memory takes over those of its parents, if they are recent. A gap of up to five minutes
-        or five ticks, whichever is longer, is filled with the last rates. After a longer gap, or a change of the
-        tick length, the memory starts again, with its strikes. A second observation in one tick replaces the first.
+        A segment without a memory takes over those of its parents, if they are recent. A gap of up to five minutes or
+        five ticks, whichever is longer, is filled with the last rates. After a longer gap, for an earlier tick, or
+        after a change of the tick length, the memory starts again with these rates and keeps its strikes. Segments
+        that are not in `measured` keep their memories. A second observation in one tick replaces the first.
         `memory_seconds` is the time that the ticks span according to the policy. `origins`: the origins of the
         segments that may take over memories; at least those of the active segments that have no memory.
         """

@@ -58,8 +58,9 @@ def steps_between(before: SegmentGraph, after: SegmentGraph) -> tuple[LayoutStep
 
 
 def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKind | None:
-    """Return the kind of reshape that turned `sealed` into `created`, by their numbers. None if either is empty or if
-    the two cover different numbers of hashes.
+    """Return the kind of reshape that turned `sealed` into `created`, by their numbers: 1 → 1 REBUCKET (also for a
+    repair), 1 → n SPLIT, n → 1 MERGE, otherwise RECUT. None if either is empty or if the two cover different numbers of
+    hashes.
     """
     if not sealed or not created or _widths(sealed) != _widths(created):
         return None
@@ -71,13 +72,14 @@ def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKin
 def last_reshape_times(
     layout: SegmentGraph, since: SegmentGraph | None = None, besides: Collection[int] = ()
 ) -> dict[ReshapeKind, int]:
-    """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a
-    reshape is left out.
+    """Return the time of the last reshape of each kind, in milliseconds since the Unix epoch; a kind without a reshape
+    is left out.
 
     The times are derived from the creation times of segments, as a new leader in Pulsar derives its cooldowns: from
-    segments created after the epoch of the layout `since`, without those whose ids are in `besides`. Pulsar forgets
-    a reshape whose parents were pruned. Here the reshape is derived from the layout `since`, or from several
-    children of one epoch, which count as a split. A segment whose creation time is unknown (0) does not count.
+    segments created after the epoch of the layout `since` (None: from all segments), without those whose ids are in
+    `besides`. Pulsar forgets a reshape whose parents were pruned. Here the reshape is derived from the layout `since`,
+    or from several children of one epoch, which count as a split. A segment whose creation time is unknown (0) does not
+    count.
     """
     created_per_epoch = Counter(segment.created_epoch for segment in layout.segments.values())
     last_times: dict[ReshapeKind, int] = {}
@@ -94,12 +96,12 @@ def last_reshape_times(
 
 
 def _kind_of_origin(layout: SegmentGraph, segment: Segment, since: SegmentGraph | None) -> ReshapeKind | None:
-    """Return the kind of reshape that created the segment, from this segment and its parents alone, or None if the
-    kind cannot be derived, as for a segment of the first layout. Never RECUT or REPAIR.
+    """Return the kind of reshape that created the segment, from this segment and its parents alone, or None if the kind
+    cannot be derived, as for a segment of the first layout. Never RECUT or HEAL.
 
     Several parents: MERGE. One parent: REBUCKET for an equal range, SPLIT if the parent contains the segment or is
-    missing in the layout, otherwise MERGE. If the segment names no parent, the active segments of `since` that
-    overlap the segment replace the parents.
+    missing in the layout, otherwise MERGE. If the segment names no parent, the active segments of `since` that overlap
+    the segment replace the parents.
     """
     if len(segment.parent_ids) > 1:
         return ReshapeKind.MERGE

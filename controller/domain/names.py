@@ -80,9 +80,9 @@ _IN_NO_PATH = frozenset({"producer", "worker"})
 
 
 def demand_name(kind: str, name: str) -> str:
-    """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect: an empty name, more
-    than `LONGEST_NAME` characters or `MAX_NAME_BYTES` bytes, a slash (allowed for a producer and a worker), or a
-    character that is not visible.
+    """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect: an empty name, more than
+    `LONGEST_NAME` characters or `MAX_NAME_BYTES` bytes, a slash (allowed for a producer and a worker), a part `.` or
+    `..`, or a character that is not visible.
     """
     if not name:
         raise InvalidInput(f"the {kind} is empty; give it a name")
@@ -125,8 +125,8 @@ def demand_topic(text: str) -> str:
 
 
 def demand_visible(kind: str, text: str) -> str:
-    """Return the text unchanged. Raises InvalidInput for a character that is not visible, and for a path part that
-    consists of dots only.
+    """Return the text unchanged. Raises InvalidInput for a character that is not visible, and for a path part `.` or
+    `..`.
     """
     if match := _REFUSED.search(text):
         raise InvalidInput(
@@ -146,7 +146,8 @@ def _demand_bytes(kind: str, text: str, limit: int) -> None:
 
 def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
     """Return the text unchanged, of one or several lines. Raises InvalidInput for a text that is blank, longer than
-    `longest` characters, or contains control or bidirectional characters. `kind` names the text in the message.
+    `longest` characters, or contains characters that are not visible, except spaces, ends of lines, and the joiners of
+    scripts and emoji. `kind` names the text in the message.
     """
     if not text.strip():
         raise InvalidInput(f"the {kind} is empty; give a reason, or leave it out")

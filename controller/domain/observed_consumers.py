@@ -36,7 +36,9 @@ class ObservedConsumer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUse:
-    """The use of a subscription: its type, its number of consumers, and their names, sorted."""
+    """The use of a subscription: its type, its number of consumers, and their names, sorted. Several generated names
+    may belong to the same consumer, so there may be more names than consumers.
+    """
 
     subscription_type: str
     consumers: int

@@ -258,8 +258,8 @@ def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
 
 
 def why_aborted(observed: Observed) -> str:
-    """Return the reason why an operation is aborted that the data plane has not refused: the reason of the request,
-    or the deadline.
+    """Return the reason why an operation is aborted that the data plane has not refused: the reason of the request (the
+    deletion of the topic if the request has none), or the deadline.
     """
     if observed.abort_requested:
         return observed.abort_reason or "its topic is being deleted"

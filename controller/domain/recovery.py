@@ -73,9 +73,10 @@ def plan_recovery(
     the logs and above `highest_id`, its epoch above every epoch that the topic can have had.
 
     `journal` holds the segments that are not pruned, `logs` their logs by segment id. `unrecorded` are logs that no
-    segment of the journal has: created by operations that the journal lost, or by live operations that the journal
-    has in an earlier state. `now` is in milliseconds since the Unix epoch. Contradictions and violated invariants
-    are returned as `problems`.
+    segment of the journal has: created by operations that the journal lost, or by live operations that the journal has
+    in an earlier state. `now` is in milliseconds since the Unix epoch. Contradictions and violated invariants are
+    returned as `problems`. If nothing has to change (`RecoveryPlan.is_needed` is False), the layout of the plan still
+    has the higher epoch.
     """
     effective, to_terminate, problems = _effective_logs(journal, logs, unrecorded)
     epoch = _unused_epoch(journal, [*logs.values(), *unrecorded])

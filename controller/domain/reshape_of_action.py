@@ -10,8 +10,8 @@ from controller.domain.segment_graph import SegmentGraph
 
 def plan(action: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
     """Return the reshape that performs the action on this layout. `max_buckets`: maximum number of entry buckets of a
-    child of a merge, rebucket or recut. Raises SegmentNotFound for an unknown segment, and InvalidLayoutChange if the
-    layout does not permit the action.
+    child of a merge, of a rebucket, or of a recut that does not state `buckets`. Raises SegmentNotFound for an
+    unknown segment, and InvalidLayoutChange if the layout does not permit the action.
     """
     match action:
         case Split(segment_id, at):

@@ -43,7 +43,9 @@ class SeekTarget:
 
     @property
     def sentence(self) -> str:
-        """The target in words, as messages to people use it."""
+        """The target in words for messages, such as `past everything published so far`; an instant in UTC with
+        milliseconds.
+        """
         if self.is_kept:
             return "to its stored checkpoints"
         if self.instant_ms is None:

@@ -75,13 +75,13 @@ class SegmentGraph:
         return tuple(sorted(sealed, key=lambda s: s.segment_id))
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
-        """Return every present ancestor of the segment, without the segment itself. Raises SegmentNotFound for an
-        unknown segment.
+        """Return the ids of every present ancestor of the segment, without the segment itself. Raises SegmentNotFound
+        for an unknown segment.
         """
         return self.ancestors_of(self.segment(segment_id).parent_ids)
 
     def ancestors_of(self, parent_ids: Iterable[int]) -> frozenset[int]:
-        """Return the given segments and all their ancestors, by id; segments that are no longer present are
+        """Return the ids of the given segments and of all their ancestors; segments that are no longer present are
         skipped.
         """
         ancestors: set[int] = set()
@@ -94,8 +94,8 @@ class SegmentGraph:
         return frozenset(ancestors)
 
     def descendants(self, segment_id: int) -> frozenset[int]:
-        """Return every present descendant of the segment, without the segment itself. Raises SegmentNotFound for an
-        unknown segment.
+        """Return the ids of every present descendant of the segment, without the segment itself. Raises SegmentNotFound
+        for an unknown segment.
         """
         descendants: set[int] = set()
         pending = list(self.segment(segment_id).child_ids)
@@ -107,7 +107,9 @@ class SegmentGraph:
         return frozenset(descendants)
 
     def lineage(self, segment_id: int) -> tuple[int, ...]:
-        """Return ancestors, the segment itself and descendants, each once, in the order of their ids (oldest first)."""
+        """Return the ids of the ancestors, of the segment itself and of the descendants, each once, ascending (oldest
+        first). Raises SegmentNotFound for an unknown segment.
+        """
         return tuple(sorted(self.ancestors(segment_id) | {segment_id} | self.descendants(segment_id)))
 
     def merge_depths_by_ancestry(self) -> dict[int, int]:

@@ -209,8 +209,8 @@ def move(
     answered_by: str | None = None,
     in_time: bool = False,
 ) -> bool:
-    """Move the approval to the state, and store the outcome. Return False if the approval is no longer in the state of `row`, or, with
-    `in_time`, has expired.
+    """Move the approval to the state, and store the outcome. Return True if the state was changed; False if the approval is no longer in
+    the state of `row`, or, with `in_time`, has expired.
 
     An answer (approved or rejected) stores its time and `answered_by`; any other state stores the time of the end. Raises
     InvariantViolated for a transition that does not exist.
@@ -249,8 +249,9 @@ def end(
 
 
 def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
-    """Assign up to `limit` answerable approvals without a run to the Airflow run `run` (dag/run), which requests their answers. Return all
-    pending approvals of the run, including those of an earlier call.
+    """Assign up to `limit` answerable approvals without a run to the Airflow run `run` (dag/run), which requests their answers. Approvals
+    that another transaction has locked are skipped. Return all pending approvals of the run, including those of an earlier call and those
+    that are no longer answerable.
     """
     tx.execute(_ASK, {"run": run, "limit": limit})
     return [_row(row) for row in tx.execute(_ASKED, {"run": run})]

@@ -161,7 +161,7 @@ def _parameters(request: BacktestRequest) -> dict[str, str]:
 class Subject:
     """A live topic of a backtest: its policy in force, and its segments in the time span.
 
-    `segments` is the number of active segments at the start; for a topic that is younger, the number at its creation.
+    `segments` is the number of active segments at the start; for a topic that is younger, the number at its creation; at least 1.
     `ranges` holds the hash range of each segment id.
     """
 
@@ -182,7 +182,7 @@ def subjects(
 ) -> list[Subject]:
     """Return live topics by name, each with its policy in force and its segments that existed between `since` and `until`.
 
-    `names` and `namespace` each restrict the topics; None does not.
+    `names` and `namespace` each restrict the topics; None does not. A policy that cannot be read is an `UnreadablePolicy`.
     """
     parameters = {
         "since": since,
@@ -210,7 +210,9 @@ _ENGINE = text("SELECT engine FROM cleave.backtest_run WHERE run_id = :run_id")
 
 
 def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
-    """Return the results of a run that is done, and the name of the engine that computed them."""
+    """Return the results of a run that is done, and the name of the engine that computed them. The caller has checked that the
+    run is done: otherwise the list is empty and the name has no meaning.
+    """
     rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
     results = [BacktestResult(**row._mapping) for row in rows]
     return results, str(tx.execute(_ENGINE, {"run_id": run_id}).scalar_one())

@@ -169,7 +169,9 @@ def address_of_holder(tx: Connection, name: str) -> str | None:
 
 
 def find_leader(tx: Connection, topic: str, shard_count: int) -> tuple[int, str | None]:
-    """Return the id of the topic and the web address of its leader, None if it has no leader. Raises TopicNotFound."""
+    """Return the id of the topic of that name, which is not deleted, and the web address of its leader: None if the topic has no
+    leader, or the leader serves no HTTP or is not announced. `shard_count` is the number of shards. Raises TopicNotFound.
+    """
     row = tx.execute(
         text("""
             SELECT t.topic_id, w.address FROM cleave.topic t

@@ -47,8 +47,9 @@ class RecentFigure:
 
 
 def recent_figures(tx: Connection) -> list[RecentFigure]:
-    """Return quantiles of seconds: of done operations by kind, of the wait before the first step of finished operations, and of
-    their steps by step; and the number of load rows that were outrun by another writer.
+    """Return the quantiles `QUANTILES` of seconds, over the operations that finished in the last 15 minutes: of done operations by kind, of
+    the wait before the first step of finished operations, and of their steps by step; and the number of load rows that were outrun by
+    another writer.
     """
     [load] = inspection.rows(tx, _OUTRUN)
     return [

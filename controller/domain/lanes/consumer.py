@@ -23,7 +23,8 @@ def answer(context: EvaluationContext) -> tuple[Decision, ...]:
 
     At the limit of segments, or if the busiest segment is slow and buckets suffice, segments are rebucketed if
     consumers can share them; otherwise the busiest segment is split, below the limit. If no action is taken, a
-    refusal of the topic or of the segment says why. Each busier segment that cannot be split is refused.
+    refusal of the topic or of the segment says why. Each busier segment that cannot be split is refused. A segment
+    without a fresh load record counts with a rate of 0.
     """
     if context.consumers <= context.segments_net + context.held_places:
         return ()

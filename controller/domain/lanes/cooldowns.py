@@ -41,7 +41,9 @@ class Pause(NamedTuple):
 
 
 class Cooldowns(NamedTuple):
-    """The cooldowns of a topic; None if there was no action of the kind. A cooldown may have ended already."""
+    """The cooldowns of a topic; None if there was no action of the kind. A cooldown may have ended already. A recut
+    counts as a split and as a merge.
+    """
 
     split: Pause | None
     merge: Pause | None

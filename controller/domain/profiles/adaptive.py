@@ -395,9 +395,9 @@ class _Planner:
         )
 
     def _within_segment_limits(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions that respect the minimum and maximum number of segments, whichever of the running
-        reshapes and of these actions may fail. A scale-out that exceeds the maximum gets fewer cuts if that is
-        possible; every other action is refused.
+        """Return the actions that respect the minimum and maximum number of segments, whichever of the running reshapes
+        and of these actions may fail. A scale-out that exceeds the maximum gets fewer cuts if that is possible; every
+        other action is refused. The cuts are changed in place.
         """
         context = self._context
         capacity = context.policy.max_segments - self._segments_high
@@ -427,9 +427,10 @@ class _Planner:
         return accepted
 
     def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions after which every consumer that has a place still has one. Children get more entry
-        buckets if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width, and
-        a scale-in is refused. Without shared buckets all actions are returned.
+        """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
+        if necessary. If buckets do not suffice, a scale-out gets more children, at cuts of equal width, and a scale-in is
+        refused. Without shared buckets all actions are returned. The cuts and buckets of the actions are changed in
+        place.
         """
         context = self._context
         if not context.shared_buckets or not context.consumers:

@@ -117,7 +117,7 @@ def propose(
     run_id: int | None = None,
 ) -> CandidateRow:
     """Store a candidate in shadow. `run_id` is the backtest that is its evidence, if there is one. Raises Conflict if the topic has a
-    candidate in shadow.
+    candidate in shadow. The caller holds the lock of the topic row.
     """
     parameters = {
         "topic_id": topic_id,
@@ -148,7 +148,7 @@ def end(
     expire.
 
     `run_id` replaces the backtest that is the evidence, unless it is None. Raises InvariantViolated if the candidate is not in shadow,
-    InvalidInput for a promotion without a backtest in which the candidate cost less.
+    InvalidInput for a promotion without a backtest in which the candidate cost less. The caller holds the lock of the topic row.
     """
     parameters = {
         "candidate_id": candidate_id,
@@ -166,9 +166,11 @@ def end(
 
 
 def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:
-    """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate.
+    """Make the backtest the evidence for the candidate, add the approval as pending, and return the candidate. If the candidate has a
+    pending approval, that approval stays and `approval` is ignored.
 
-    If the candidate had another backtest as evidence, its approvals expire first.
+    If the candidate had another backtest as evidence, its pending and approved approvals expire first. The caller holds the lock of
+    the topic row.
     """
     if candidate.run_id != run_id:
         reason = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"

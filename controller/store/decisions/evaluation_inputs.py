@@ -250,9 +250,13 @@ def load_evaluation_inputs(
 
     `capabilities` are by data plane; topics on other data planes, and topics that are not live, are skipped. `instead` replaces the
     policies in force, by topic. The layout holds only ACTIVE segments unless the policy has `strict_pulsar`. A segment without a load
-    record gets an expected load if the profile is `adaptive`. `approvals` are read only for policies that require approvals.
-    `recent_loads`, `clients`, `producers` and `reconnections_left` are read only for topics whose profile uses them, and `sketches`
-    only if the data plane can also split at any hash.
+    record gets an expected load if the profile is `adaptive` and the load of its ancestors determines it. `approvals` are read only for
+    policies that require approvals. `recent_loads`, `strikes`, `clients`, `producers` and `reconnections_left` are read only for the
+    profile `adaptive`, and `sketches` only if the data plane can also split at any hash.
+
+    A subscription without registered consumers has the number of consumers that brokers list, except for a queue. Such consumers turn
+    `shared_buckets` off for their topic. The inputs of a topic are consistent only if the caller has locked its `evaluation` row
+    (`evaluations.lock_due`). A policy that cannot be read is an `UnreadablePolicy`.
     """
     parameters: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, parameters) if row.data_plane in capabilities]
@@ -312,10 +316,10 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
-    """Return the evaluation inputs as `load_evaluation_inputs` does, and the errors of the topics that could not be read, by topic. After an
-    error, the topics are read again in halves until only the faulty topics are left.
+    """Return the evaluation inputs as `load_evaluation_inputs` does, and the errors of the topics that could not be read, by topic. After
+    an error, the topics are read again in halves until only the faulty topics are left.
 
-    Raises errors of PostgreSQL, after which the transaction cannot read anything else.
+    Raises errors of PostgreSQL, after which the transaction cannot read anything else, and Retryable errors.
     """
     try:
         return load_evaluation_inputs(tx, topic_ids, capabilities, instead=instead), {}

@@ -54,8 +54,9 @@ def intend_adopt(
     """Write the intent of the adoption, and the rows of the topic (state creating) and its subscriptions. Segment ids are reserved for
     the old topics first, then for the created segments.
 
-    Raises TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime, and Conflict if the request key was
-    used for another request.
+    A repeated request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for the name,
+    for a number of segments outside 1..65536 and without an old topic, LostRace if another topic used the name in the meantime, and
+    Conflict if the request key was used for another topic or kind of operation.
     """
     if not adoption.old_topics:
         raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
@@ -92,7 +93,7 @@ def intend_adopt(
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """Write the old topics as sealed segments, and the created segments as their children.
+    """Write the old topics as sealed segments, and the created segments, each as a child of all of them.
 
     `at` is the time of the commit, which calls this function.
     """

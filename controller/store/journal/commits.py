@@ -163,7 +163,7 @@ _FORGET_SUBSCRIPTION = (
 @dataclass(frozen=True, slots=True)
 class Committed:
     """Result of a commit. `epoch` is None if the operation made no epoch. `subscriptions` holds the names of all subscriptions at the
-    commit, including those being deleted.
+    commit, including those being deleted; empty for a commit by `commit_one`.
     """
 
     epoch: int | None
@@ -237,11 +237,12 @@ def _why_skipped(record: StepRecord, row: Row[Any] | None, runner: str) -> Cleav
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
-    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch, the time and the
-    subscriptions of the commit. Waits for the lock of the topic row.
+    """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the time of the
+    commit. Waits for the lock of the topic row.
 
-    Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again, and InvariantViolated if a rule of the
-    layout would be broken. After an error the caller rolls back, so nothing is written.
+    Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again (HeldUp if a deletion waits for another
+    operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of the layout would be broken, and the
+    errors of `mirrors.commits.apply` for a mirrored topic. After an error the caller rolls back, so nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -262,14 +263,14 @@ def abort(
     started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
 ) -> None:
-    """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion,
-    and delete their gates. Waits for the lock of the topic row.
+    """Record the steps that finish the abort of an operation, queue the logs of its reserved children for deletion, and delete their
+    gates. Waits for the lock of the topic row.
 
-    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion or detachment is
-    aborted is live again. A subscription whose deletion is aborted is live again; if its creation is aborted, its
-    deletion is requested. After a seek, the leader is notified to assign the buckets again; if the seek had stopped
-    its readers, the seek is committed with all segments unread. After any other operation, automatic decisions on the
-    topic pause for `pause_seconds`. Raises FencedOut if the claim is lost.
+    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion or detachment is aborted is live again. A
+    subscription whose deletion is aborted is live again; if its creation is aborted, its deletion is requested. After a seek, the
+    leader is notified to assign the buckets again; if the seek had stopped its readers, the seek is committed with all segments unread.
+    After any other operation, automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut if the claim is lost, and
+    HeldUp if consumers own buckets again at the commit of a seek.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)

@@ -153,7 +153,9 @@ def record_absence(tx: Connection, deletion_entry_id: int, *, apart_seconds: flo
 
 
 def record_failure(tx: Connection, deletion_entry_id: int, error_text: str, *, delay_seconds: float) -> None:
-    """Record that the log still exists or could not be checked. Absences start again, and the next attempt follows after the delay."""
+    """Record that the log still exists or could not be checked. Absences start again, and the next attempt follows after the delay.
+    Does nothing if the entry is closed.
+    """
     parameters = {
         "deletion_entry_id": deletion_entry_id,
         "error_text": error_text,

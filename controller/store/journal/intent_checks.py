@@ -16,7 +16,9 @@ _BUSY = "SELECT segment_id, operation_id FROM cleave.operation_parent WHERE live
 
 
 def busy_segments(tx: Connection, topic_id: int) -> dict[int, int]:
-    """Return the live operation of each busy segment of the topic, by segment id."""
+    """Return the live operation of each busy segment of the topic, by segment id. To act on the result, hold the topic's lock or
+    compare the row version of the topic.
+    """
     return {row.segment_id: row.operation_id for row in tx.execute(text(_BUSY), {"topic_id": topic_id})}
 
 

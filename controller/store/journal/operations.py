@@ -93,7 +93,9 @@ _KNOWN_KINDS = frozenset(kind.value for kind in OperationKind)
 
 
 def get_operation(tx: Connection, operation_id: int) -> Operation:
-    """Return the operation with its parents and reserved children. Raises OperationNotFound."""
+    """Return the operation with its parents and reserved children. Raises OperationNotFound, and Unsupported for a kind that a newer
+    version wrote.
+    """
     operations = read_operations(tx, [operation_id])
     if not operations:
         raise OperationNotFound(
@@ -103,7 +105,9 @@ def get_operation(tx: Connection, operation_id: int) -> Operation:
 
 
 def find_by_request_key(tx: Connection, request_key: str) -> Operation | None:
-    """Return the operation that has the request key; None if the key is unused."""
+    """Return the operation that has the request key; None if the key is unused. Raises Unsupported for a kind that a newer version
+    wrote.
+    """
     row = tx.execute(text(_BY_KEY), {"request_key": request_key}).one_or_none()
     return None if row is None else operation_of(row)
 
@@ -119,7 +123,8 @@ def list_operations(
     """Return up to `limit` operations with ids below `before` (None: the newest), newest first. With `only_live`, operations that have
     ended are left out.
 
-    `topic_id` None reads all topics. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`.
+    `topic_id` None reads all topics. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`, and Unsupported for a kind that a newer
+    version wrote.
     """
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"limit of a page of operations must be between 1 and {PAGE_LIMIT}, not {limit}")
@@ -128,7 +133,9 @@ def list_operations(
 
 
 def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Operation]:
-    """Return these operations in the order of their ids. Ids that are not in the journal are absent."""
+    """Return these operations in the order of their ids. Ids that are not in the journal are absent. Raises Unsupported for a kind
+    that a newer version wrote.
+    """
     if not operation_ids:
         return []
     return [operation_of(row) for row in tx.execute(text(_BY_IDS), {"ids": list(operation_ids)})]

@@ -198,14 +198,16 @@ class ReshapeDraft:
     input_version: int | None = None
 
     def demand_possible(self) -> None:
-        """Raise InvalidLayoutChange if the plan does not fit the layout, or SegmentBusy if a parent is in a live operation."""
+        """Raise SegmentNotFound if a parent is not ACTIVE, InvalidLayoutChange if the plan does not fit the layout otherwise, or
+        SegmentBusy if a parent is in a live operation.
+        """
         self.planned.validate_against(self.view.layout)
         intent_checks.demand_free(self.view.name, self.view.busy, self.planned.parent_ids)
 
 
 def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
-    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if one is given.
-    Raises TopicNotFound.
+    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if one is given. A
+    name refers to a topic that is not deleted. Raises TopicNotFound.
     """
     [view] = (
         look_at_many(tx, [topic], [request_key])
@@ -231,18 +233,20 @@ def look_at_many(
 
 
 def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | None:
-    """Return the operation of a repeated request key, None for a fresh key. Raises Conflict if the key was used for another request."""
+    """Return the operation of a repeated request key, None for a fresh key. Raises Conflict unless the operation is a reshape of this
+    topic.
+    """
     first = None if view.first_id is None else get_operation(tx, view.first_id)
     return None if first is None else _repeat(first, view, request)
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
-    """Write the intent of one draft. If the request key was used for the same request in the meantime, return that operation and write
-    nothing.
+    """Write the intent of one draft. If the request key was used for a reshape of this topic in the meantime, return that operation and
+    write nothing.
 
-    The write is in a nested transaction, so `tx` remains usable after every error. Raises InvalidLayoutChange; SegmentBusy; LostRace if
-    the topic has changed, is not live or is held; Conflict if the key was used for another request; and IntegrityError if another
-    transaction made a segment busy in the meantime.
+    The write is in a nested transaction, so `tx` remains usable after every error. Raises the errors of `ReshapeDraft.demand_possible`;
+    LostRace if the topic has changed, is not live or is held; Conflict if the key was used for another topic or kind of operation; and
+    IntegrityError if another transaction made a segment busy in the meantime.
     """
     draft.demand_possible()
     try:
@@ -266,7 +270,8 @@ def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation
     absent.
 
     Reserves the ids of the children, raises the row version of each topic, and waits for locked topic rows. `drafts` has at most one
-    draft per topic. If a request key is in use or a segment is busy, all drafts fail with an IntegrityError, which `Store` translates.
+    draft per topic, and the caller has called `demand_possible` for each. If a request key is in use or a segment is busy, all drafts
+    fail with an IntegrityError, which `Store` translates.
     """
     if not drafts:
         return {}

@@ -79,9 +79,8 @@ _FORGET_DELIVERIES = """
 
 @dataclass(frozen=True, slots=True)
 class SeekUnderWay:
-    """The oldest seek of the subscription that has not yet moved all cursors. `is_release_over` is True if the time
-    for releases has passed, so that the seek no longer waits for owners. `asked_seconds`: seconds since the intent of
-    the seek.
+    """The oldest seek of the subscription that is neither committed nor aborted. `is_release_over` is True if the time for releases has
+    passed, so that the seek no longer waits for owners. `asked_seconds`: seconds since the intent of the seek.
     """
 
     operation_id: int
@@ -108,14 +107,14 @@ def intend_seek(
     *,
     release_seconds: float,
 ) -> Intent:
-    """Write the intent to move the subscription to the target, and notify the leader. The consumers of the
-    subscription have `release_seconds` to release their buckets.
+    """Write the intent to move the subscription to the target, and notify the leader. The consumers of the subscription have
+    `release_seconds` to release their buckets.
 
-    After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader
-    lock the row of the subscription. A repeated request key returns the first seek, whatever its target. Raises
-    TopicNotFound, TopicNotLive, SubscriptionNotFound, and Unsupported if a broker keeps the layout. Raises Conflict
-    if a checkpoint subscription seeks to another target than `kept`, if another subscription seeks to `kept`, if
-    standard consumers would read a segment before its ancestors, or if the request key was used for another request.
+    After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader lock the row of
+    the subscription. A repeated request key returns the first seek, whatever its target. Raises TopicNotFound, TopicNotLive,
+    SubscriptionNotFound, and Unsupported if a broker keeps the layout. Raises Conflict if a checkpoint subscription seeks to another
+    target than `kept`, if another subscription seeks to `kept`, if standard consumers would read a segment before its ancestors, or if
+    the request key was used for another subscription or kind of operation.
     """
 
     def write_intent() -> Operation:

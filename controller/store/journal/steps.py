@@ -183,10 +183,10 @@ def record(
     """Record the steps of these operations. Return the times of the changes, in milliseconds since the Unix epoch, by id of the changed
     operations.
 
-    An operation is absent, and not changed, if it fails a check: its claim is lost, its state has changed, an abort was requested
-    in state intended, or, for the step to fencing, its deadline has passed or its topic is being deleted. A final state releases the claim
-    and the parents. With `waits_for_disk` False, a crash of the server may lose the record (see `FORGETTABLE`). `started_at_ms` is the
-    time at which the runner began the first step.
+    An operation is absent, and not changed, if it fails a check: its claim is lost, its state has changed, an abort was requested in state
+    intended (unless the step begins the abort), or, for the step to fencing, its deadline has passed or its topic is being deleted. A
+    final state releases the claim and the parents. With `waits_for_disk` False, a crash of the server may lose the record (see
+    `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
     """
     parameters = statement_parameters(records, runner, started_at_ms) | {
         "operation_ids": [step_record.operation.operation_id for step_record in records],
@@ -214,8 +214,9 @@ def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> 
 def observed_of(row: Row[Any]) -> Observed:
     """Return the observed state of a row with `OBSERVED_COLUMNS`.
 
-    `other_live_operations` counts only older operations of the topic (for a seek, of its subscription), so that two operations never
-    wait for each other. The deletion of a topic requests the abort of all its operations that can still be aborted.
+    `other_live_operations` counts only older operations of the topic (for a seek, of its subscription), so that two operations never wait
+    for each other. `is_refused` is False; the runner sets it. The deletion of a topic requests the abort of all its operations that can
+    still be aborted.
     """
     return Observed(
         now_ms=to_ms(row.now),

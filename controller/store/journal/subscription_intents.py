@@ -35,9 +35,10 @@ def intend_subscription_create(
     """Record the subscription, so that every log created afterwards has its cursor, raise the subscription version, and write the
     intent to create its cursors on the present logs.
 
-    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. Raises
-    InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name, or if a segment that standard
-    consumers would wait for has a successor without a barrier.
+    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages. A repeated
+    request key returns the first operation, even if other parameters differ. Raises InvalidInput for the name, TopicNotFound,
+    TopicNotLive, and Conflict if the topic has a subscription of that name, if a segment that standard consumers would wait for has a
+    successor without a barrier, or if the request key was used for another subscription or kind of operation.
     """
 
     def write_intent() -> Operation:
@@ -73,8 +74,8 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
     """Set the subscription to deleting, raise the subscription version, and write the intent to delete its cursors. Logs created
     afterwards have no cursor of it.
 
-    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already, or if the request key was used
-    for another request.
+    A repeated request key returns the first operation. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, and Conflict if the
+    subscription is being deleted already, or if the request key was used for another subscription or kind of operation.
     """
 
     def write_intent() -> Operation:

@@ -47,9 +47,10 @@ def intend_create(
     """Insert the topic in state creating, and write the intent to create its `segments` equal segments. The topic stays in this state
     until the runner commits.
 
-    Segment ids continue those of the last topic of the same name. The caller checks that `policy` fits the levels above. Raises
-    TopicExists, InvalidInput, LostRace if another topic used the name in the meantime, and Conflict if the request key was used for
-    another request.
+    Segment ids continue those of the last topic of the same name. The caller checks that `policy` fits the levels above. A repeated
+    request key returns the first operation, even if other parameters differ. Raises TopicExists, InvalidInput for the name and for a
+    number of segments outside 1..65536, LostRace if another topic used the name in the meantime, and Conflict if the request key was
+    used for another topic or kind of operation.
     """
 
     def write_intent() -> Operation:
@@ -82,8 +83,9 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
     """Set the topic to deleting, and write the intent to delete it with all its logs. The topic accepts no more requests; its reshapes
     abort or finish first.
 
-    A topic in state creating can be deleted too. Raises TopicNotFound, TopicNotLive, TopicHeld if the topic is held or not verified,
-    and Conflict if the request key was used for another request.
+    A topic in state creating can be deleted too. A repeated request key returns the first operation. Raises TopicNotFound,
+    TopicNotLive, TopicHeld if the topic is held or not verified, and Conflict if the request key was used for another topic or kind of
+    operation.
     """
 
     def write_intent() -> Operation:
@@ -101,8 +103,9 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
     """Write the intent to prune sealed segments that every live subscription has drained, and to delete their logs.
 
-    Raises TopicNotLive, TopicHeld, SegmentBusy, InvalidInput for no segments, and Conflict, with the segment, if a segment is active,
-    pruned, unknown or not drained, or if the request key was used for another request.
+    A repeated request key returns the first operation, even if it names other segments. Raises TopicNotFound, TopicNotLive, TopicHeld
+    if the topic is held or not verified, SegmentBusy, InvalidInput for no segments, and Conflict, with the segment, if a segment is
+    active, pruned, unknown or not drained, or if the request key was used for another topic or kind of operation.
     """
 
     def write_intent() -> Operation:

@@ -125,7 +125,8 @@ def aggregate(
     window: LoadWindow,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rates of the window in the schema `rates`, and its sources in the schema HEARD_SCHEMA. `samples` have COLUMNS.
+    """Return the rates of the window in the schema `rates`, and its sources in the schema HEARD_SCHEMA. `samples` have COLUMNS. Samples
+    with a missing value are ignored. A segment whose counters decreased in each interval has a row with null rates.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """
@@ -148,7 +149,7 @@ def sum_key_counts(
     tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int
 ) -> pa.Table:
     """Return the sums of key counts with times in (since, until] for each segment, in the schema SKETCH_SCHEMA. `counts` have
-    KEY_COUNT_COLUMNS.
+    KEY_COUNT_COLUMNS. Rows with a missing value are ignored; rows that are not valid are counted in `set_aside` only.
 
     Creates temporary tables in the transaction, and drops them before it returns.
     """

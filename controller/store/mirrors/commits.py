@@ -26,7 +26,9 @@ def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping
     """Write the change that the broker made, as part of the operation's commit. Return the epoch of the change.
 
     `detail` holds the `layout` that was read; detaching and deleting need none. Raises LostRace if the runner has to read the state
-    again. The caller has locked the topic row and checked the claim.
+    again (HeldUp while a deletion or detachment waits for another operation), InvalidInput for a layout that cannot be read,
+    Conflict if the layout is older than the rows, and InvariantViolated if no epoch of the layout has the change of the reshape. The
+    caller has locked the topic row and checked the claim.
     """
     if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         return _leave(tx, topic, operation)
@@ -49,8 +51,8 @@ def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: Segme
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
     """Write the layout and return the epoch of the reshape.
 
-    The mirror, or the commit of another operation, may have written them already. Raises InvariantViolated if no epoch of the layout
-    has the change of the operation.
+    The mirror, or the commit of another operation, may have written them already. Raises the errors of `follow_layout`, and
+    InvariantViolated if no epoch of the layout has the change of the operation.
     """
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     epoch = tx.execute(text(_EPOCH_OF), parameters).scalar_one_or_none()

@@ -59,7 +59,8 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
     """Write the first layout of the topic: all segments, the cooldowns that the broker's reshapes began, and one row of history by
-    `operation`, which attaches the topic. The topic becomes live.
+    `operation`, which attaches the topic. The topic becomes live. Raises LostRace if the topic row has changed. The caller holds the
+    lock of the row.
     """
     topics.update_topic(
         tx,
@@ -80,7 +81,8 @@ def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tup
     history. Delete the load of pruned segments. Operations that requested a step get its epoch.
 
     Return the steps, each the change of one epoch, that could be determined. If the epoch is unchanged, nothing is written and no step
-    is returned. Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed.
+    is returned. Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed. The caller holds the lock
+    of the topic row.
     """
     stored = layouts.load_layout(tx, topic.topic_id)
     steps = steps_between(stored, layout)

@@ -65,7 +65,7 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
     """Store the policy that the broker's auto-scaler had before the first change (None: the topic had none), and return the row. A stored
     policy is not replaced.
 
-    Raises LostRace if the topic is no longer being attached, because then the policy would never be restored.
+    Raises LostRace if no policy is stored and the topic is no longer being attached, because then the policy would never be restored.
     """
     document = None if policy is None else json.dumps(dict(policy))
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
@@ -105,8 +105,8 @@ def due_mirrors(
     limit: int,
     shards: Shards | None = None,
 ) -> list[int]:
-    """Return the ids of up to `limit` live topics on these planes and shards whose broker was last read at least `older_than_seconds`
-    ago, oldest read first.
+    """Return the ids of up to `limit` live topics on these planes and shards (None: all) whose broker was last read at least
+    `older_than_seconds` ago, oldest read first.
     """
     shard_parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     bounds = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit}

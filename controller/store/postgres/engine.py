@@ -77,10 +77,11 @@ class Store(Renewed):
         pool_size: int = 5,
         statement_seconds: float = STATEMENT_SECONDS,
     ) -> None:
-        """Create a store. `pool_size` limits the concurrent transactions; another transaction waits for at most 30 s.
+        """Create a store. `pool_size` limits the concurrent transactions; another transaction waits for at most 30 s or
+        `statement_seconds`, whichever is shorter, and then raises StoreUnavailable.
 
-        A statement without an answer after `statement_seconds` fails. A reachable server ends the statement earlier, and a wait for
-        a lock earlier still.
+        A statement without an answer after `statement_seconds` fails. A reachable server ends the statement earlier, and a wait for a
+        lock earlier still.
         """
         self.address = DatabaseAddress.of(url)
         self._comments: dict[str, str] = {}
@@ -106,8 +107,10 @@ class Store(Renewed):
     def transaction(self) -> Iterator[Connection]:
         """Open a transaction, which is committed at the end and rolled back on any error.
 
-        Raises StoreUnavailable if PostgreSQL is unreachable or does not answer in time, LostRace for deadlocks and locks held too long,
-        and Conflict, InvalidInput, NotFound or InvariantViolated with the comment of a broken constraint.
+        Raises StoreUnavailable if PostgreSQL is unreachable, does not answer in time or refuses the login, or if no connection of the
+        pool becomes free, LostRace for deadlocks and locks held too long, and Conflict, InvalidInput, NotFound or InvariantViolated
+        with the comment of a broken constraint. Raises InvalidInput for a value that PostgreSQL cannot store, and Terminal if the login
+        lacks a right or the database an object.
         """
         with self._errors_translated(), self._engine.begin() as tx:
             yield tx

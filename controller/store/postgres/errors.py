@@ -102,7 +102,9 @@ def load_comments(tx: Connection) -> dict[str, str]:
 
 
 def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> CleaveError:
-    """Return the error of Cleave for an error of the driver. Never raises itself. Calls `comments` only for a broken constraint."""
+    """Return the error of Cleave for an error of the driver; Terminal if no rule of this module applies. Never raises itself. Calls
+    `comments` only for a broken constraint.
+    """
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     message = getattr(diagnostics, "message_primary", None) or str(error.orig)

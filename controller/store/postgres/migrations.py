@@ -90,9 +90,10 @@ def migrate(
     fails.
 
     Also creates missing roles, writes the policy defaults and revokes rights of PUBLIC; rights that only a superuser can change are
-    logged. Retries after a race with another run. The login must be a superuser, a user who may create roles and owns the database, or
-    (after the roles exist) a member of cleave_owner. Raises Conflict if an applied file has changed or is unknown to this program, or
-    if a rebuild of the views would drop objects of other owners and `drop_dependent_views` is False.
+    logged. Makes up to 8 attempts after races with another run, then raises the error of the last attempt. The login must be a
+    superuser, a user who may create roles and owns the database, or (after the roles exist) a member of cleave_owner. Raises Conflict
+    if an applied file has changed or is unknown to this program, or if a rebuild of the views would drop objects of other owners and
+    `drop_dependent_views` is False.
     """
     directory = sql_directory or _default_directory()
     store = Store(
@@ -155,7 +156,7 @@ def newest_known() -> str:
 
 
 def newest_applied(tx: Connection) -> str | None:
-    """Return the name of the newest migration of this database. None if there is none."""
+    """Return the name of the newest migration of this database. None if there is none. The database must have the list of migrations."""
     newest: str | None = tx.execute(
         text('SELECT max(name COLLATE "C") FROM cleave.migration WHERE name <> :views'), {"views": _VIEWS}
     ).scalar_one()

@@ -52,7 +52,7 @@ class ExpectedLogs:
     reserved: Mapping[str, OperationState]
     """States of the operations that reserved logs for children, by log. The logs may not exist yet."""
     pending_deletions: frozenset[str]
-    """Logs with an open deletion entry."""
+    """Logs with an open deletion entry, of this topic and of every other topic that had its name."""
     changes_subscriptions: bool
     """True if a subscription is being created or deleted, so that the expected cursors are not determined."""
     is_verified: bool
@@ -180,7 +180,9 @@ def backing_topics(tx: Connection, topic_id: int) -> list[str]:
 
 
 def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> list[str]:
-    """Return the logs that must have a cursor of the subscription: those that were active after its creation epoch."""
+    """Return, by range, the logs that must have a cursor of the subscription: logs of segments that are not pruned and were active
+    after its creation epoch. Empty if the topic has no such subscription.
+    """
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 
@@ -188,7 +190,8 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
 def read_expected_logs(tx: Connection, topic_ids: Collection[int]) -> dict[int, ExpectedLogs]:
     """Return all metadata about the logs of the topics, by topic id. A topic that does not exist is absent.
 
-    Hold the lock of a topic row to act on its metadata.
+    Hold the lock of a topic row to act on its metadata. A caller that compares logs lists the logs of the data plane before this
+    call, so that each listed log was reserved by then or is unmanaged.
     """
     parameters = {"topic_ids": list(topic_ids)}
     topics = tx.execute(_TOPICS, parameters).all()

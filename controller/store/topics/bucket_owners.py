@@ -139,10 +139,10 @@ def replace_reports(
 
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges, generation: int) -> int:
-    """Write the changes: delete ended owners, withdraw release requests of kept buckets, add granted owners and their
-    number to the tally, and request releases. Return the generation, which is raised by 1 if a bucket got an owner.
+    """Write the changes: delete ended owners, withdraw release requests of kept buckets, add granted owners and their number to the
+    tally, and request releases. Return the generation, which is raised by 1 if a bucket got an owner.
 
-    `generation` is the value that `lock` returned.
+    `generation` is the value that `lock` returned in the same transaction.
     """
     # Ended rows are deleted first, because a granted bucket may begin at the same hash as an ended one.
     for statement, buckets in ((_END, changes.ended), (_KEEP, changes.withdrawn_requests)):

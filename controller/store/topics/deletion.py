@@ -41,7 +41,7 @@ _FORGET = tuple(
 
 
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Raise HeldUp while another operation of the topic is live."""
+    """Raise HeldUp while another operation of the topic is live. The caller holds the lock of the topic row."""
     parameters = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     live_count = tx.execute(text(_OTHERS_LIVE), parameters).scalar_one()
     if live_count:
@@ -52,13 +52,17 @@ def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
-    """Seal and prune the remaining segments of the topic. Return their logs by segment id."""
+    """Seal and prune the remaining segments of the topic. Return their logs by segment id. The caller holds the lock of the topic
+    row.
+    """
     rows = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
     return {row.segment_id: row.backing_topic for row in rows}
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    """Set the topic to deleted at the epoch, which frees its name, and delete its load, subscriptions, evaluation and mirror."""
+    """Set the topic to deleted at the epoch, which frees its name, and delete its load, subscriptions, evaluation and mirror. Raises
+    LostRace if the topic row has changed.
+    """
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})

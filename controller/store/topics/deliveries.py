@@ -94,7 +94,9 @@ def open_bucket(
 
 
 def close_bucket(tx: Connection, ownership: Ownership) -> None:
-    """Record that this incarnation has ended its work in the bucket without a crash, so that its opening does not count."""
+    """Record that this incarnation has ended its work in the bucket without a crash, so that its opening does not count. Does nothing
+    if another incarnation has opened the bucket since.
+    """
     tx.execute(text(_CLOSE), ownership.parameters)
 
 
@@ -106,8 +108,9 @@ def note(
     deliveries: int,
     error: str | None,
 ) -> None:
-    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure. Idempotent. Raises LostRace if
-    the consumer does not own the bucket.
+    """Record an event of the message's n-th delivery; n is `deliveries`. `error` is the text of a failure. The event ENDED deletes the
+    record of the message. A bucket keeps the records of at most `MOST_TROUBLED` messages. Idempotent. Raises LostRace if the consumer
+    does not own the bucket.
     """
     parameters = {
         **ownership.parameters,

@@ -56,7 +56,9 @@ _NOTIFY = "SELECT pg_notify('cleave_drains', CAST(:topic_id AS text))"
 
 
 def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
-    """Return the sealed segments that the subscription has drained, without pruned segments."""
+    """Return the ids of the sealed segments that the subscription has drained or that were sealed by its creation epoch, without
+    pruned segments. Empty if the subscription does not exist.
+    """
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return set(tx.execute(text(_DRAINED), parameters).scalars())
 
@@ -64,7 +66,9 @@ def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
 def undrained_subscriptions(
     tx: Connection, topic_id: int, segment_ids: Collection[int]
 ) -> dict[int, list[str]]:
-    """Return, by segment id, the names of the live subscriptions that have not drained the segment. Drained segments are absent."""
+    """Return, by segment id, the names of the live subscriptions that read the segment and have not drained it. No subscription has
+    drained an ACTIVE segment. Segments that every subscription has drained, and unknown segments, are absent.
+    """
     names_by_segment: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
     for row in tx.execute(text(_UNDRAINED_SUBSCRIPTIONS), parameters):
@@ -76,7 +80,7 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
     """Record that the subscription has drained these SEALED segments, and notify the leader. Idempotent; pruned segments are ignored.
     Waits for the topic's lock.
 
-    Raises Conflict for a segment that is not sealed, and SubscriptionNotFound.
+    Raises Conflict for a segment that is ACTIVE or unknown, TopicNotFound, and SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     not_sealed = tx.execute(text(_NOT_SEALED), parameters).scalars().all()
@@ -91,7 +95,7 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
     """Remove the marks of these segments, which have unread messages again, and notify the leader.
 
-    Waits for the topic's lock. Raises SubscriptionNotFound.
+    Waits for the topic's lock. Raises TopicNotFound and SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     tx.execute(text(_UNMARK), parameters)
@@ -103,7 +107,7 @@ def replace_marks(
 ) -> None:
     """Mark the segments in `drained`, remove all other marks except those of `kept`, and notify the leader.
 
-    Waits for the topic's lock. Raises SubscriptionNotFound.
+    Waits for the topic's lock. Raises TopicNotFound and SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, drained)
     tx.execute(text(_UNMARK_OTHERS), {**parameters, "kept": sorted({*drained, *kept})})
@@ -119,7 +123,9 @@ def notify_leader(tx: Connection, topic_id: int) -> None:
 def _locked(
     tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]
 ) -> dict[str, object]:
-    """Lock the topic row, and return the parameters of statements about these segments. Raises SubscriptionNotFound."""
+    """Lock the topic row, and return the parameters of statements about these segments. Raises TopicNotFound and
+    SubscriptionNotFound.
+    """
     topics.get_topic(tx, topic_id, lock=True)
     subscriptions.get_subscription(tx, topic_id, subscription)
     return {"topic_id": topic_id, "subscription": subscription, "segment_ids": list(segment_ids)}

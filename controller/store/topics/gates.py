@@ -172,7 +172,7 @@ def stock_subscriptions(tx: Connection, topic_id: int) -> tuple[str, ...]:
 
 
 def topics_with_gates(tx: Connection, topic_ids: Collection[int]) -> list[int]:
-    """Return the ids of the topics with gates, ascending."""
+    """Return the ids of the topics among `topic_ids` that have gates, ascending."""
     return list(tx.execute(text(_WITH_GATES), {"topic_ids": list(topic_ids)}).scalars())
 
 
@@ -194,7 +194,9 @@ def note_closed(tx: Connection, operation: Operation, closed: Collection[tuple[s
 
 
 def close(tx: Connection, key: SubscriptionKey, segment_ids: Collection[int]) -> None:
-    """Record that the gates are closed, from any state. The caller commits this before the data plane closes the gates."""
+    """Record that the gates are closed, whatever their state was. A gate without a row gets a row. The caller commits this before the data
+    plane closes the gates.
+    """
     if segment_ids:
         tx.execute(text(_CLOSE), {**key.parameters, "segment_ids": sorted(segment_ids)})
 
@@ -209,8 +211,8 @@ def close_for_all(tx: Connection, topic_id: int, segment_ids: Collection[int]) -
 
 
 def shut(tx: Connection, shards: Shards, planes: Collection[str]) -> list[ShutGates]:
-    """Return the shut gates on these shards and data planes, grouped by subscription. A topic that is held or has to
-    be verified first is absent.
+    """Return the shut gates on these shards and data planes, grouped by subscription. Topics and subscriptions that are not live, and
+    topics that are held or have to be verified first, are absent.
     """
     rows = tx.execute(_SHUT, {**shards.parameters, "planes": sorted(planes)})
     return [
@@ -230,7 +232,8 @@ def make_ready(
     tx: Connection, key: SubscriptionKey, segment_ids: Collection[int], *, opening_seconds: float
 ) -> list[int]:
     """Record that every ancestor of the segments is drained, and that a call which opens the gates may be in progress for
-    `opening_seconds`. Return the segments whose gates are not open yet. The caller holds the lock of the subscription.
+    `opening_seconds`. Return the ids of the segments whose gates are not open yet, ascending. The caller holds the lock of the
+    subscription, and has checked that no seek has changed its origin since the drains were read.
     """
     if not segment_ids:
         return []

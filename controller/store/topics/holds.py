@@ -102,7 +102,7 @@ def count_unverified(tx: Connection, topic_ids: Collection[int]) -> int:
 
 
 def held_reason(tx: Connection, topic_id: int) -> str | None:
-    """Return the evidence for which the topic is held; None if the topic is not held."""
+    """Return the evidence for which the topic is held; None if the topic is not held. The topic must exist."""
     reason: str | None = tx.execute(_HELD, {"topic_id": topic_id}).scalar_one()
     return reason
 

@@ -106,7 +106,8 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
     """Return the stored policy of a level (`cluster`, `namespace`, `topic`), by parameter; for the cluster all parameters, those with
-    their defaults included. A policy of the cluster that is not valid is returned as stored.
+    their defaults included. A policy of the cluster that is not valid is returned as stored. `level` and `name` as in
+    `set_parameters`.
     """
     stored = set_parameters(tx, level, name)
     if level == "cluster":

@@ -34,7 +34,9 @@ _NOW = f"""
 
 
 def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
-    """Return the present layout; empty for a topic that is being created or is deleted. Raises TopicNotFound."""
+    """Return the present layout, with the sealed segments that are not pruned; empty for a topic that is being created or is
+    deleted. Raises TopicNotFound.
+    """
     layouts = load_layouts(tx, [topic_id])
     if topic_id not in layouts:
         raise TopicNotFound(f"topic {topic_id} does not exist; look up its id by name")
@@ -56,7 +58,9 @@ def insert_segments(
     backing_topics: Mapping[int, str],
     at: datetime,
 ) -> None:
-    """Write ACTIVE segments and the links to their parents. `at` is the time of the commit."""
+    """Write ACTIVE segments, at least one, and the links to their parents. `backing_topics` has the log of each segment, by its id.
+    `at` is the time of the commit.
+    """
     segment_list = list(segments)
     tx.execute(
         insert(SEGMENT),

@@ -103,7 +103,8 @@ def set_namespace(
     actor. Locks both rows.
 
     An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set yet;
-    None accepts any version. Raises InvalidPolicy or LostRace.
+    None accepts any version. Raises InvalidPolicy (also if the stored policy of the cluster is not readable), InvalidInput for the name
+    of the namespace, or LostRace if the row has another version.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
@@ -194,7 +195,9 @@ def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
 def in_force_with(
     tx: Connection, topic_ids: Collection[int], level: PolicyLevel, document: Mapping[str, Any]
 ) -> dict[int, AutoScalePolicy]:
-    """Return the policy that would be in force for each topic if its `level` had that document, as `read_policy` does."""
+    """Return the policy that would be in force for each topic if its `level` had that document, as `read_policy` does. Topics that do
+    not exist are absent.
+    """
     levels = tx.execute(_LEVELS, {"topic_ids": list(topic_ids)}).mappings()
     replacement = {level.value: json.dumps(dict(document))}
     return {
@@ -204,8 +207,8 @@ def in_force_with(
 
 
 def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) -> None:
-    """Raise InvalidPolicy if the override is not valid together with the levels above the topic of that name, which need not exist.
-    The levels above are locked until the transaction ends.
+    """Raise InvalidPolicy if the override is not valid together with the levels above the topic of that name, which need not exist, or
+    if these levels are not readable. The levels above are locked until the transaction ends. Does nothing for None.
     """
     if override is None:
         return

@@ -119,7 +119,9 @@ def insert_subscription(
     created_epoch: int,
     consumers: SubscriptionConsumers = SubscriptionConsumers.CLEAVE,
 ) -> None:
-    """Insert a live subscription, which does not read segments that were sealed by `created_epoch`."""
+    """Insert a live subscription, which does not read segments that were sealed by `created_epoch`. The caller has checked the
+    name. A name that the topic has already breaks a constraint (Conflict).
+    """
     parameters = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch}
     tx.execute(text(_NEW), {**parameters, "consumers": consumers.value})
 

@@ -134,7 +134,8 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """Insert a topic in state creating. Raises InvalidInput for its name. The caller checks that `policy` fits the levels above.
+    """Insert a topic in state creating. Raises InvalidInput for its name, and TopicExists or LostRace (through a constraint) if
+    another topic used the name since `first_free_segment_id`. The caller checks that `policy` fits the levels above.
 
     The policy history records `actor` for the policy.
     """
