@@ -23,8 +23,9 @@ LONGEST_CALL_SECONDS = 3.0
 
 
 def cluster(cleave: Application) -> str:
-    """Return a sentence with the broker's version and the admin address. Raises Note if no cluster is configured and no
-    topic needs one, Terminal if a topic does, CleaveError if no broker answers.
+    """Return a sentence with the broker's version and the admin address. If no cluster is configured, raises Terminal if
+    a topic is on `pulsar`, otherwise Note, also if the database, which knows the topics, is unavailable. Raises
+    CleaveError if no broker answers.
     """
     access = pulsar_access(cleave.settings)
     if access is None:

@@ -179,6 +179,7 @@ def decide_splits(
     inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings | None = None
 ) -> SplitVerdict:
     """Return the splits of this cycle, the refusals of the other hot bundles, and the counts for the next cycle. Pure if `find_cuts` is.
+    `settings` None: the defaults, with the rules of the modular manager.
 
     Raises InvalidInput for a bundle reported twice and for a namespace that is missing in `bundle_counts`.
     """

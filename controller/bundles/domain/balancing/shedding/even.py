@@ -37,8 +37,8 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
     """Return moves that bring hot brokers down and cold brokers up to their goals, with destinations, and the refusals. The state counts
     the cycles outside the band.
 
-    No broker is moved from or to without two fresh reports, without load, while it settles after its last move, or before it has been
-    outside its band for `even_hits` cycles.
+    Nothing moves without two fresh reports or without load. A broker is relieved or filled after `even_hits` cycles outside its band;
+    the other broker of a move may be inside. A broker that settles after its last move neither gives nor takes.
     """
     old = stale_reports(cluster, settings, now_ms)
     refusals = list(old.values())
