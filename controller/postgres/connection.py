@@ -53,7 +53,7 @@ _REFUSES_OPTIONS = re.compile(r"unsupported startup parameter(?: in options)?: "
 """English message of PgBouncer for startup parameters that its configuration does not ignore."""
 _serving: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 """The server that accepted the last connection, by the servers of the address. A frozen host delays each attempt, so the last server
-is tried first.
+is tried first if the address demands a writable server.
 """
 _refusing_options: set[tuple[tuple[str, str], ...]] = set()
 """Servers, as an address names them, that refuse libpq's `options`."""

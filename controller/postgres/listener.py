@@ -55,7 +55,9 @@ _PIPE_BYTES = 65_536  # the capacity of a pipe, so that one wait reads all earli
 
 
 class Listener(Renewed):
-    """A listener with its own connection on fixed channels. Connects at the first `wait`, and again in a forked process."""
+    """A listener with its own connection on fixed channels. Connects at the first `wait`, and again in a forked process. Raises
+    InvalidInput at construction for a URL that `DatabaseAddress.of` refuses.
+    """
 
     def __init__(
         self,

@@ -155,7 +155,8 @@ def trigger_rules(manager: str) -> TriggerRules:
 class TriggerSettings:
     """Parameters of a cycle; `enabled` is `loadBalancerAutoBundleSplitEnabled`, `max_bundles` the cap of a namespace.
 
-    `cooldown_seconds`: time for which a range is not split again after a split.
+    `cooldown_seconds`: time for which a range is not split again after a split. Raises InvalidInput at construction if `max_bundles` is
+    below 1 or `cooldown_seconds` is negative.
     """
 
     rules: TriggerRules = TRIGGER_RULES["modular"]

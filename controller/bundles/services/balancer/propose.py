@@ -131,8 +131,8 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Return the state for the next cycle. A bundle whose split is only shown, because its namespace is in dry run, keeps its hit count,
-    so that the next cycle shows the split again.
+    """Return the state for the next cycle. A bundle whose split is only shown, because its namespace is in dry run, keeps its hit count
+    and begins no cool-down, so that the next cycle shows the split again.
 
     Cold cycles are counted only if reports were aggregated since the previous cycle.
     """

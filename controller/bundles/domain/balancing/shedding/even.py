@@ -69,7 +69,9 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
 ) -> dict[str, MoveRefusal]:
-    """Return a refusal for each broker whose report may still describe the time before its last move."""
+    """Return a refusal for each broker whose report may still describe the time before its last move: it was made less than
+    `even_settle_seconds` after the move.
+    """
     refusals = {}
     for name, report in reports.items():
         touched = max(state.unloaded_brokers.get(name, -1), state.filled_brokers.get(name, -1))

@@ -184,7 +184,7 @@ class SplitPlan:
 
 
 SplitAlgorithm = Callable[[SplitRequest], CutPoints | CutRefusal]
-"""Pure. Called only for bundles that can be split. Raises InvalidInput for options that can never be right."""
+"""Pure. Called only for bundles that can be split, and not with a budget of 0. Raises InvalidInput for options that can never be right."""
 
 
 def _part(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> PartLoad:
