@@ -57,7 +57,7 @@ class Bundles:
         return self.reader.cluster
 
     def collector(self, interval_seconds: float) -> BundleCollector:
-        """Return a collector that reads the brokers of the cluster at the interval."""
+        """Return a collector that reads the brokers of the cluster at the interval. Raises InvalidInput for an interval of 0 s or less."""
         from controller.bundles.services.collector import BundleCollector
 
         name = process_name().replace(":", "-").lstrip("-")
@@ -68,8 +68,9 @@ class Bundles:
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
         """Aggregate one window of `bundle_window_seconds` on Spark, and merge the result into PostgreSQL with the login of the loader.
 
-        The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. The call opens a connection
-        pool of its own and closes it.
+        The window ends at `window_end_ms` (milliseconds since the Unix epoch), or now if that is None or 0. `applied` of the result is
+        False if nothing was merged; see `aggregation.aggregate`, also for the errors. The call opens a connection pool of its own and
+        closes it.
         """
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
@@ -87,8 +88,9 @@ class Bundles:
             store.dispose()
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
-        """Decide one cycle of the cluster, and record the cycle with its proposals. Changes no broker. If a cycle of `request_key`
-        exists, return that cycle. `decided_by` is the actor that is recorded.
+        """Decide a cycle of the cluster, and record the cycle with its proposals. Changes no broker. If a cycle of `request_key`
+        exists, return that cycle, with `is_repeat` True and counts of 0. `decided_by` is the actor that is recorded. Raises the errors
+        of `balancer.propose`.
         """
         from controller.bundles.services import balancer
 
@@ -102,8 +104,11 @@ class Bundles:
         )
 
     def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
-        """Apply approved proposals, and the proposals of `cycle_id` in automatic namespaces. Return a report for each claimed proposal.
-        `claimant` names the process in the claims.
+        """Approve proposals of `cycle_id` in automatic namespaces (None: approve none), and apply approved proposals, both up to
+        `bundle_max_splits` splits and `bundle_max_unloads` unloads. Return a report for each claimed proposal. `cycle_id` must be a
+        cycle of the cluster. `claimant` names the process in the claims.
+
+        `balancer.apply` names the proposals that are skipped, and the errors.
         """
         from controller.bundles.services import balancer
         from controller.bundles.services.balancer import ApplySettings
@@ -129,24 +134,24 @@ class Bundles:
         return balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
 
     def verify(self, claimant: str) -> list[ActReport]:
-        """Verify applied proposals against the cluster. Return a report for each claimed proposal. `claimant` names the process in the
-        claims.
+        """Verify up to 100 applied proposals against the cluster. Return a report for each claimed proposal. `claimant` names the
+        process in the claims. Raises the errors of `balancer.verify`.
         """
         from controller.bundles.services import balancer
 
         return balancer.verify(self.store, self.reader, claimant=claimant)
 
     def plan_split(self, split: ManualSplit) -> SplitPlan | CutRefusal:
-        """Return the cuts that a manual split would make, or the refusal of the algorithm. Splits nothing. Raises the errors of
-        `plan_manual_split`.
+        """Return the cuts that a manual split would make, or the refusal of the algorithm. The setting `bundle_split_algorithms` names
+        the allowed algorithms (`all`: each). Splits nothing. Raises the errors of `plan_manual_split`.
         """
         named = self.settings.bundle_split_algorithms
         allowed = list(SPLIT_ALGORITHMS) if "all" in named else named
         return plan_manual_split(self.store, self.reader, split, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
-        """Return the bundle that a manual unload would unload, and its owner; None if no broker owns it. Unloads
-        nothing. Raises the errors of `check_manual_unload`.
+        """Return the bundle that a manual unload would unload, and its owner; None if no broker owns it. Unloads nothing. Parameters
+        and errors as in `check_manual_unload`; `bundle` is its `text`.
         """
         return check_manual_unload(self.store, self.reader, bundle, destination)
 
@@ -155,7 +160,8 @@ class Bundles:
 def bundles_of(app: Application) -> Iterator[Bundles]:
     """Open the services of the cluster in the settings, and close the HTTP session at the end of the block.
 
-    Sends no request itself. Raises InvalidInput if the settings name no cluster.
+    Sends no request itself. Raises InvalidInput if the settings name no cluster, or for an invalid pattern of broker addresses
+    (`pulsar_broker_url`).
     """
     settings = app.settings
     access = pulsar_access(settings)

@@ -104,9 +104,11 @@ class ReportArea:
         self.location = Location(url)
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
-        """Write one tick of one collector. Each kind is one file, which is written completely or not at all; the file of brokers is last.
+        """Write a tick of one collector. Each kind is one file, which is written completely or not at all; the file of brokers is last,
+        so after an error the files of other kinds may remain. Files of the same tick and collector are replaced.
 
-        Return the path of the file of brokers.
+        Return the path of the file of brokers. Raises InvalidInput for a collector name that cannot be part of a file name, OSError if
+        the storage does not answer.
         """
         path = tick_path(tick_ms, collector)
         for kind, schema in REPORT_SCHEMAS.items():
@@ -143,7 +145,7 @@ class ReportArea:
 
     def quarantine(self, reports: LandedReports) -> list[str]:
         """Move the rejected files below the directory of quarantine. Return the former paths of the moved files; a file that another run
-        has moved is left out.
+        has moved is left out. Raises OSError if the storage does not answer.
         """
         moved = []
         for file in reports.rejected:
@@ -157,8 +159,8 @@ class ReportArea:
     def heard(self, cluster: str, from_ms: int, to_ms: int, *, ticks: int) -> frozenset[str] | None:
         """Return the brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
 
-        None if the span has fewer ticks. Files of one instant are one tick, whichever collectors wrote them. A tick in which no broker of
-        the cluster answered does not count.
+        None if the span (milliseconds since the Unix epoch, inclusive) has fewer ticks. Files of one instant are one tick, whichever
+        collectors wrote them. A tick in which no broker of the cluster answered does not count. Raises the errors of `_brokers_in`.
         """
         of_tick: defaultdict[int, list[str]] = defaultdict(list)
         for path, file in self._list("brokers", from_ms, to_ms):
@@ -174,7 +176,9 @@ class ReportArea:
         return None
 
     def _brokers_in(self, path: str, cluster: str) -> set[str]:
-        """Return the cluster's brokers in a file. Empty for a file that is missing or cannot be read (see `landed`)."""
+        """Return the cluster's brokers in a file. Empty for a file that is missing or is not Parquet. Raises OSError if the storage does
+        not answer, or for damaged contents.
+        """
         try:
             with self.location.open(path) as stream:
                 table = pq.read_table(stream, columns=["cluster", "broker"])
@@ -183,13 +187,17 @@ class ReportArea:
         return {row["broker"] for row in table.to_pylist() if row["cluster"] == cluster}
 
     def publish_hot_topics(self, window_end_ms: int, topics: pa.Table) -> None:
-        """Store the topics of hot bundles of a window. The last of several runs of a window replaces the others."""
+        """Store the topics of hot bundles of a window. The last of several runs of a window replaces the others. Raises OSError if the
+        storage does not answer.
+        """
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         with self.location.writing(path) as stream:
             pq.write_table(topics, stream)
 
     def hot_topics(self, window_end_ms: int) -> pa.Table | None:
-        """Return the topics of hot bundles of a window. None if they were not stored, or were deleted."""
+        """Return the topics of hot bundles of a window. None if they were not stored, or were deleted. Raises OSError or pyarrow's
+        ArrowException for a file that cannot be read.
+        """
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         try:
             stream = self.location.open(path)
@@ -199,7 +207,9 @@ class ReportArea:
             return pq.read_table(stream)
 
     def expire(self, before: date) -> list[str]:
-        """Delete the directories of days before `before`, of reports and of hot topics. Return their paths."""
+        """Delete the directories of days (UTC) before `before`, of reports and of hot topics. Return their paths. Quarantined files are
+        kept. Raises OSError if the storage does not answer.
+        """
         old = []
         for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
             days = {file.path.split("/")[1] for file in self.location.files(kind)}

@@ -64,8 +64,8 @@ def figure(metric: str | None, value: float | None) -> str | None:
 def broker_table(
     rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
 ) -> tuple[Rows, RenderableType]:
-    """Return the rows and the table of brokers as last read, including active brokers that were never read. `active` is None if no broker
-    answered.
+    """Return the rows and the table of brokers as last read, including active brokers that were never read. `active`: names of the active
+    brokers; None if no broker answered, so that column `active` is None in each row.
     """
     reported = {row["broker"] for row in rows}
     everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - reported))]
@@ -105,7 +105,7 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
 
 
 def waiting_row(row: ProposalRow) -> dict[str, Any]:
-    """Return the row of a proposal that would be applied."""
+    """Return the row of a proposal that `apply` may apply."""
     return {
         "proposal_id": row.proposal_id,
         "kind": row.kind.value,

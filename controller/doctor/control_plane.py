@@ -28,8 +28,9 @@ def workers(cleave: Application) -> str:
 
 
 def worker_schemas(cleave: Application) -> str:
-    """Check that every running worker knows the newest migration. Raises Note with the workers that are older
-    than the schema.
+    """Check that every running worker knows the newest applied migration. Raises Note with the workers that
+    are older than the schema; a worker that reports no version counts as older. Without a running worker the
+    check succeeds.
     """
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
@@ -83,8 +84,8 @@ def held_topics(cleave: Application) -> str:
 
 
 def unmanaged_logs(cleave: Application) -> str:
-    """Check that every log belongs to a segment. Raises Note with the first logs that belong to none, which
-    Cleave must not delete.
+    """Check that no unmanaged log is recorded. Raises Note with the number of these logs, which Cleave must
+    not delete, and the names of up to 3.
     """
     columns = "backing_topic, count(*) OVER () AS logs"
     logs = read(cleave, "inspect.unmanaged_logs", columns=columns, order="topic, segment_id", limit=3)
@@ -98,8 +99,8 @@ def unmanaged_logs(cleave: Application) -> str:
 
 
 def buckets(cleave: Application) -> str:
-    """Check that no entry bucket waits for longer than `bucket_gap_seconds`. Raises Note with the bucket
-    that has waited longest.
+    """Check that no entry bucket waits for longer than `bucket_gap_seconds`. Raises Note with the number of
+    such buckets, and the bucket that has waited longest.
     """
     limit_seconds = cleave.settings.bucket_gap_seconds
     gaps = read(

@@ -17,7 +17,9 @@ OLDEST_POSTGRES = 150_000
 
 
 def database(cleave: Application) -> str:
-    """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old."""
+    """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old,
+    StoreUnavailable if the connection fails.
+    """
     with cleave.store.transaction() as tx:
         pooler_text = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
         number, version = server_version(tx)
@@ -29,7 +31,10 @@ def database(cleave: Application) -> str:
 
 
 def schema(cleave: Application) -> str:
-    """Check that every migration is applied. Raises Terminal with the first pending migration."""
+    """Check that every migration is applied. Raises Terminal with the number of pending migrations and the first, or if
+    this login may not read the list of migrations; Conflict if the applied migrations are not those of this program,
+    for example because the database is newer.
+    """
     with cleave.store.transaction() as tx:
         missing = migrations.pending_in(tx)
     if missing:

@@ -25,8 +25,8 @@ class Note(Exception):
 
 
 def read(cleave: Application, view: str, *conditions: str, **options: Any) -> list[Row]:
-    """Return rows of a view of schema `inspect`, in a transaction of its own. `conditions` are SQL; the
-    values of their parameters are among the `options` of `read_view`.
+    """Return the rows of a view of schema `inspect` that meet all conditions, in a transaction of its own.
+    `conditions` are SQL; the values of their parameters are among the `options` of `read_view`.
     """
     with cleave.store.transaction() as tx:
         return read_view(tx, view, *conditions, **options)

@@ -14,9 +14,9 @@ broker needs longer.
 
 
 def gates(cleave: Application) -> str:
-    """Return a sentence with the number of gates that are shut with a reason. Raises Terminal with the first
-    subscription of a type that no gate keeps in order, else with the first gate that is breached, else with
-    the gate that has been overdue longest.
+    """Return a sentence with the number of shut gates. Raises Terminal with the first subscription of a type
+    that no gate keeps in order, else with the first gate that is breached, else with the gate that has been
+    overdue longest, if that is more than `OVERDUE_SECONDS`.
     """
     with cleave.store.transaction() as tx:
         shut_gates = read_view(

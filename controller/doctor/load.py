@@ -47,8 +47,8 @@ def collectors(cleave: Application) -> str:
 
 def landing(cleave: Application) -> str:
     """Return the number of sample files of the last hour, and the age of the last sample. Raises Note if there are no
-    files, or if a file is no sample file; Terminal if the last sample is too old (`OLD_AFTER_INTERVALS`,
-    `OLD_AFTER_SECONDS`); OSError if the storage does not answer.
+    files, or if the name of a file is not that of a sample file (the age is not checked then); Terminal if the last
+    sample is too old (`OLD_AFTER_INTERVALS`, `OLD_AFTER_SECONDS`); OSError if the storage does not answer.
     """
     from controller.landing.area import LandingArea
 
@@ -86,8 +86,8 @@ def load_runs(cleave: Application) -> str:
 
 
 def java(cleave: Application) -> str:
-    """Return where Java is, or that it is not needed here. Raises Note if Java is missing, because PostgreSQL
-    then aggregates the load.
+    """Return where Java is, or that it is not needed here. Raises Note if no Java of version `OLDEST_JAVA` or newer is
+    installed, because PostgreSQL then aggregates the load.
     """
     master = cleave.settings.spark_label
     if master == NO_SPARK or master.startswith("sc://"):
@@ -114,8 +114,8 @@ def spark(cleave: Application) -> str:
 
 
 def quarantine(cleave: Application) -> str:
-    """Check that no landing area has quarantined files. Raises Note with their number and the newest one of
-    each area.
+    """Check that no landing area has quarantined files. Raises Note with the number of files and the newest file of
+    each area, OSError if the storage does not answer.
     """
     from controller.landing.area import QUARANTINE
     from controller.landing.location import Location

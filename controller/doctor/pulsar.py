@@ -23,8 +23,9 @@ LONGEST_CALL_SECONDS = 3.0
 
 
 def cluster(cleave: Application) -> str:
-    """Return a sentence with the broker's version and the admin address. Raises Note if no cluster is configured and no
-    topic needs one, Terminal if a topic does, CleaveError if no broker answers.
+    """Return a sentence with the broker's version and the admin address. If no cluster is configured, raises Terminal if
+    a topic is on `pulsar`, otherwise Note, also if the database, which knows the topics, is unavailable. Raises
+    CleaveError if no broker answers.
     """
     access = pulsar_access(cleave.settings)
     if access is None:
@@ -84,8 +85,9 @@ def namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_
     of them. With `fix`, apply the missing settings that Cleave may set, and report the applied settings as `ok`. Without
     a configured cluster, return a finding of level `wrong` for each requested namespace.
 
-    The function checks the `requested` namespaces first, then those of topics on `pulsar`. It begins no namespace after
-    `due_at` (`time.monotonic` seconds), and returns a finding about the namespaces that were not checked.
+    The function checks the `requested` namespaces first, then those of topics on `pulsar`, unless the database is
+    unavailable. It begins no namespace after `due_at` (`time.monotonic` seconds), and returns a finding about the
+    namespaces that were not checked.
     """
     access = pulsar_access(cleave.settings)
     if access is None:

@@ -38,8 +38,8 @@ def public(cleave: Application) -> str:
 
 
 def logins(cleave: Application) -> str:
-    """Check that logins of applications and readers have limits on connections and statements. Raises Note with
-    up to 5 logins that lack a limit.
+    """Check that logins of applications and readers have limits: on connections, and `statement_timeout`.
+    Raises Note with up to 5 logins that lack either.
     """
     with cleave.store.transaction() as tx:
         unlimited = public_rights.logins_without_limits(tx)

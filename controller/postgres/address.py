@@ -44,7 +44,8 @@ class DatabaseAddress:
         """Return the address that any `postgresql`, `postgres` or `postgresql+driver` URL gives. A DatabaseAddress is returned
         as it is.
 
-        Raises InvalidInput for other URLs. The message quotes no part that may belong to a password.
+        Raises InvalidInput for another URL, for a parameter that is unknown or repeated, and for malformed hosts or ports. The
+        message quotes no part that may belong to a password.
         """
         if isinstance(url, DatabaseAddress):
             return url
@@ -78,7 +79,9 @@ class DatabaseAddress:
         return replace(self, parameters={k: v for k, v in self.parameters.items() if k in _PUBLIC})
 
     def with_options(self, options: Mapping[str, str]) -> DatabaseAddress:
-        """Return the address with more connection parameters. Raises InvalidInput for a parameter that libpq does not know."""
+        """Return the address with these connection parameters, which replace those of the address with the same names. Raises
+        InvalidInput for a parameter that libpq does not know.
+        """
         return self.of(DatabaseAddress({**self.parameters, **options}).uri)
 
     def starting_with(self, server: tuple[str, str]) -> Self:
@@ -99,10 +102,10 @@ class DatabaseAddress:
 
 
 def authority(host: str, port: int | None) -> str:
-    """Return the server part of a libpq URI from two fields of a form.
+    """Return the server part of a libpq URI from two fields of a form. `DatabaseAddress.of` checks the result.
 
     `host` names one server or several, separated by commas, each with or without a port. `port` is the port of servers without
-    their own port.
+    their own port; None or 0: they get none.
     """
     servers = (_split(server.strip()) for server in host.split(","))
     return ",".join(_authority(name, own or (str(port) if port else "")) for name, own in servers)
@@ -110,7 +113,7 @@ def authority(host: str, port: int | None) -> str:
 
 def _split(server: str) -> tuple[str, str]:
     """Return the host, without brackets, and the port of one server that a person has typed; the port is empty if no port was
-    typed.
+    typed. A text after the last colon that is not a number belongs to the host.
     """
     name, _, port = server.rpartition(":")
     if server.startswith("/") or from_digits(port) is None or (":" in name and not name.endswith("]")):
@@ -178,8 +181,8 @@ def _refuse_repeated(names: Counter[str]) -> None:
 
 
 def _check_hosts(parameters: Mapping[str, str]) -> None:
-    """Raise InvalidInput if a port is not a number from 1 to 65535, if the number of ports is neither 1 nor that of the hosts,
-    or if a host is malformed.
+    """Raise InvalidInput if a port is neither empty nor a number from 1 to 65535, if the number of ports is neither 1 nor that
+    of the hosts, or if a host is malformed.
     """
     hosts, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
     if any(port and not from_digits(port, 65_535) for port in ports):

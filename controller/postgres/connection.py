@@ -53,7 +53,7 @@ _REFUSES_OPTIONS = re.compile(r"unsupported startup parameter(?: in options)?: "
 """English message of PgBouncer for startup parameters that its configuration does not ignore."""
 _serving: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 """The server that accepted the last connection, by the servers of the address. A frozen host delays each attempt, so the last server
-is tried first.
+is tried first if the address demands a writable server.
 """
 _refusing_options: set[tuple[tuple[str, str], ...]] = set()
 """Servers, as an address names them, that refuse libpq's `options`."""
@@ -120,7 +120,9 @@ class WatchedConnection(psycopg2.extensions.connection):
 
     @contextmanager
     def answering_by(self, due_at: float) -> Iterator[None]:
-        """End every statement of the block by `due_at`, in `time.monotonic` seconds. Blocks of one connection cannot be nested."""
+        """End every statement of the block by `due_at`, in `time.monotonic` seconds: a statement without an answer raises NoAnswer, and the
+        connection is cut. Blocks of one connection cannot be nested.
+        """
         self.due_at = due_at
         try:
             yield
@@ -223,11 +225,15 @@ def connect(
     connect_seconds: float = math.inf,
     more_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> WatchedConnection:
-    """Connect to the first server of the address that accepts, with the settings of `session_settings` and `more_settings` in force. Autocommit
-    is off.
+    """Connect to the first server of the address that accepts, with the settings of `session_settings` and `more_settings` in force.
+    Autocommit is off. `statement_seconds` limits each statement (see `WatchedConnection`).
 
-    `connect_seconds` limits the attempt at each address of each host, if it is less than the default. With several servers, the
-    accepting server is tried first at the next call. Raises psycopg2.OperationalError, including PoolerUnfit.
+    `connect_seconds` limits the attempt at each address of each host, if it is less than the default; the minimum is 2 s, and
+    `connect_timeout` of the URL takes precedence. With several servers and `target_session_attrs` read-write or primary, the accepting
+    server is tried first at the next call.
+
+    Raises psycopg2.Error: OperationalError if no server accepts, PoolerUnfit for an unsuitable pooler, another error for a setting that the
+    server refuses.
     """
     limit = _connect_limit(address, connect_seconds)
     settings = session_settings.settings(statement_seconds, more_settings)
@@ -260,9 +266,10 @@ def _connect_limit(address: DatabaseAddress, connect_seconds: float) -> int:
 def _connected(
     address: DatabaseAddress, application_name: str, limit: int, options: str
 ) -> WatchedConnection:
-    """Connect with the options, or without them if a pooler refuses them; then `_begin_session` sets them.
+    """Connect with the options, or without them if a pooler refuses them; then `_begin_session` sets them. `limit` is the connect time-out
+    in seconds, which `connect_timeout` of the URL replaces. Raises psycopg2.OperationalError.
 
-    Later connections to these servers do not try the options again.
+    Later connections to servers that refused the options do not try the options again.
     """
     ordered = address
     if len(address.servers) > 1 and address.parameters.get("target_session_attrs") in _WRITABLE:
@@ -295,9 +302,11 @@ def _begin_session(
     settings: Mapping[str, str],
     connect_again: Callable[[], WatchedConnection],
 ) -> None:
-    """Set the settings of the session, and those of the URL that a pooler may have ignored.
+    """Set the settings of the session, and those of the URL that a pooler may have ignored. `connect_again` opens another connection in the
+    same way, for the test of a pooler.
 
-    Raises PoolerUnfit for a pooler that shares sessions, or that turns off standard_conforming_strings.
+    Raises PoolerUnfit for a pooler that shares sessions, that turns off standard_conforming_strings, or that ignores an option of the URL
+    which is not a setting; psycopg2.Error for a setting that the server refuses, or if the server does not answer within `ANSWER_SECONDS`.
     """
     if connection.info.parameter_status("standard_conforming_strings") == "off":
         raise PoolerUnfit(  # the driver quotes values for the setting at the start of the connection
@@ -317,8 +326,8 @@ def _begin_session(
 def _demand_own_session(
     connection: WatchedConnection, address: DatabaseAddress, connect_again: Callable[[], WatchedConnection]
 ) -> None:
-    """Raise PoolerUnfit if the pooler shares sessions between clients. `connect_again` opens the second connection of the test; see
-    `Poolers`.
+    """Raise PoolerUnfit if the pooler shares sessions between clients. `connect_again` opens the second connection of the test; if that
+    fails, nothing is raised. Raises the errors of `Poolers.demand_own_session`.
     """
 
     def other() -> WatchedConnection:
@@ -347,7 +356,9 @@ def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
 
 
 def _note_serving(connection: WatchedConnection) -> None:
-    """Record the server of the connection as the last one that accepted a connection of the address."""
+    """Record the server of the connection as the last one that accepted a connection of the address. Does nothing if the address does not
+    name that server.
+    """
     entry = _entry_of(connection)
     if entry is not None:
         with _serving_lock:

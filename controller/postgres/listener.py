@@ -55,7 +55,9 @@ _PIPE_BYTES = 65_536  # the capacity of a pipe, so that one wait reads all earli
 
 
 class Listener(Renewed):
-    """A listener with its own connection on fixed channels. Connects at the first `wait`, and again in a forked process."""
+    """A listener with its own connection on fixed channels. Connects at the first `wait`, and again in a forked process. Raises
+    InvalidInput at construction for a URL that `DatabaseAddress.of` refuses.
+    """
 
     def __init__(
         self,
@@ -89,11 +91,12 @@ class Listener(Renewed):
         self.close()
 
     def wait(self, timeout_seconds: float) -> list[Notification]:
-        """Return the notifications that arrived, without those of another form; empty if `timeout_seconds` have passed or `interrupt`
-        was called.
+        """Return the notifications that arrived, without those of another form. Empty if `timeout_seconds` have passed, or if
+        `interrupt` was called and none has arrived.
 
         Without a connection, as at the first call, connects and returns the resync without waiting. If the connection is lost, connects
-        again and returns the resync. Raises StoreUnavailable if PostgreSQL is unreachable.
+        again and returns the resync; connecting may take longer than `timeout_seconds`. Raises StoreUnavailable if PostgreSQL is
+        unreachable or refuses to listen; the next call connects again.
         """
         if self._connection is None:
             self._connect()
@@ -140,8 +143,9 @@ class Listener(Renewed):
             os.close(self._wake_write)
 
     def _poll(self, connection: WatchedConnection, deadline: float) -> list[Notification] | None:
-        """Return the well-formed notifications. Return an empty list after an interrupt, and None if none arrived before the deadline
-        (`time.monotonic` seconds) or before the next test of the server is due. Raises psycopg2.Error if the server does not answer.
+        """Return the well-formed notifications. After an interrupt the list may be empty. Return None if none arrived before the
+        deadline (`time.monotonic` seconds) or before the next test of the server is due. Raises psycopg2.Error if the connection is
+        lost or the server does not answer the test.
         """
         if not connection.notifies:
             socket, wake = connection.fileno(), self._wake_read

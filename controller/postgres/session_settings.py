@@ -67,7 +67,8 @@ _WORD = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
 def settings(statement_seconds: float, more: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a session whose process waits `statement_seconds` for a statement. Settings in `more` take precedence.
 
-    The server's limits end before that wait, so that a live server rolls a slow statement back.
+    `lock_timeout` (at most `LOCK_TIMEOUT_SECONDS`) and `statement_timeout` end before that wait, so that a live server rolls a slow
+    statement back.
     """
     lock_ms = 1000 * min(LOCK_TIMEOUT_SECONDS, _LOCK_SHARE * statement_seconds)
     return {
@@ -84,7 +85,7 @@ def as_options(values: Mapping[str, str]) -> str:
 
 
 def apply_options(connection: psycopg2.extensions.connection, options: str, but: Container[str]) -> None:
-    """Set the settings in libpq's `options` of a database URL, except for the names in `but`. Needs autocommit.
+    """Set the settings in libpq's `options` of a database URL, except for the names in `but` (lower case). Needs autocommit.
 
     Raises PoolerUnfit for a switch that is not a setting, psycopg2.Error for a setting that the server refuses.
     """

@@ -116,9 +116,10 @@ class UnloadBundleResponse(Response):
 
 def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
     """Plan the split by the topics that brokers report now. Unless the request is a dry run, send the split to the cluster and wait for
-    its result.
+    its result. The parts in the response are those of the plan, also if the outcome is `nothing-changed`.
 
-    Raises the errors of `plan_manual_split` and of `BundleActions.split_at`, and Conflict if the algorithm finds no cut.
+    Raises the errors of `plan_manual_split` and of `BundleActions.split_at`, Conflict if the algorithm finds no cut, and InvalidInput
+    if the settings name no cluster.
     """
     manual_split = ManualSplit(
         request.bundle,
@@ -147,9 +148,10 @@ def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
 
 
 def unload(context: Context, request: UnloadBundle) -> UnloadBundleResponse:
-    """Check the bundle and its destination. Unless the request is a dry run, unload the bundle and wait until its owner has changed.
+    """Check the bundle and its destination. Unless the request is a dry run, unload the bundle and wait until its owner has changed,
+    for at most 10 s. The present owner is in the response; it may be another broker than the destination.
 
-    Raises the errors of `check_manual_unload` and of `BundleActions.unload`.
+    Raises the errors of `check_manual_unload` and of `BundleActions.unload`, and InvalidInput if the settings name no cluster.
     """
     destination, outcome = request.destination or None, None
     with bundles_of(context.app) as bundles:

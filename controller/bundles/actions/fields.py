@@ -49,7 +49,9 @@ BundleText = Annotated[
 
 
 def parameter_rows(effective: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each parameter of a split policy in force, with the place that sets it."""
+    """Return a row for each parameter of a split policy in force. `from` in the row is `namespace` for a
+    parameter in `overrides`, otherwise `default`.
+    """
     return [
         {"parameter": parameter, "value": value, "from": "namespace" if parameter in overrides else "default"}
         for parameter, value in effective.items()

@@ -81,8 +81,9 @@ class SplitPolicyResponse(Response):
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
-    """Set the balancing mode of the namespace, and return the mode. Raises NotFound if no report has named the
-    namespace yet, LostRace if the namespace changed at the same time.
+    """Set the balancing mode of the namespace, and return the mode. Mode approval requests approvals for the
+    namespace's open proposals; any other mode ends its pending approvals. Raises NotFound if no report has named
+    the namespace yet, LostRace if the namespace changed at the same time.
     """
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:

@@ -192,7 +192,9 @@ class SplitPolicyDocument(Answer):
 
 
 def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
-    """Return the names of the active brokers, sorted; None instead of the list if no broker answers."""
+    """Return the names of the active brokers, sorted; None instead of the list if no broker answers. Raises InvalidInput if the settings
+    name no cluster.
+    """
     from controller.bundles.bootstrap import bundles_of  # it loads what reads reports
 
     cluster = context.app.settings.pulsar_cluster
@@ -205,7 +207,7 @@ def list_active_brokers(context: Context, _request: ListActiveBrokers) -> Active
 
 def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
     """Return the complete name, the hash and the bundle of the topic. The bundle is None if its namespace is not known, or while the
-    database is unreachable.
+    database is unreachable. Raises InvalidInput for a text that is no topic name.
     """
     name, bundle = canonical_topic_name(request.topic), None
     with suppress(StoreUnavailable), context.store.transaction() as tx:
@@ -221,7 +223,8 @@ def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
 def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
     """Return a page of namespaces by name, each with its possible merges, by the load that is stored. Reads no broker.
 
-    Raises NotFound for a namespace whose bundles are not known, and InvalidPolicy for invalid balance settings.
+    Namespaces whose stored split policy cannot be read are left out. Raises NotFound for a namespace in the request that is left out or
+    whose bundles are not known, InvalidPolicy for invalid balance settings, and InvalidInput for an invalid `page`.
     """
     from controller.bundles.bootstrap import balance_settings
     from controller.bundles.services import balancer
@@ -247,13 +250,15 @@ def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
 
 
 def show_cycle(context: Context, request: ShowCycle) -> CycleAnswer:
-    """Return the texts of a cycle. Raises NotFound."""
+    """Return the texts of a cycle; None for texts that were deleted. Raises NotFound for an unknown cycle."""
     with context.store.transaction() as tx:
         return CycleAnswer(**asdict(cycles.stored_cycle(tx, request.cycle_id)))
 
 
 def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicyDocument:
-    """Return the split policy. Raises NotFound, and InvalidPolicy for parameters that an older version left unreadable."""
+    """Return the split policy. Raises NotFound if no report has named the namespace, and InvalidPolicy for parameters that an older
+    version left unreadable.
+    """
     cluster = context.app.settings.pulsar_cluster
     return SplitPolicyDocument(
         **asdict(split_policies.stored_split_policy(context.store, cluster, request.namespace))

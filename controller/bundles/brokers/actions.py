@@ -73,7 +73,9 @@ class BundleActions:
     def __init__(
         self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
     ) -> None:
-        """Create the actions. The result of an action is awaited for `settle_seconds`; after that the outcome is unknown."""
+        """Create the actions. The result of an action is awaited for `settle_seconds`. After that the outcome is NOTHING_CHANGED if the
+        broker answered with success; otherwise it is unknown (DataPlaneTimeout).
+        """
         self._session, self.reader = session, reader
         self._admin_url = admin_url.rstrip("/")
         self._settle_seconds = settle_seconds
@@ -87,10 +89,11 @@ class BundleActions:
         All positions go in one call. A broker that refuses more than one position gets one call for each (the extensible load manager
         refuses, and version 4.2.4 never answers a list with a repetition). A split that another process began with the same positions is
         continued; if all positions are boundaries already, the outcome is DONE_ALREADY and no request is sent. If a broker changes
-        nothing, the split ends there with NOTHING_CHANGED.
+        nothing, the split ends there with NOTHING_CHANGED. Cuts that were made before that, or before an error, stay.
 
         Raises BundleNotFound if another client split the bundle elsewhere, InvalidInput for no position, for a position not inside the
-        bundle or for a split that the broker refuses, and DataPlaneTimeout if the split may still happen.
+        bundle or for a split that the broker refuses, DataPlaneTimeout if the split may still happen, the other errors of `_refused`, and
+        the errors of `BundleReader.bundles`.
         """
         cuts = sorted(set(positions))
         if not cuts:
@@ -118,14 +121,16 @@ class BundleActions:
     def unload(
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
     ) -> UnloadResult:
-        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given. Wait until the
-        owner has changed.
+        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given. If the bundle has
+        an owner, wait until the owner has changed.
 
         No request is sent (DONE_ALREADY) if the destination owns the bundle already, or if no broker owns it and no destination is given.
-        NOTHING_CHANGED: the previous owner loaded the bundle again.
+        NOTHING_CHANGED: the previous owner loaded the bundle again. DONE does not say that the destination owns the bundle: `owner` may
+        be another broker, or None.
 
-        Raises LostRace if a broker other than `source` owns the bundle, BundleNotFound if the bundle has been split, Conflict for a
-        destination that is not active, and DataPlaneTimeout if the unload may still happen.
+        Raises LostRace if `source` is given and neither the source nor the destination owns the bundle, but another broker does;
+        BundleNotFound if the bundle has been split, Conflict for a destination that is not active, DataPlaneTimeout if the unload may
+        still happen, the other errors of `_refused`, and the errors of `BundleReader.bundles` and `BundleReader.owner`.
         """
         first = [name for name in (source, destination) if name]
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -171,7 +176,9 @@ class BundleActions:
             )
 
     def _split(self, bundle: NamespaceBundle, cuts: Sequence[int], unload: bool) -> SplitResult:
-        """Send one request to cut the bundle at all of `cuts`. Return the result that the cluster then shows (see `_settled_split`)."""
+        """Send one request to cut the bundle at all of `cuts`. Return the result that the cluster then shows (see `_settled_split`).
+        Raises the errors of `_ask` and `_settled_split`.
+        """
         parameters = {"unload": str(unload).lower(), "splitAlgorithmName": SPECIFIED_POSITIONS}
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/split"
         return self._settled_split(bundle, cuts, self._ask(path, parameters, list(cuts)))
@@ -180,7 +187,7 @@ class BundleActions:
         self, path: str, parameters: dict[str, str], document: list[int] | None
     ) -> Reply | DataPlaneTimeout:
         """Send one PUT request. Return the answer, or a DataPlaneTimeout as a value if the outcome is unknown: no complete answer, or a
-        status of 500 or above.
+        status of 500 or above. Raises DataPlaneUnavailable if the request certainly was not processed.
         """
         try:
             reply = send(
@@ -203,7 +210,7 @@ class BundleActions:
         happened, wait for its result. NOTHING_CHANGED: the broker answered with success, but the bundle is whole.
 
         Raises BundleNotFound if another client split the bundle elsewhere, DataPlaneTimeout if the bundle is whole and the outcome
-        unknown, and the error of `_refused` if the broker refused.
+        unknown, the error of `_refused` if the broker refused, and the errors of reading the boundaries.
         """
         # The list may come from a broker whose cache is behind. A split that succeeded will show.
         is_expected = isinstance(reply, DataPlaneTimeout) or reply.is_success
@@ -235,7 +242,8 @@ class BundleActions:
         `before`.
 
         If the broker refused, raises BundleNotFound for a bundle that was split, otherwise the error of `_refused`. Raises
-        DataPlaneTimeout if `before` still owns the bundle and the outcome is unknown.
+        DataPlaneTimeout if `before` still owns the bundle and the outcome is unknown. Raises the errors of reading the boundaries and the
+        owner.
         """
         if isinstance(reply, Reply) and not reply.is_success:
             _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -256,9 +264,10 @@ class BundleActions:
         return UnloadResult(ActOutcome.NOTHING_CHANGED, owner)
 
     def _look(self, read: Callable[[], Answer], until: Callable[[Answer], bool]) -> Answer:
-        """Repeat `read` with growing pauses until `until` accepts the result, for at most `settle_seconds`. Return the last result.
+        """Repeat `read` with growing pauses until `until` accepts the result, for at most `settle_seconds`. Return the last result,
+        accepted or not.
 
-        A DataPlaneUnavailable is retried, and raised if the last read failed.
+        A DataPlaneUnavailable is retried, and raised if the last read failed. Any other error is raised at once.
         """
         looked: Answer = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(DataPlaneUnavailable)
@@ -301,8 +310,8 @@ def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> Bund
 
 
 def _left_to_cut(bundles: NamespaceBundles, bundle: NamespaceBundle, cuts: Sequence[int]) -> list[int]:
-    """Return the positions that are not boundaries yet. Raises BundleNotFound if the bundle's own boundaries are missing, or if another
-    client cut it elsewhere.
+    """Return the positions that are not boundaries yet. Raises BundleNotFound if the bundle's own boundaries are missing, or if positions
+    are left and another client cut the bundle elsewhere.
     """
     edges = set(bundles.boundaries)
     inside = {edge for edge in edges if bundle.lower < edge < bundle.upper}

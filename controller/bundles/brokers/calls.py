@@ -64,9 +64,9 @@ def send(
 ) -> Reply:
     """Send one request and return the answer of the broker by `deadline` (`time.monotonic` seconds).
 
-    Redirects are followed, with the session's credentials, only to the origins in `trusted`. Raises DataPlaneUnavailable if the
-    request certainly was not processed, and DataPlaneTimeout if that is unknown; then the caller must read the state before it
-    repeats the request.
+    Any status is returned, except up to 3 redirects, which are followed, with the session's credentials, only to the origins in `trusted`.
+    Raises DataPlaneUnavailable if the request certainly was not processed, for example because of another redirect, and DataPlaneTimeout
+    if that is unknown; then the caller must read the state before it repeats the request.
     """
     for _ in range(REDIRECTS + 1):
         response = _open(session, method, url, deadline, parameters, document)
@@ -135,8 +135,8 @@ def _open(
 
 
 def _body(response: requests.Response, url: str, deadline: float) -> bytes:
-    """Return the complete body of the response. Raises DataPlaneTimeout if the body is incomplete at the deadline, or longer than
-    `BODY_BYTES`.
+    """Return the complete body of the response. Raises DataPlaneTimeout if the body is incomplete at the deadline or the connection
+    breaks, or if the body is longer than `BODY_BYTES`.
     """
     body = bytearray()
     try:

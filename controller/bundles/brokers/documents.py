@@ -177,8 +177,8 @@ def topics(body: bytes) -> Iterator[TopicReport]:
 
 
 def boundaries(body: bytes) -> tuple[int, ...]:
-    """Decode `/admin/v2/namespaces/T/N/bundles`: the boundaries of the bundles as hashes. Raises DataPlaneUnavailable
-    for an invalid boundary.
+    """Decode `/admin/v2/namespaces/T/N/bundles`: the boundaries of the bundles as hashes. Order and completeness are not checked. Raises
+    DataPlaneUnavailable for an invalid boundary or a document of another shape.
     """
     texts = _read(_BOUNDARIES, body, "list of bundles").boundaries
     try:
@@ -189,7 +189,7 @@ def boundaries(body: bytes) -> tuple[int, ...]:
 
 def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
     """Decode `/admin/v2/brokers/C/B/ownedNamespaces`. Return the bundles by namespace and lower boundary, without entries that are not
-    bundles of tenant/namespace.
+    bundles of tenant/namespace. Raises DataPlaneUnavailable for a document of another shape.
     """
     owned = []
     for text in _read(_OWNED, body, "list of owned bundles"):
@@ -202,7 +202,9 @@ def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
 
 
 def isolation_policies(body: bytes) -> tuple[IsolationPolicy, ...]:
-    """Decode `/admin/v2/clusters/C/namespaceIsolationPolicies`, in the order of the answer."""
+    """Decode `/admin/v2/clusters/C/namespaceIsolationPolicies`, in the order of the answer. A policy without `min_limit` has -1 primaries
+    as its minimum. Raises DataPlaneUnavailable for a document of another shape.
+    """
     return tuple(
         IsolationPolicy(
             name,
@@ -226,7 +228,9 @@ def _least_primaries(text: str) -> int:
 
 
 def failure_domains(body: bytes) -> dict[str, str]:
-    """Decode `/admin/v2/clusters/C/failureDomains`: the failure domain of each broker that has one."""
+    """Decode `/admin/v2/clusters/C/failureDomains`: the failure domain of each broker that has one; of several, the last by name. Raises
+    DataPlaneUnavailable for a document of another shape.
+    """
     domains = _read(_DOMAINS, body, "list of failure domains")
     return {broker: name for name, domain in sorted(domains.items()) for broker in domain.brokers}
 
@@ -257,7 +261,7 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, kind: str) -> Do
 
 
 def _number(figure: Figure) -> float | None:
-    """Return the number. None if the figure is not a number, or is above MOST."""
+    """Return the number. None if the figure is not a number, is not finite, or is outside -MOST to MOST."""
     try:
         number = float(figure)
     except (TypeError, ValueError, OverflowError):
@@ -272,8 +276,8 @@ def _usage(usage: Figure, limit: Figure) -> ResourceUsage:
 
 
 def _stats(topic: _Topic) -> BundleStats:
-    """Return the figures of a topic. A figure that is not a number (a broker divides by the time since its last count) or is above MOST
-    counts as 0.
+    """Return the figures of a topic. A figure that is not a number (a broker divides by the time since its last count), is negative or is
+    above MOST counts as 0.
     """
     subscriptions = (topic.subscriptions or {}).values()
     return BundleStats(

@@ -16,7 +16,8 @@ _AT_ONCE: Final = 16  # calls for anti-affinity groups, of which there is one fo
 def ask_rules(reader: BundleReader, namespaces: Iterable[str]) -> PlacementRules:
     """Return the active brokers, isolation policies, failure domains, and the anti-affinity groups of these namespaces.
 
-    Raises the errors of the reads, Retryable while no broker answers, so that bundles are never placed by outdated rules.
+    Raises the errors of the reads, Retryable while no broker answers and Terminal for a refusal, so that bundles are never placed by
+    outdated rules.
     """
     names = sorted(set(namespaces))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="placement-rules") as pool:
@@ -32,7 +33,7 @@ def ask_rules(reader: BundleReader, namespaces: Iterable[str]) -> PlacementRules
 
 def demand_allowed(reader: BundleReader, namespace: str, destination: str) -> None:
     """Raise InvalidInput for a broker that is not active, or that an isolation policy excludes for the namespace. Reads the rules from
-    the cluster.
+    the cluster, and raises the errors of `ask_rules`.
     """
     rules = ask_rules(reader, ())
     active = sorted(rules.active or ())

@@ -25,7 +25,11 @@ _WATCHED = (b"\npulsar_lb_", b"\npulsar_version_info")
 
 
 class BundleReader:
-    """Reader of one cluster. Thread-safe if its session is."""
+    """Reader of one cluster. Thread-safe if its session is.
+
+    Each read raises DataPlaneUnavailable if a broker does not answer, or answers with a document of another shape; DataPlaneTimeout for
+    an incomplete answer at the deadline; and the error of `error_of` for a status that the method does not name.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,9 @@ class BundleReader:
         return time.monotonic() + self.deadline_seconds
 
     def brokers(self) -> tuple[Broker, ...]:
-        """Return the active brokers by name. Raises Retryable as long as no broker has ever answered."""
+        """Return the active brokers by name, as listed in the last 30 s; an older list while no broker answers. Raises Retryable as long
+        as no broker has ever answered.
+        """
         return self._brokers.current(self.deadline())
 
     def trusted(self) -> Collection[str]:
@@ -77,7 +83,9 @@ class BundleReader:
         return documents.owned_bundles(self._demand(broker.url + path))
 
     def bundles(self, namespace: str) -> NamespaceBundles:
-        """Return the present boundaries of the namespace. Raises NotFound if the namespace does not exist."""
+        """Return the present boundaries of the namespace. Raises NotFound if the namespace does not exist, InvalidInput for a text that
+        is no namespace name, and InvalidRange if the listed boundaries do not cover the ring.
+        """
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/bundles")
         if reply.status == 404:
             raise NotFound(

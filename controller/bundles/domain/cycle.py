@@ -53,8 +53,8 @@ class CycleState:
     """Number of cycles in a row in which each bundle was cold; see `merging`."""
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
-        """Return the state with these reports added to the averages, once for each `sampled_at`, and without averages of bundles that no
-        longer exist.
+        """Return the state with these reports added to the averages, if `sampled_at` (ms) is later than that of the state, and without
+        averages of bundles that no longer exist.
         """
         averages = {
             b.bundle_id: self.averages[b.bundle_id] for b in cluster.bundles if b.bundle_id in self.averages

@@ -155,7 +155,9 @@ class MergeSettings:
                 raise InvalidInput(f"merge setting {name} = {value}; give {least} or more")
 
     def warmest(self, latest: BundleStats, long_term: BundleStats) -> Reading:
-        """Return the value nearest to its limit; the limit is the low-water mark, not the split threshold."""
+        """Return the reading of either load that is the largest share of its limit. The limit is the low-water mark, not the split
+        threshold. Topics and sessions are those of `latest` in both.
+        """
         marks = (
             replace(reading, limit=reading.limit * self.low_water_percent / 100)
             for reading in chain(
@@ -168,8 +170,8 @@ class MergeSettings:
 def look_for_merges(
     inputs: CycleInputs, cold_cycles: Mapping[NamespaceBundle, int]
 ) -> dict[str, MergeVerdict]:
-    """Return the merge verdict on each namespace of the cycle that has a policy and bundles, by name, from the readings of the cycle.
-    Pure.
+    """Return the merge verdict on each namespace of the cycle that has a policy and bundles, by name, from the readings of the cycle, by
+    the namespace's split thresholds and the defaults of `MergeSettings`. Pure.
 
     `cold_cycles`: number of cycles in a row in which each bundle was cold, as the previous verdicts returned it.
     """
@@ -210,7 +212,7 @@ def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
 def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:
     """Return the merges that would be safe now in one namespace, and a refusal for each other cold or silent bundle. Pure.
 
-    A bundle that is warm has neither. Raises InvalidInput for a bundle that is reported twice.
+    A bundle that is warm has neither. `settings` None: the defaults. Raises InvalidInput for a bundle that is reported twice.
     """
     settings = settings or MergeSettings()
     reports = _by_bundle(look)

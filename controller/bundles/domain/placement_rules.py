@@ -31,7 +31,7 @@ class PlacementRules:
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
 
     def allowed(self, namespace: str) -> frozenset[str] | None:
-        """Return the brokers that may own the namespace's bundles; None: all."""
+        """Return the active brokers that may own the namespace's bundles; None: all. If `active` is None, no broker counts as active."""
         isolation = Isolation(self.isolation, self.active or ())
         own = isolation.allowed(namespace)
         return isolation.shared if own is None else own

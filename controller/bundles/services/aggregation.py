@@ -60,7 +60,7 @@ class BundleAggregation:
 
 def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
     """Return the window of that length and end. Its limit for a broker that has left is the default, or the length of the window if that
-    is longer.
+    is longer. Raises InvalidInput for a length of 0 s or less.
     """
     from spark_jobs.bundle_load import ReportWindow
 
@@ -73,9 +73,9 @@ def aggregate(
 ) -> BundleAggregation:
     """Aggregate one window on the Spark session for `master`, and merge the result. `store` logs in as the loader.
 
-    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is aggregated (`applied` is False) if a
-    later window was merged, or if no broker reported. After a merge, the topics of hot bundles are stored in the area. Intermediate files
-    are always deleted. All clusters of a database share one area and one watermark.
+    Files that cannot be read are moved into quarantine, even if nothing is aggregated. Nothing is aggregated (`applied` is False) if this
+    window or a later one was merged, or if no broker reported. After a merge, the topics of hot bundles are stored in the area.
+    Intermediate files are always deleted. All clusters of a database share one area and one watermark.
 
     Raises StoreUnavailable, the errors of the Spark session, and OSError if the storage does not answer.
     """

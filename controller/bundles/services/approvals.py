@@ -19,7 +19,8 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
     """Set the proposal of the answered approval to approved or refused.
 
-    Raises InvalidInput in dry run, and Conflict for an approval of a stale proposal or while the bundle has another live proposal.
+    The caller holds the lock of `lock`. Raises NotFound; InvalidInput for an approval in dry run, or if the proposal has ended; Conflict
+    for an approval of a stale proposal or while the bundle has another live proposal.
     """
     is_approved = row.state is ApprovalState.APPROVED
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)

@@ -112,7 +112,8 @@ class BundleCollector:
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """Create a collector. `name` is part of file names. Two collectors of one area need different names and clusters.
+        """Create a collector. `name` is part of file names; for an unsuitable name, the first tick that writes raises InvalidInput. Two
+        collectors of one area need different names and clusters.
 
         Raises InvalidInput for an interval of 0 s or less.
         """
@@ -143,7 +144,7 @@ class BundleCollector:
         ).run(first_pause_seconds=self._until_next_tick())
 
     def _counted_tick(self) -> float:
-        """Perform a tick. Return the seconds until the next tick."""
+        """Perform a tick. Return the seconds until the next tick. A tick that fails is counted in the metrics, and its error is raised."""
         try:
             self.tick()
         except Exception:

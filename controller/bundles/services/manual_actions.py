@@ -69,7 +69,8 @@ def plan_manual_split(
     repeated.
 
     Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is not `allowed`; Conflict
-    if the namespace would exceed the maximum number of bundles of its policy; BundleNotFound; and errors of reading the cluster.
+    if the namespace would exceed the maximum number of bundles of its policy; NotFound for an unknown namespace; BundleNotFound; and the
+    errors of `find_bundle` and of reading the cluster.
     """
     name = split.algorithm or _implied_algorithm(split)
     if name not in allowed:
@@ -93,7 +94,9 @@ def plan_manual_split(
 
 
 def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: SplitPlan) -> None:
-    """Raise Conflict if the split exceeds the maximum number of bundles. A repeated split adds no bundle and is always allowed."""
+    """Raise Conflict if the split exceeds `max_bundles` of the namespace's split policy. A repeated split adds no bundle and is always
+    allowed.
+    """
     added = len(set(plan.cuts) - set(listed.boundaries))
     with store.transaction() as tx:
         max_bundles = bundle_namespaces.split_policy_of(tx, cluster, listed.namespace).max_bundles
@@ -131,7 +134,9 @@ def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
 def _parts_now(
     listed: NamespaceBundles, bundle: NamespaceBundle, cuts: set[int]
 ) -> tuple[NamespaceBundle, ...]:
-    """Return the bundle, or its parts if it was already cut at exactly these positions, so that the split is a repetition."""
+    """Return the bundle, or its parts if it was already cut at exactly these positions, so that the split is a repetition. Raises
+    BundleNotFound if the namespace has neither.
+    """
     is_inside = cuts and all(bundle.lower < cut < bundle.upper for cut in cuts)
     if is_inside and {bundle.lower, *cuts, bundle.upper} <= set(listed.boundaries):
         return bundle.parts(cuts)
@@ -139,10 +144,11 @@ def _parts_now(
 
 
 def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic]:
-    """Return the topics in a bundle with the load that their broker reports now. A topic without a report, which is not in use, has no
-    load.
+    """Return the topics in a bundle with the load that their broker reports now. A topic without a report, which is not in use, has a
+    load of 0.
 
-    Reads the hashes of the bundle and the topics of every broker, and raises the errors of these reads.
+    Reads the hashes of the bundle and the topics of every broker, and raises the errors of these reads, also if only one broker does not
+    answer.
     """
     topics = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
     for broker in reader.brokers():
@@ -153,7 +159,8 @@ def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic
 
 
 def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
-    """Return the bundle of a text, or the LARGEST or HOT bundle of a namespace, as last aggregated (see `chosen_bundle`).
+    """Return the bundle of a text, which need not exist, or the LARGEST or HOT bundle of a namespace, as last aggregated (see
+    `chosen_bundle`).
 
     HOT uses the averages of past cycles; for a bundle without averages, the latest figures. Raises InvalidInput for a text that names no
     bundle or namespace, NotFound if the namespace was never aggregated, and BundleNotFound if none of its bundles has topics.
@@ -181,9 +188,9 @@ def check_manual_unload(
 ) -> tuple[NamespaceBundle, str | None]:
     """Return the bundle that `text` names (see `find_bundle`) and its owner, None if no broker owns it. Unloads nothing.
 
-    Raises the errors of `find_bundle`; BundleNotFound for a bundle that the namespace does not have, for example because it was
-    split; InvalidInput for a destination that is not an active broker or that an isolation policy forbids; DataPlaneUnavailable
-    if a broker that may own the bundle does not answer.
+    Raises the errors of `find_bundle`; BundleNotFound for a bundle that the namespace does not have, for example because it was split;
+    InvalidInput for a destination that is not an active broker or that an isolation policy forbids; DataPlaneUnavailable if a broker that
+    may own the bundle does not answer; and the errors of `BundleReader.bundles`, NotFound for an unknown namespace among them.
     """
     bundle = find_bundle(store, reader.cluster, text)
     reader.bundles(bundle.namespace).require(bundle)

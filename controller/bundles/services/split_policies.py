@@ -24,7 +24,9 @@ class PolicyOfNamespace:
 
 
 def stored_split_policy(store: Store, cluster: str, namespace: str) -> PolicyOfNamespace:
-    """Return the split policy in force. Raises NotFound; InvalidPolicy for parameters that an older version left unreadable."""
+    """Return the split policy in force. Raises NotFound if no report has named the namespace; InvalidPolicy for parameters that an older
+    version left unreadable.
+    """
     with store.transaction() as tx:
         return _policy(namespace, bundle_namespaces.get_namespace(tx, cluster, namespace).split_settings)
 
@@ -38,11 +40,12 @@ def change_split_policy(
     actor: str,
     replace: bool = False,
 ) -> PolicyOfNamespace:
-    """Set these parameters of the namespace's split policy. Null removes a parameter, and `replace` removes all parameters that are not
-    in `changes`. Return the policy in force.
+    """Set these parameters of the namespace's split policy. Null removes a parameter, and `replace` removes all parameters that are not in
+    `changes`. Return the policy in force.
 
-    Writes nothing if the parameters do not change. Raises NotFound; InvalidPolicy for parameters that are unknown, of a wrong type
-    or not valid together, and for one that an older version left unreadable, unless null or `replace` removes it; LostRace if the row changed at the same time.
+    Writes nothing if the parameters do not change. Raises NotFound if no report has named the namespace; InvalidPolicy for parameters that
+    are unknown, of a wrong type or not valid together, and for one that an older version left unreadable, unless null or `replace` removes
+    it; LostRace if the row changed at the same time.
     """
     with store.transaction() as tx:
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)

@@ -52,8 +52,8 @@ def claim(
     limit: int,
     kinds: Sequence[ProposalKind] = tuple(ProposalKind),
 ) -> list[ProposalRow]:
-    """Claim up to `limit` proposals of the cluster that are in the state and not claimed, for `seconds` from now. Return them, oldest
-    first.
+    """Claim up to `limit` proposals of the cluster that are in the state and have no running claim, for `seconds` from now. Return
+    them, oldest first.
 
     Each claim adds 1 to the proposal's attempts. Stale proposals (see STALE) are skipped, and so are proposals that another transaction
     has locked and approved proposals of a namespace in dry run.

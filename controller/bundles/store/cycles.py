@@ -146,8 +146,8 @@ def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
 
 
 def expire(tx: Connection, older_than: datetime) -> int:
-    """Delete cycles that were recorded before `older_than`, except cycles with open proposals, and aggregation runs of earlier windows,
-    except the newest. The last 30 days are always kept. Return the number of deleted cycles.
+    """Delete cycles, with their proposals, that were recorded before `older_than`, except cycles with open proposals, and aggregation
+    runs of earlier windows, except the newest. The last 30 days are always kept. Return the number of deleted cycles.
     """
     removed: int = tx.execute(
         text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}

@@ -142,7 +142,7 @@ def watermark(tx: Connection) -> datetime | None:
 
 
 def baseline(tx: Connection) -> dict[str, pa.Table]:
-    """Return the stored load and boundaries, in BASELINE_SCHEMAS."""
+    """Return the stored load and boundaries of all clusters, by the names in BASELINE_SCHEMAS."""
     return {name: fetch(tx, _BASELINE[name], schema) for name, schema in BASELINE_SCHEMAS.items()}
 
 
@@ -178,12 +178,14 @@ def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Tab
 
 
 def bundles_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
-    """Return the load of all bundles of the cluster that are in the present boundaries, by namespace and range."""
+    """Return the stored load of the cluster's bundles that are in the present boundaries, by namespace and range. A bundle without
+    stored load is left out.
+    """
     return _rows(tx, _BUNDLES_OF, cluster)
 
 
 def brokers_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
-    """Return the load of all brokers of the cluster, by name."""
+    """Return the stored load of all brokers of the cluster, by name."""
     return _rows(tx, _BROKERS_OF, cluster)
 
 

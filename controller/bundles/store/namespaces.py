@@ -88,13 +88,17 @@ def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
 
 
 def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle | None:
-    """Return the bundle of a topic, by the stored boundaries. None if the namespace is not known."""
+    """Return the bundle of a topic, by the stored boundaries. None if the namespace is not known. Raises InvalidInput for a text
+    that is no topic name.
+    """
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace_of(topic)}).one_or_none()
     return None if row is None else _read(row._mapping).bundles.bundle_of(topic)
 
 
 def split_policy_of(tx: Connection, cluster: str, namespace: str) -> SplitPolicy:
-    """Return the policy in force (see `read_stored`); the defaults if the namespace is not known."""
+    """Return the policy in force; the defaults if the namespace is not known or its stored overrides cannot be read (see
+    `read_stored`).
+    """
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
     policy, _ = read_stored({} if row is None else row.split_settings)
     return policy
@@ -108,7 +112,8 @@ def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Set the mode of a namespace. Mode approval requests approvals for its proposals; any other mode ends its pending approvals.
+    """Set the mode of a namespace. Mode approval requests approvals for its open proposals; any other mode ends its pending
+    approvals.
 
     Raises NotFound, or LostRace if the row has another version.
     """

@@ -254,21 +254,25 @@ def ask(tx: Connection, cluster: str) -> None:
 
 
 def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
-    """End the pending approvals of the proposals of a namespace. The proposals are kept."""
+    """End the pending approvals of the proposals of a namespace. The proposals are kept. Only the cluster's 1,000 newest proposals in
+    state proposed are considered.
+    """
     proposed = list_proposals(tx, cluster, states=[ProposalState.PROPOSED])
     ids = [row.proposal_id for row in proposed if row.namespace == namespace]
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, why)
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
-    """Return the proposals that are approved, or applied and not yet verified, or that wait for an approval. Stale proposals are left
-    out.
+    """Return the cluster's proposals, oldest first, that are approved, or applied and not yet verified, or that wait for an approval.
+    Stale proposals are left out.
     """
     return [read_proposal(row._mapping) for row in tx.execute(_BUSY, {"cluster": cluster})]
 
 
 def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
-    """Return proposals of a kind that were applied in the last `seconds`, by time."""
+    """Return proposals of a kind that were applied in the last `seconds`, by time: those that are applied or verified now, not failed
+    ones.
+    """
     values = {"cluster": cluster, "kind": kind.value, "seconds": seconds}
     return [read_proposal(row._mapping) for row in tx.execute(_APPLIED, values)]
 
@@ -289,7 +293,9 @@ def list_proposals(
     states: Sequence[ProposalState] = tuple(ProposalState),
     limit: int = 1000,
 ) -> list[ProposalRow]:
-    """Return at most `limit` proposals of a cluster in these states, those of the newest cycle first. `cycle_id` None: of all cycles."""
+    """Return at most `limit` proposals of a cluster in these states, those of the newest cycle first, in the order of their cycle.
+    `cycle_id` None: of all cycles.
+    """
     values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
@@ -297,7 +303,7 @@ def list_proposals(
 def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
     """Approve the first `limit` proposals of a cycle and kind in namespaces with mode automatic. Return their number.
 
-    Stale proposals, and proposals for a bundle with a live proposal, are skipped.
+    Stale proposals, and proposals for a bundle with a live (approved or applied) proposal, are skipped.
     """
     values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
@@ -316,8 +322,9 @@ def move(
 
     The change ends the claim. If the state ends the approval (`_ENDS_OF_APPROVALS`), a pending approval of the proposal is ended too.
 
-    Raises NotFound, LostRace for another row version, InvalidInput for a state that may not follow the present state and for an approval
-    in dry run, and Conflict while the bundle has another live proposal.
+    Raises NotFound, LostRace for another row version, InvalidInput for a state that may not follow the present state, for a failed or
+    refused proposal without an outcome and for an approval in dry run, and Conflict for an approval while the bundle has another live
+    (approved or applied) proposal.
     """
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}

@@ -53,7 +53,9 @@ _BROKERS = """
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
-    """Return the metrics of balancing: label values and value, by the name of the metric in `bundles.metrics`."""
+    """Return the metrics of balancing: label values and value of each series, by the name of the metric in
+    `bundles.metrics`. The list of a metric without a value is empty.
+    """
     brokers = inspection.rows(tx, _BROKERS, cluster=cluster)
     series = {
         "cleave_bundle_broker_usage": [
@@ -83,6 +85,8 @@ def unknown_namespace(namespace: str) -> NotFound:
 
 
 def cycle_rows(tx: Connection, cluster: str, cycle_id: int) -> tuple[Rows, Rows]:
-    """Return the proposals of a cycle, and its refusals with their reasons."""
+    """Return the proposals of a cycle, and its refusals with their reasons. Refusals are available for the newest
+    cycle of the cluster only; for an older cycle the second list is empty.
+    """
     key = {"cluster": cluster, "cycle_id": cycle_id}
     return inspection.rows(tx, _PROPOSED, **key), inspection.rows(tx, _WHY_NOT, **key)

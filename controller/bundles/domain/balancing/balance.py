@@ -57,8 +57,9 @@ class BalanceVerdict:
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Decide the moves of one cycle. Pure.
 
-    At most `max_moves_per_cycle` moves of the shedder are placed. A move whose destination would be its source, or for which no broker is
-    allowed, becomes a refusal. Raises InvalidPolicy for settings that are not valid together.
+    At most `max_moves_per_cycle` moves of the shedder are placed. A move whose destination would be its source, for which no broker is
+    allowed, or that `shed_bundles_with_policies` excludes, becomes a refusal. Raises InvalidPolicy for settings that are not valid
+    together.
     """
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
@@ -117,7 +118,8 @@ def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
 
 
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
-    """Choose a broker for a bundle, whether or not a broker owns it now. The broker is None if the policies allow no broker.
+    """Choose a broker for a bundle, whether or not a broker owns it now. The broker is None if there is no candidate (see
+    `Occupancy.candidates`).
 
     If the chosen broker is above `overloaded_usage`, the choice is made once more among all brokers that the policy allows, as in Pulsar.
     The second choice may be above the threshold too. A bundle of an anti-affinity group keeps to its candidates.
@@ -159,8 +161,8 @@ def _shed(
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
     """Return the cluster without the reports of brokers whose usage is unknown, and a refusal for each of these brokers.
 
-    Usage is unknown if a resource with a weight has no limit in the report, although another broker reports it: unknown usage would look
-    like none. If the shedder does not use resources, the cluster is returned unchanged.
+    Usage is unknown if no resource with a weight has a limit in the report, or if a resource has none that another broker reports:
+    unknown usage would look like none. If the shedder does not use resources, the cluster is returned unchanged.
     """
     if not shedder(settings.shedder).by_usage:
         return cluster, []
@@ -205,7 +207,8 @@ def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Mov
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> Choice | MoveRefusal:
-    """Return the choice for the bundle, or the refusal if its namespace has excluded policies or no other broker is allowed.
+    """Return the choice for the bundle, or the refusal if no other broker is allowed, or if the namespace has placement policies and
+    `shed_bundles_with_policies` is not set.
 
     The destination of the move is kept if it may take the bundle; otherwise the placement chooses.
     """

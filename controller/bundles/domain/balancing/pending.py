@@ -26,7 +26,8 @@ class PendingMove:
 def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
     """Return the cluster with these moves made: the owners, and the resources and totals in the reports of both brokers.
 
-    A bundle that is unknown, or whose owner is no longer its source, stays as it is.
+    A bundle that is unknown, or whose owner is no longer its source, stays as it is. If the source has no report, only the owner
+    changes.
     """
     bundles = cluster.bundle_by_id
     made = [

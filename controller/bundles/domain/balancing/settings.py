@@ -113,8 +113,8 @@ class BalanceSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read the document of `to_document`. A parameter that is absent or null has its default. Raises InvalidPolicy for an unknown
-        parameter or a value of another type.
+        """Read the document of `to_document`. A parameter that is absent or null has its default. Bounds are not checked (see
+        `validate`). Raises InvalidPolicy for an unknown parameter or a value of another type.
         """
         values: dict[str, Any] = dict(read_parameters(document, BALANCE_PARAMETERS, "bundle balancing"))
         return cls(**values)

@@ -90,7 +90,7 @@ class NamespaceBundles:
         return NamespaceBundle(self.namespace, self.boundaries[index], self.boundaries[index + 1])
 
     def bundle_of(self, topic: str) -> NamespaceBundle:
-        """Return the bundle of a topic. Raises InvalidInput if the topic is of another namespace."""
+        """Return the bundle of a topic. Raises InvalidInput if the topic is of another namespace, or the text is no topic name."""
         if (namespace := namespace_of(topic)) != self.namespace:
             raise InvalidInput(
                 f"topic {topic} is in namespace {namespace}, not in {self.namespace}; ask that one's bundles"
@@ -119,11 +119,11 @@ class NamespaceBundles:
         return bundle
 
     def split_at(self, bundle: NamespaceBundle, cuts: Iterable[int]) -> BundleSplit:
-        """Return the list after cutting a bundle at these points, each the first hash of a part, and the parts. There is one part more
-        than there are points.
+        """Return the list after cutting a bundle at these points, each the first hash of a part, and the parts. There is one part more than
+        there are points.
 
-        Points may be in any order. Raises BundleNotFound; InvalidRange without points, if the bundle cannot be split, or if a point is on
-        or outside its ends or given twice.
+        Points may be in any order. Raises the errors of `require`; InvalidRange without points, if the bundle cannot be split, or if a
+        point is on or outside its ends or given twice.
         """
         self._require_splittable(bundle)
         points = sorted(cuts)

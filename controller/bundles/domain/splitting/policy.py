@@ -75,7 +75,9 @@ class SplitPolicy:
         )
 
     def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
-        """Return the cuts of the algorithm, or of the fallback if the algorithm refuses. If both refuse, return the refusal of the first."""
+        """Return the cuts of the algorithm, or of the fallback if the algorithm refuses. Without a fallback, or if both refuse, return the
+        refusal of the algorithm.
+        """
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:
             return plan

@@ -155,7 +155,8 @@ def trigger_rules(manager: str) -> TriggerRules:
 class TriggerSettings:
     """Parameters of a cycle; `enabled` is `loadBalancerAutoBundleSplitEnabled`, `max_bundles` the cap of a namespace.
 
-    `cooldown_seconds`: time for which a range is not split again after a split.
+    `cooldown_seconds`: time for which a range is not split again after a split. Raises InvalidInput at construction if `max_bundles` is
+    below 1 or `cooldown_seconds` is negative.
     """
 
     rules: TriggerRules = TRIGGER_RULES["modular"]
@@ -179,6 +180,7 @@ def decide_splits(
     inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings | None = None
 ) -> SplitVerdict:
     """Return the splits of this cycle, the refusals of the other hot bundles, and the counts for the next cycle. Pure if `find_cuts` is.
+    `settings` None: the defaults, with the rules of the modular manager.
 
     Raises InvalidInput for a bundle reported twice and for a namespace that is missing in `bundle_counts`.
     """

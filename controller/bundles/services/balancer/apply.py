@@ -68,14 +68,15 @@ def apply(
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Refuse proposals that were approved more than `PATIENCE_SECONDS` ago. Then, for splits and afterwards for unloads, approve
-    proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved proposals and apply them, each up to the
+    """Refuse proposals that were approved more than an hour ago and have no running claim. Then, for splits and afterwards for unloads,
+    approve proposals of `cycle_id` in automatic namespaces (None: approve none), claim approved proposals and apply them, each up to the
     limit of `settings`.
 
-    Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and claimed in one transaction, and each
-    outcome is recorded in its own. A temporary error returns the proposal to approved for a later call, until `max_attempts`. A proposal
-    that fails does not stop the others. Return a report for each claimed proposal. Raises StoreUnavailable, and LostRace if another
-    process has changed a claimed proposal.
+    Approved proposals of namespaces in dry run are left. A merge cannot be applied: it is claimed and refused. Each kind is approved and
+    claimed in one transaction, and each outcome is recorded in its own. A temporary error returns the proposal to approved for a later
+    call, until `max_attempts`. A proposal that fails does not stop the others. Return a report for each claimed proposal. `cycle_id` must
+    be a cycle of the cluster (see `require_cycle`). Raises StoreUnavailable, and LostRace if another process has changed a claimed
+    proposal; the remaining claimed proposals then wait until their claims expire.
     """
     with store.transaction() as tx:
         bundle_proposals.expire_approved(tx, cluster)
@@ -102,8 +103,9 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
     """Return the approved proposals of the cluster, and the proposals of the cycle in automatic namespaces (`cycle_id` None: none of
     these), without merges and stale proposals. Changes nothing.
 
-    `apply` may apply fewer: it obeys the limits of `ApplySettings`. It skips proposals that are claimed or that wait for another
-    attempt, approved ones of a namespace in dry run, and those of the cycle for a bundle that has an approved or applied proposal.
+    At most 1,000 of either are returned, those of the newest cycles. `apply` may apply fewer: it obeys the limits of `ApplySettings`. It
+    skips proposals that are claimed or that wait for another attempt, approved ones of a namespace in dry run, and those of the cycle for a
+    bundle that has an approved or applied proposal.
     """
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
@@ -119,7 +121,7 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
 
 
 def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
-    """Raise NotFound if the cluster never had the cycle."""
+    """Raise NotFound unless the cycle is recorded for the cluster. A deleted cycle is not."""
     with store.transaction() as tx:
         cycle = bundle_cycles.get_cycle(tx, cycle_id)
     if cycle.cluster != cluster:
@@ -131,8 +133,8 @@ def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
 def _one(
     store: Store, acts: BundleActions, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
-    """Perform the claimed proposal, record its new state, and return the report. A temporary error returns the proposal to approved,
-    until `max_attempts`; any other error of Cleave makes it failed.
+    """Perform the claimed proposal, record its new state, and return the report. A temporary error returns the proposal to approved, until
+    `max_attempts`; any other error of Cleave makes it failed. Raises LostRace if another process has changed the proposal.
     """
     try:
         state, outcome = _ACTS[row.kind](store, acts, row)
@@ -153,7 +155,9 @@ def _one(
 
 
 def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -> ActReport:
-    """Shorten the claim to the delay of the error, so that a later call repeats the proposal. Return the report."""
+    """Let the claim end after the delay of the error, so that a later call repeats the proposal, and store the error as its outcome. Return
+    the report, with state approved. Raises LostRace if another process has changed the proposal.
+    """
     with store.transaction() as tx:
         bundle_claims.release(
             tx, row, claimant=claimant, delay_seconds=error.delay_seconds, why=error.message
@@ -163,7 +167,7 @@ def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -
 
 def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
     """Split the bundle at the cut points, and store the new boundaries. Return the state of the proposal and its outcome; FAILED if the
-    broker changed nothing.
+    broker changed nothing. Raises the errors of `split_at` and `_store_boundaries`.
     """
     result = acts.split_at(row.bundle, row.cut_points)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
@@ -176,7 +180,8 @@ def _split(store: Store, acts: BundleActions, row: ProposalRow) -> tuple[Proposa
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
     """Store the boundaries in a transaction of their own, so that the next cycle knows the parts before a report names them.
 
-    Equal boundaries are not written. If another process writes at the same time, its list is kept.
+    Equal boundaries are not written. If another process writes at the same time, its list is kept. Raises NotFound if the namespace is not
+    stored, InvalidInput for boundaries that the schema refuses.
     """
     try:
         with store.transaction() as tx:
@@ -195,8 +200,9 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActions, row: ProposalRow) -> tuple[ProposalState, str]:
-    """Unload the bundle, to the destination if there is one. Return the state of the proposal and its outcome; FAILED if the source
-    loaded the bundle again. Raises InvalidInput if the placement rules forbid the destination.
+    """Unload the bundle, to the destination if there is one. Return the state of the proposal and its outcome; FAILED if the source loaded
+    the bundle again. Raises InvalidInput if the placement rules forbid the destination, and the errors of `demand_allowed` and
+    `BundleActions.unload`.
     """
     if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)

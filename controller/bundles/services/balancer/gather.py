@@ -72,7 +72,9 @@ def gather(
     """Read the inputs of a cycle: the stored inputs in one transaction, then the files. Writes nothing.
 
     Moves exclude namespaces in dry run, unless every namespace is in dry run; the bundles still count as load. Without `files`, no topics
-    are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles.
+    are known, and every broker that has reported counts as active. This suits callers that neither split nor place bundles. Raises
+    StoreUnavailable, InvalidInput if the stored state cannot be read, and, with `files`, the errors of `ReportArea.heard` and
+    `ReportArea.hot_topics`.
     """
     with store.transaction() as tx:
         stored = _read(tx, cluster_name, settings)
@@ -191,7 +193,7 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
 
 
 def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState:
-    """Return the state after the applied unloads. Idempotent."""
+    """Return the state after the applied unloads. Unloads without a source or a time of application are ignored. Idempotent."""
     for row in unloads:
         if row.broker is not None and row.applied_at is not None:
             move = Move(str(row.bundle), row.broker, row.destination, 0.0, "byte_rate", MoveReason.OVERLOADED)

@@ -12,6 +12,8 @@ from controller.store.postgres.engine import Store
 
 
 def merges(store: Store, *, cluster: str, settings: BalanceSettings) -> dict[str, MergeVerdict]:
-    """Return the merge verdict on each namespace of the cluster, by name. Raises StoreUnavailable."""
+    """Return the merge verdict on each namespace of the cluster that has bundles and a readable split policy, by name.
+    Raises StoreUnavailable, and InvalidInput if the stored state of balancing cannot be read.
+    """
     snapshot = gather(store, cluster, settings)
     return look_for_merges(snapshot.inputs, snapshot.state.cold_cycles)

@@ -61,11 +61,12 @@ def propose(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Decide one cycle of the reader's cluster and record it with its proposals. If a cycle of `request_key` exists, return that cycle
-    and do nothing.
+    """Decide one cycle of the reader's cluster and record it with its proposals. If a cycle of `request_key` exists, return that cycle,
+    with `is_repeat` True and counts of 0, and do nothing.
 
     Reads the placement rules from the cluster and the reports from `area`; changes no broker. Raises InvalidPolicy, StoreUnavailable,
-    LostRace after all attempts, and errors of reading the cluster.
+    LostRace after four attempts, Conflict if another call with `request_key` records its cycle at the same time, OSError if the storage
+    of the reports does not answer, and the errors of `ask_rules`.
     """
     validate(settings)
     attempts = tenacity.Retrying(
@@ -130,8 +131,8 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Return the state for the next cycle. A bundle whose split is only shown, because its namespace is in dry run, keeps its hit count,
-    so that the next cycle shows the split again.
+    """Return the state for the next cycle. A bundle whose split is only shown, because its namespace is in dry run, keeps its hit count
+    and begins no cool-down, so that the next cycle shows the split again.
 
     Cold cycles are counted only if reports were aggregated since the previous cycle.
     """

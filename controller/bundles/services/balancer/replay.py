@@ -42,7 +42,7 @@ def replay(cycle: StoredCycle) -> Replay:
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:
     """Return the first difference of two JSON texts, as a path with both values, or as a position if only their spelling differs. None if
-    their bytes are equal.
+    their bytes are equal. Raises ValueError if the texts differ and either is not JSON.
     """
     if stored.encode() == replayed.encode():
         return None

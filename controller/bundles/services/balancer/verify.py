@@ -27,8 +27,8 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
 
     A split is verified if every cut is a boundary. An unload is verified if the destination owns its bundle, or if no broker does after
     PATIENCE_SECONDS; without a destination, as soon as the source does not own the bundle. An unload that waits for an owner, or a
-    proposal whose broker does not answer, stays applied and is read again after 20 s. Raises StoreUnavailable, and LostRace if another
-    process has changed a claimed proposal.
+    proposal whose broker does not answer, stays applied and is read again after 20 s. In all other cases, including other errors of
+    reading, the proposal fails. Raises StoreUnavailable, and LostRace if another process has changed a claimed proposal.
     """
     with store.transaction() as tx:
         claimed = bundle_claims.claim(
@@ -44,7 +44,9 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
 
 
 def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str, now: datetime) -> ActReport:
-    """Verify the proposal, which was claimed at `now`, record its new state or that it is to be read again, and return the report."""
+    """Verify the proposal, which was claimed at `now`, record its new state or that it is to be read again, and return the report. Raises
+    LostRace if another process has changed the proposal.
+    """
     try:
         state, outcome = _look(reader, row, now)
     except Retryable as error:

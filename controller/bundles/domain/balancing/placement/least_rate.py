@@ -23,7 +23,9 @@ def least_long_term_rate(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """Choose at random among the candidates with the lowest long-term message rate, without overloaded brokers if there are others."""
+    """Choose at random among the candidates with the lowest long-term message rate, without overloaded brokers. If all candidates are
+    overloaded, choose at random among all of them.
+    """
     reports = occupancy.cluster.report_of
     scores = {
         name: occupancy.long_term_msg_rate(name)

@@ -26,7 +26,9 @@ def least_usage(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """Choose by the rule of the modular manager, and advance the candidates' averages in the state.
+    """Choose at random among the candidates whose average usage is at least `placement_usage_gap` below the mean of all candidates; if
+    there is none, among all candidates. Advance the candidates' averages in the state (`placement_averages`), as the modular manager
+    does.
 
     The average of a broker without bundles or messages starts again from its present usage.
     """
@@ -47,7 +49,9 @@ def least_reported_usage(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """Choose by the rule of the extensible manager, from the averages of the brokers' reports (`broker_averages`)."""
+    """Choose as `least_usage` does, but by the averages of the brokers' reports (`broker_averages`), as the extensible manager does. A
+    candidate without an average does not count in the mean, and can be chosen only if no other is low enough.
+    """
     averages = state.broker_averages
     return any_of(
         _well_below({name: averages[name].usage for name in candidates if name in averages}, settings),

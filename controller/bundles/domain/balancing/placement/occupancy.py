@@ -44,13 +44,13 @@ class Occupancy:
         self._settle(bundle, destination)
 
     def allowed(self, bundle: Bundle) -> tuple[str, ...]:
-        """Return the brokers that isolation policies allow for the namespace of the bundle, by name."""
+        """Return the brokers with a report that isolation policies allow for the namespace of the bundle, by name."""
         brokers = self.cluster.allowed_for(bundle.namespace)
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Return True if the broker is active, the isolation policy allows it, the bundle's topics fit below `max_topics_per_broker`, and
-        anti-affinity permits it.
+        """Return True if the broker has a report, the isolation policy allows it, it would have at most `max_topics_per_broker` topics
+        with those of the bundle, and anti-affinity permits it.
         """
         policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
         if broker not in self._active or (allowed is not None and broker not in allowed):
@@ -62,7 +62,7 @@ class Occupancy:
         return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
 
     def candidates(self, bundle: Bundle) -> tuple[str, ...]:
-        """Return the brokers to choose from, by name, after all filters. Empty if the policies allow none.
+        """Return the brokers to choose from, by name, after all filters. Empty if the isolation policy allows none.
 
         If the filters leave none, all allowed brokers are candidates, except for a bundle of an anti-affinity group.
         """
@@ -98,7 +98,8 @@ class Occupancy:
         return tuple(name for name in fewest if counts_of_others[name] <= counts_of_others[owner])
 
     def _company(self, namespaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Count these namespaces in the failure domain of each broker, and on the broker itself.
+        """Return, by broker, the number of these namespaces in its failure domain, and on the broker itself. A namespace on two brokers
+        of a domain counts twice.
 
         A broker without a failure domain is a domain of its own.
         """

@@ -50,6 +50,8 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
     refusal for each other pair.
 
     If no pair differs enough, all counts are cleared. The state holds the counts, and the destinations as plans.
+
+    A pair that has differed for long enough loses its counts, even if no bundle of it may move.
     """
     few = too_few_brokers(cluster)
     if few is not None:

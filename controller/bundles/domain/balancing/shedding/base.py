@@ -93,8 +93,8 @@ def short_term_msg_rate(load: BundleLoad) -> float:
 
 
 def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[WeighedBundle]:
-    """Return the first bundles whose loads add up to `needed`, at least one if there is any. `overload` and `threshold` choose in this
-    way.
+    """Return the first bundles whose loads add up to `needed`, at least one if there is any; all if their loads add up to less.
+    `overload` and `threshold` choose in this way.
     """
     taken = 0.0
     picked: list[WeighedBundle] = []

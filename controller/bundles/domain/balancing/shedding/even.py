@@ -37,8 +37,8 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
     """Return moves that bring hot brokers down and cold brokers up to their goals, with destinations, and the refusals. The state counts
     the cycles outside the band.
 
-    No broker is moved from or to without two fresh reports, without load, while it settles after its last move, or before it has been
-    outside its band for `even_hits` cycles.
+    Nothing moves without two fresh reports or without load. A broker is relieved or filled after `even_hits` cycles outside its band;
+    the other broker of a move may be inside. A broker that settles after its last move neither gives nor takes.
     """
     old = stale_reports(cluster, settings, now_ms)
     refusals = list(old.values())
@@ -69,7 +69,9 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
 ) -> dict[str, MoveRefusal]:
-    """Return a refusal for each broker whose report may still describe the time before its last move."""
+    """Return a refusal for each broker whose report may still describe the time before its last move: it was made less than
+    `even_settle_seconds` after the move.
+    """
     refusals = {}
     for name, report in reports.items():
         touched = max(state.unloaded_brokers.get(name, -1), state.filled_brokers.get(name, -1))

@@ -31,7 +31,7 @@ class SharedBundle:
 
 class EvenLevels:
     """Usage by broker, changed by `perform`. The mean, the goals and the bounds stay those before the first move. The brokers in
-    `without` are left out.
+    `without` are left out; at least 1 other broker must have a report.
     """
 
     def __init__(

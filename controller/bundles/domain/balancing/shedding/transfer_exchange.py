@@ -31,7 +31,9 @@ def transferable(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[Bundle, ...]:
-    """Return the heaviest bundles of the source that may go to the destination, the lightest first."""
+    """Return those of the source's `transfer_top_bundles` heaviest bundles that may move and that the destination may take, the
+    lightest first.
+    """
     return tuple(
         bundle
         for bundle in reported_bundles(cluster, source, settings)

@@ -57,8 +57,9 @@ class _Spread:
 
 
 def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """Return moves without a destination off the broker with the highest message rate or byte rate, or the refusals. The state does not
-    change.
+    """Return moves without a destination off the broker with the highest message rate if that exceeds the lowest by more than
+    `uniform_msg_rate_difference`, otherwise off the broker with the highest byte rate if that is more than `uniform_byte_rate_ratio`
+    times the lowest; otherwise the refusals. A setting of 0 turns its rule off. The state does not change.
     """
     few = too_few_brokers(cluster)
     if few is not None:

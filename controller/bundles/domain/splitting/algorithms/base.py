@@ -47,7 +47,9 @@ class BundleTopic:
 
     @classmethod
     def of(cls, name: str, stats: BundleStats | None = None) -> Self:
-        """Create the topic of that name (short forms are completed), at its own hash."""
+        """Create the topic of that name (short forms are completed), at its own hash. Raises InvalidInput for a text that is no topic
+        name.
+        """
         complete = canonical_topic_name(name)
         return cls(complete, topic_hash(complete), stats or BundleStats())
 
@@ -182,7 +184,7 @@ class SplitPlan:
 
 
 SplitAlgorithm = Callable[[SplitRequest], CutPoints | CutRefusal]
-"""Pure. Called only for bundles that can be split. Raises InvalidInput for options that can never be right."""
+"""Pure. Called only for bundles that can be split, and not with a budget of 0. Raises InvalidInput for options that can never be right."""
 
 
 def _part(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> PartLoad:

@@ -30,11 +30,11 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts between loaded places that keep each part under the limits, with a refusal for each place that exceeds a limit
-    alone.
+    """Return the cuts that keep each part under the limits, from the low end on. Topics that no cut can separate (a `Place`) and that
+    exceed a limit together get a part of their own and a refusal.
 
-    Refused if the bundle is below the limits plus `difference_percent`, or has load at fewer than two places. With a budget the lowest
-    cuts are kept, and the last part holds the rest.
+    Refused if the bundle is below the limits plus `difference_percent`, or if no cut can separate two topics with load. With a budget
+    the lowest cuts are kept, and the last part holds the rest.
     """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)

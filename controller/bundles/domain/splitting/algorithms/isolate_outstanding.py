@@ -23,9 +23,10 @@ from controller.bundles.domain.splitting.algorithms.specified_topic_count_equall
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
     """Return the cuts around each outstanding or named topic, with refusals for named topics that are missing, topics that no cut can
-    separate, and topics over the budget.
+    separate, and topics over the budget. Topics that no cut can separate are isolated together.
 
-    Refused if no topic is outstanding, no named one is in the bundle, or none fits into the budget.
+    Refused if no cut can separate two topics of the bundle, if no topic is outstanding, no named topic is in the bundle, or none fits
+    into the budget. Raises InvalidInput for an invalid topic name.
     """
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):

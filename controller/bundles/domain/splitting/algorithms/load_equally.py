@@ -28,10 +28,10 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return the cuts into `options.parts` parts of even load; fewer parts, with a refusal, if fewer places carry load or the budget is
-    smaller.
+    """Return the cuts into `options.parts` parts of even load; fewer parts, with a refusal, if the budget is smaller or if the topics
+    with load cannot be divided into as many parts.
 
-    Refused if fewer than two places carry load.
+    Refused if no cut can separate two topics with load.
     """
     bundle, options = request.bundle, request.options
     loaded = loaded_places(request)
@@ -51,7 +51,7 @@ def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
 
 
 def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> list[int]:
-    """Return the index of the first place of every part but the lowest; 2 <= parts <= number of places."""
+    """Return the index in `loaded` of the first place of every part but the lowest; 2 <= parts <= number of places."""
     max_share = _least_maximum(loaded, parts, options)
     starts: list[int] = []
     first = 0

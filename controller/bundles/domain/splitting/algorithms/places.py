@@ -81,7 +81,7 @@ def cut_between(low: int, high: int, midpoint: Midpoint) -> int:
 
 
 def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusal | None:
-    """Return the refusal for a bundle with fewer than two topics, or with all its topics at one place. None for other bundles."""
+    """Return the refusal for a bundle with fewer than two topics, or whose topics no cut can separate. None for other bundles."""
     subject = str(bundle)
     if len(topics) < 2:
         return CutRefusal(subject, CutRefusalReason.TOO_FEW_TOPICS, "topics", len(topics), 2)
@@ -91,7 +91,7 @@ def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusa
 
 
 def loaded_places(request: SplitRequest) -> tuple[Place, ...] | CutRefusal:
-    """Return the places with any load, at least two of them; otherwise the refusal."""
+    """Return the groups of inseparable topics that have any load, by hash, at least two of them; the refusal if there are fewer."""
     if refusal := too_few(request.bundle, request.topics):
         return refusal
     loaded = tuple(place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0)

@@ -18,10 +18,10 @@ from controller.domain.pulsar_names import canonical_topic_name, partitioned_top
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return one cut that halves the number of the named topic's partitions in the bundle. Refused if fewer than two of these
-    partitions are in the bundle, or all of them are at one place.
+    """Return the cut that halves the number of the named topic's partitions in the bundle. Refused if fewer than two of these
+    partitions are in the bundle, or if no cut can separate them.
 
-    Raises InvalidInput unless `options.topics` names one topic.
+    Raises InvalidInput unless `options.topics` is a single valid topic name.
     """
     names = request.options.topics
     if len(names) != 1:
@@ -37,6 +37,8 @@ def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefus
 
 
 def topics_named(name: str, topics: Sequence[BundleTopic]) -> tuple[BundleTopic, ...]:
-    """Return the topic of that name, and its partitions if the name has no partition number. Empty if `topics` has none of these."""
+    """Return the topic of that name, and its partitions if the name has no partition number. Empty if `topics` has none of these.
+    Raises InvalidInput for an invalid topic name.
+    """
     wanted = canonical_topic_name(name)
     return tuple(topic for topic in topics if wanted in (topic.name, partitioned_topic_of(topic.name)))

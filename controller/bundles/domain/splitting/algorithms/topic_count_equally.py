@@ -17,14 +17,18 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 
 
 def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Return one cut between the two middle topics. Refused with fewer than two topics, or if all of them are at one place."""
+    """Return the cut between the two middle topics by hash; the nearest possible cut if no cut can separate these. Refused with fewer
+    than two topics, or if no cut can separate any of them.
+    """
     if refusal := too_few(request.bundle, request.topics):
         return refusal
     return CutPoints([middle_cut(request.topics, request.options.midpoint or Midpoint.LOWER)])
 
 
 def middle_cut(topics: Sequence[BundleTopic], midpoint: Midpoint) -> int:
-    """Return the cut that halves the number of topics, the lower of two equally good ones. The topics must lie at two places or more."""
+    """Return the cut that halves the number of topics, or that leaves the numbers closest; of two equally good cuts, the lower. A cut
+    must be able to separate at least two of the topics (see `too_few`).
+    """
     below = 0
     gaps: list[tuple[int, int, int]] = []
     for low, high in pairwise(places(topics)):
