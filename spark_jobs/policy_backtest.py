@@ -207,7 +207,7 @@ def _simulations(
     """Simulate each case of a load. Return, for each case, its row without the least cost, the key of the loads with which its least cost
     can be computed, and the load in segments' capacities.
 
-    Raises InvalidInput if a cost is not finite.
+    Raises InvalidInput if a cost is not finite, and the errors of `Candidate.as_rule`.
     """
     recording, rates, (number, of) = load
     series = series_of(recording, rates)
@@ -306,8 +306,8 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """Return the simulation with load, excess and overloaded segments counted in segments of this capacity: a candidate with another
-    threshold does not change the load that a segment can serve.
+    """Return the simulation with load, excess and overloaded segments counted in segments of this capacity, which becomes the split
+    thresholds of its policy: a candidate with another threshold does not change the load that a segment can serve.
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
@@ -353,7 +353,7 @@ def compute_here(
     rates: pa.Table, recordings: Sequence[Recording], question: Question, done: Done = lambda _count: None
 ) -> pa.Table:
     """Compute the results in this process, and return them sorted by load, key, policy and seed. `rates` has the columns of
-    `RATE_COLUMNS`.
+    `RATE_COLUMNS`. A recording without rates has no result.
     """
     batches = list(answers(by_key(rates, recordings), question, done))
     return _sorted(pa.Table.from_batches(batches, RESULTS))
@@ -363,7 +363,8 @@ def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
     """Compute the results on Spark, with `parallel` tasks at a time, and return them sorted by load, key, policy and seed. With fewer
-    loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored.
+    loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored. A recording without
+    rates has no result. A load that cannot be simulated has an error row from each task that has a part of it.
     """
     from pyspark.sql import functions as f
 
@@ -470,7 +471,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def rates_of_trace(recording: Recording, series: LoadSeries) -> pa.Table:
-    """Return a trace as rows of `RATE_COLUMNS`, so that it is processed like a load recorded by Cleave."""
+    """Return a trace as rows of `RATE_COLUMNS`, so that it is processed like a load recorded by Cleave. All
+    rates are of segment 0.
+    """
     step_ms = series.step_seconds * 1000
     ends = series.start_ms + step_ms * np.arange(1, series.steps + 1)
     columns = {

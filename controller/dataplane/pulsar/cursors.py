@@ -91,7 +91,10 @@ class Attachments:
 
 
 class Cursors:
-    """Queries subscriptions and moves them, for readers."""
+    """Queries subscriptions and moves them, for readers. Calls raise the errors of `AdminCalls.ask`:
+    SegmentNotFound if there is no such topic (except `parts_of`), and SubscriptionNotFound if a subscription
+    is named that does not exist.
+    """
 
     def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
@@ -334,7 +337,7 @@ class Cursors:
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
     ) -> dict[tuple[int, int], StoredPart | None]:
         """Return the content of each entry, by place, with one request per entry, in parallel. None for a deleted
-        entry.
+        entry. Raises DataPlaneUnavailable for a response that does not say which messages an entry contains.
         """
         return parts_of(self._admin, backing_topic, places, deadline)
 

@@ -105,8 +105,10 @@ def report_stall(backing_topic: str, **more: str) -> None:
 def looks_stalled(attached: Attachments, mark: str, held_back: int) -> bool:
     """Return True if the reader with this mark, which has no messages except `held_back` ones, is stalled.
 
-    Either the broker counts messages as delivered to the reader that the reader does not have, or may deliver
-    none to it; or there is a backlog, every slot has a consumer, and no consumer has unacknowledged messages.
+    The reader is stalled if there is a backlog and the statistics do not show the reader, count messages as
+    delivered to the reader that it does not have, or allow no further delivery to the reader. The reader is
+    also stalled if there is a backlog, every slot has a consumer, and no consumer has unacknowledged
+    messages.
     """
     if not attached.backlog:
         return False
