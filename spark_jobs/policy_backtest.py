@@ -88,7 +88,7 @@ class Candidate:
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
         """Return the rule to simulate on `series`, with `base` plus the candidate's parameters as its policy.
 
-        Raises InvalidInput for an unknown name, InvalidPolicy for invalid parameters.
+        Raises InvalidInput for an unknown rule, InvalidPolicy for invalid parameters.
         """
         policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
@@ -156,7 +156,8 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of result rows, TOGETHER loads at a time: a row for each load, candidate and seed, in the order of the loads.
+    """Yield batches of result rows, TOGETHER loads at a time: a row for each case of a load's part of the question, in the order of
+    the loads.
 
     `done` is called with the number of further simulations that are completed. A load that cannot be simulated has one row with its
     error.
@@ -245,7 +246,9 @@ def _add_fronts(
     max_segments: int,
     first: int,
 ) -> None:
-    """Add the least costs for all prices to the picture of each load's first case, for the load as it was recorded."""
+    """Add the least costs for all prices to the picture of each load's first case with seed 0, for the load as it was
+    recorded.
+    """
     done_keys: set[int] = set()
     for index, load in members:
         row = rows[index]

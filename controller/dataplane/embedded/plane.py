@@ -140,7 +140,8 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the log and its cursors, and its messages in chunks for at most half of a call's time.
+        """Delete the log and its cursors, notify its readers, and delete its messages in chunks for at most
+        half of a call's time.
 
         A later delete, of any log, removes messages that are left. A missing log is success.
         """

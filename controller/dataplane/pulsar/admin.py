@@ -281,7 +281,8 @@ def _may_not_have_arrived(error: requests.RequestException) -> bool:
 
 def may_be_under_way(error: CleaveError) -> bool:
     """Return True if the request that ended with the error may have reached a broker that still processes it,
-    because the connection broke before the response.
+    because the connection broke before the response. Not for a DataPlaneTimeout of `AdminCalls`, which says
+    so itself: the result may be False for it.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):

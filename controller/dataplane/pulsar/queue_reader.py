@@ -270,9 +270,10 @@ class PulsarQueueReader(OneProcess):
         delay_seconds: float = 0.0,
         unseen: bool = False,  # noqa: ARG002 - counted as a delivery in either case
     ) -> None:
-        """Return the messages to the queue, to be delivered again after at least 100 ms; a message of a batch
-        by this reader. Each counts as a delivery, seen or not. Messages that this reader does not have are
-        ignored. Raises LostRace if the connection has ended.
+        """Return the messages to the queue, to be delivered again after `delay_seconds`, at least 100 ms: by
+        this reader if the message shares its entry with others, otherwise by any reader. Each counts as a
+        delivery, seen or not. Messages that this reader does not have are ignored. Raises LostRace if the
+        connection has ended.
         """
         self._demand_connected()
         self._stall.note_activity()

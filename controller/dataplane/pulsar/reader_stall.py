@@ -75,8 +75,9 @@ class SubscriptionStall:
         return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
-        """Return True if the reader, which has no messages except `held_back` ones, is stalled, and count and
-        log the stall. Requests the statistics only when a check is due.
+        """Return True if two consecutive checks show that the reader, which has no messages except
+        `held_back` ones, is stalled; count and log the stall then. Requests the statistics only when a check
+        is due.
         """
         if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
             return False
