@@ -207,7 +207,8 @@ class PulsarLogClient(OneProcess):
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """Return the position behind the last entry before the first stored entry published at or after the
-        instant, by the producers' clocks. None: behind the last entry. Raises SegmentNotFound.
+        instant, by the producers' clocks. Without such an entry, or with None as `instant_ms`: behind the
+        last entry. Raises SegmentNotFound.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
