@@ -56,7 +56,8 @@ def with_airflow_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its errors translated for Airflow's tasks.
 
     An error that can never pass (invalid input, not found, conflict) ends the task with one line and without further attempts. An error
-    that may pass is raised unchanged and the task is tried again. Before Airflow 3.3, retries use the task's own delay.
+    that may pass is raised unchanged and the task is tried again. Any other error ends the task without further attempts, unless the
+    task has a retry policy that is not Cleave's. Before Airflow 3.3, retries use the task's own delay.
     """
 
     @functools.wraps(function)

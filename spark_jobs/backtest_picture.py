@@ -53,7 +53,9 @@ def _thin(values: Floats | Wholes, every: int) -> list[float]:
 
 
 def _act(run: Simulation, act: Act) -> dict[str, Any]:
-    """Return the chart's entry of an action: its time, kind and reason, the numbers of segments before and after, and their hash range."""
+    """Return the chart's entry of an action: the time at which it takes effect, its kind and reason, the numbers of segments before and
+    after, and their hash range.
+    """
     return {
         "at": run.series.start_ms + act.begins * run.series.step_seconds * 1000,
         "kind": act.kind.value,

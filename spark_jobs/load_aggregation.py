@@ -126,8 +126,8 @@ def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame
 
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
     """Return the rates of every segment observed in the window, from SOUND samples: topic_id, segment_id, four rates per
-    second, observed_at_ms, covered_ms, and the source that was read last. If covered_ms is 0, each counter decreased,
-    and there is no rate.
+    second, observed_at_ms, covered_ms, and the source that was read last. If covered_ms is 0, a counter decreased in or
+    next to each interval between samples, and the rates are null.
     """
     bounds = {
         "read_from_ms": window.read_from_ms,

@@ -88,7 +88,7 @@ class Candidate:
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
         """Return the rule to simulate on `series`, with `base` plus the candidate's parameters as its policy.
 
-        Raises InvalidInput for an unknown name, InvalidPolicy for invalid parameters.
+        Raises InvalidInput for an unknown rule, InvalidPolicy for invalid parameters.
         """
         policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
@@ -156,7 +156,8 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of result rows, TOGETHER loads at a time: a row for each load, candidate and seed, in the order of the loads.
+    """Yield batches of result rows, TOGETHER loads at a time: a row for each case of a load's part of the question, in the order of
+    the loads.
 
     `done` is called with the number of further simulations that are completed. A load that cannot be simulated has one row with its
     error.
@@ -207,7 +208,7 @@ def _simulations(
     """Simulate each case of a load. Return, for each case, its row without the least cost, the key of the loads with which its least cost
     can be computed, and the load in segments' capacities.
 
-    Raises InvalidInput if a cost is not finite.
+    Raises InvalidInput if a cost is not finite, and the errors of `Candidate.as_rule`.
     """
     recording, rates, (number, of) = load
     series = series_of(recording, rates)
@@ -245,7 +246,9 @@ def _add_fronts(
     max_segments: int,
     first: int,
 ) -> None:
-    """Add the least costs for all prices to the picture of each load's first case, for the load as it was recorded."""
+    """Add the least costs for all prices to the picture of each load's first case with seed 0, for the load as it was
+    recorded.
+    """
     done_keys: set[int] = set()
     for index, load in members:
         row = rows[index]
@@ -306,8 +309,8 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """Return the simulation with load, excess and overloaded segments counted in segments of this capacity: a candidate with another
-    threshold does not change the load that a segment can serve.
+    """Return the simulation with load, excess and overloaded segments counted in segments of this capacity, which becomes the split
+    thresholds of its policy: a candidate with another threshold does not change the load that a segment can serve.
     """
     if run.rule.policy.thresholds.split == capacity:
         return run
@@ -353,7 +356,7 @@ def compute_here(
     rates: pa.Table, recordings: Sequence[Recording], question: Question, done: Done = lambda _count: None
 ) -> pa.Table:
     """Compute the results in this process, and return them sorted by load, key, policy and seed. `rates` has the columns of
-    `RATE_COLUMNS`.
+    `RATE_COLUMNS`. A recording without rates has no result.
     """
     batches = list(answers(by_key(rates, recordings), question, done))
     return _sorted(pa.Table.from_batches(batches, RESULTS))
@@ -363,7 +366,8 @@ def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
     """Compute the results on Spark, with `parallel` tasks at a time, and return them sorted by load, key, policy and seed. With fewer
-    loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored.
+    loads than tasks the candidates of a load are divided among tasks. `rates` without a recording are ignored. A recording without
+    rates has no result. A load that cannot be simulated has an error row from each task that has a part of it.
     """
     from pyspark.sql import functions as f
 
@@ -470,7 +474,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def rates_of_trace(recording: Recording, series: LoadSeries) -> pa.Table:
-    """Return a trace as rows of `RATE_COLUMNS`, so that it is processed like a load recorded by Cleave."""
+    """Return a trace as rows of `RATE_COLUMNS`, so that it is processed like a load recorded by Cleave. All
+    rates are of segment 0.
+    """
     step_ms = series.step_seconds * 1000
     ends = series.start_ms + step_ms * np.arange(1, series.steps + 1)
     columns = {

@@ -2,9 +2,9 @@
 over the ring.
 
 The aggregation stores the rates of every segment in every window. A window ends at the time of a run, so a step has
-the last window that ended at its end or up to one step before. A step without such a window is unmeasured. The
-distribution over the ring is known per segment, whose ranges are given. Inside a segment the load is distributed
-evenly.
+the last window that ended by the step's end. A step is unmeasured if that window ended a whole step or more before
+the step began, or there is no such window. The distribution over the ring is known per segment, whose ranges are
+given. Inside a segment the load is distributed evenly.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def series_of(recording: Recording, rows: pa.Table) -> LoadSeries:
 
 
 def _windows_of_steps(recording: Recording, windows: Wholes) -> tuple[Wholes, Any]:
-    """Return, for each step, the last window that ended at or before its end, and whether the window is recent enough."""
+    """Return, for each step, the index of the last window that ended at or before the step's end (-1: none), and True if
+    that window ended less than one step before the step began.
+    """
     step_ms = recording.step_seconds * 1000
     step_ends = recording.start_ms + step_ms * np.arange(1, recording.steps + 1)
     window_of_step = np.searchsorted(windows, step_ends, side="right") - 1

@@ -70,7 +70,7 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
 
     A classic session sets PYSPARK_PYTHON and starts a JVM in this process. Over Connect only settings of the session can be given, not
     those of the server. Raises InvalidInput for a wrong master or setting, Retryable if no server answers or Java ended at its start,
-    Terminal if there is no Java for Spark.
+    Terminal if there is no Java for Spark, or the Connect server has ended too many sessions.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))

@@ -34,7 +34,7 @@ class CleaveHook(HookWithForm):
         """Return `dsn` and `extras` of the connection, the arguments of every function of `controller.tasks`.
 
         If the connection names a connection to Pulsar, its settings are added; extras of the Cleave connection take precedence. Raises
-        AirflowFailException with one line if a connection does not exist.
+        AirflowFailException with one line if a connection does not exist, and InvalidInput if the connection to Pulsar cannot be used.
         """
         connection = self.find_connection(
             self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database"
@@ -46,14 +46,16 @@ class CleaveHook(HookWithForm):
         return access
 
     def url(self) -> str:
-        """Return the libpq URL of the database, options and password included. Raises the errors of `access`."""
+        """Return the libpq URL of the database, options and password included. Raises the errors of `access`,
+        and InvalidInput for an unknown option.
+        """
         from controller import tasks
 
         return tasks.url_with_options(**self.access())
 
     async def async_access(self) -> dict[str, Any]:
         """Return the result of `access`, for triggers: the lookup of a connection must not block their event
-        loop.
+        loop. Raises the errors of `access`.
         """
         from asgiref.sync import sync_to_async
 
@@ -79,7 +81,8 @@ class CleaveHook(HookWithForm):
 
     def check(self) -> str:
         """Return a description of the database. Raises CleaveError unless the database answers, has this
-        version's schema, and lets the login do the controller's work.
+        version's schema, and lets the login do the controller's work. Raises AirflowFailException if the
+        connection does not exist.
         """
         from controller import tasks
 

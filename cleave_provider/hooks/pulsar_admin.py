@@ -44,14 +44,17 @@ class PulsarAdminHook(HookWithForm):
         """Call the admin API below `/admin/v2/`, for example `ask("GET", "persistent/acme/shop")`. Return the
         answer's JSON, or None if the answer is empty.
 
-        Raises Retryable if no broker answers, Terminal if the broker refuses the call.
+        Raises Retryable if no broker answers, Terminal if the broker refuses the call, and the errors of
+        `settings`.
         """
         from controller import tasks
 
         return tasks.ask_pulsar(extras=self.settings(), method=method, path=path, body=body)
 
     def check(self) -> str:
-        """Return the broker's version and address. Raises CleaveError if no broker answers."""
+        """Return the broker's version and address. Raises CleaveError if no broker answers, and the errors of
+        `settings`.
+        """
         from controller import tasks
 
         return tasks.check_pulsar(extras=self.settings())

@@ -103,8 +103,9 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         """Check the operation once. The result is done, with the operation as XCom, if the operation has
         ended.
 
-        An error that cannot pass becomes an AirflowFailException, which `soft_fail` turns into a skip. If the
-        database is unavailable, the sensor checks again at its own interval, without using up an attempt.
+        An aborted operation, or an error that cannot pass, becomes an AirflowFailException, which `soft_fail`
+        turns into a skip. If the database is unavailable, the sensor checks again at its own interval,
+        without using up an attempt.
         """
         from controller import tasks
 

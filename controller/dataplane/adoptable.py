@@ -33,4 +33,6 @@ class Adoptable(Protocol):
     """A data plane with topics that applications created before Cleave."""
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return the description of the topic. Raises TopicNotFound, InvalidInput."""
+        """Return the description of the topic. Raises TopicNotFound, and InvalidInput for a topic that cannot
+        be adopted: it is not persistent, is a single partition, or has too many partitions.
+        """

@@ -53,7 +53,12 @@ class Counters:
 
 
 class DataPlane(Protocol):
-    """The operations of a broker, or of the embedded logs, for the controller."""
+    """The operations of a broker, or of the embedded logs, for the controller.
+
+    A call raises DataPlaneUnavailable if the server cannot serve it at present; DataPlaneTimeout if there is
+    no response within `call_timeout_seconds`, so that the action may or may not have happened; InvalidInput
+    for a name that the data plane refuses; and another Terminal error for a lasting refusal.
+    """
 
     @property
     def name(self) -> str:
@@ -116,8 +121,8 @@ class DataPlane(Protocol):
         """Move the cursor to the first message published at or after the instant (milliseconds since the Unix
         epoch), backwards or forwards; if there is none, to the end of the log.
 
-        Open readers are disconnected and start again from there. Raises SubscriptionNotFound if there is no
-        cursor.
+        Open readers are disconnected and start again from there. Raises SubscriptionNotFound or
+        SegmentNotFound if there is no cursor.
         """
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
@@ -127,7 +132,7 @@ class DataPlane(Protocol):
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of each log that responded, by its backing topic. A log that is missing or did
-        not respond is absent.
+        not respond is absent. Raises an error only if no log responded.
         """
 
     def close(self) -> None:
@@ -229,7 +234,7 @@ class SetWiseDataPlane(DataPlane, Protocol):
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
-        existing logs.
+        existing logs. Return the state and the subscriptions of each log after the call, by name.
         """
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
@@ -285,7 +290,7 @@ class LockableDataPlane(DataPlane, Protocol):
 
     def end_long_transactions(self) -> int:
         """End sessions of applications that have held locks for longer than a call may take. Return the
-        number of sessions.
+        number of sessions. Raises Terminal if the role may not end sessions.
         """
 
 

@@ -21,6 +21,7 @@ class GatedDataPlane(DataPlane, Protocol):
         """Raise Unsupported if logs of `topic` cannot have gates. The error states the reason and the next step.
 
         The reason is the servers' version, the servers' configuration or missing rights of the controller's role.
+        Raises NotFound if the namespace of `topic` does not exist.
         """
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
@@ -56,9 +57,10 @@ class GatedDataPlane(DataPlane, Protocol):
 
     def probe_fence(self, backing_topic: str) -> FenceState:
         """Return whether clients can learn that a terminated log has ended. Make the servers reload a log that is fenced.
+        The result is OPEN for a log that accepts appends, and MISSING for a missing log.
 
-        A broker can leave a log fenced if the log is terminated during an append (seen with Pulsar 4.2.4). No consumer
-        can then subscribe to the log, and the log's producers do not learn of its end. Probe after each termination. Repeat
-        the probe a few times while the result is FENCED. If the log stays FENCED, the broker refuses clients for
-        another reason, such as a backlog quota.
+        A broker can leave a log fenced if the log is terminated during an append (seen with Pulsar 4.2.4). No consumer can
+        then subscribe to the log, and the log's producers do not learn of its end. Probe after each termination. Repeat the
+        probe a few times while the result is FENCED. If the log stays FENCED, the broker refuses clients for another
+        reason, such as a backlog quota. Raises Unsupported if this process lacks the library for the probe.
         """

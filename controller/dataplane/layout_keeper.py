@@ -53,12 +53,13 @@ class LayoutKeeper(ABC):
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
         """Request a split at the midpoint, a merge of two neighbours, or a change of the entry buckets, and
-        wait for the broker's answer. `bucket_count` is the new number of entry buckets; splits and merges
-        ignore `bucket_count`.
+        wait for the broker's answer. `parent_ids` are the segment to split or rebucket, or the two segments
+        to merge. `bucket_count` is the new number of entry buckets; splits and merges ignore `bucket_count`.
 
         Make only one call at a time for a topic: if two calls overlap, the broker (5.0.0-M1) adds segments to
-        the layout whose logs it never creates. Raises Conflict if the broker refuses, DataPlaneTimeout if the
-        reshape may or may not have happened.
+        the layout whose logs it never creates. Raises Conflict if the broker will always refuse, Unsupported
+        if it has no such request, DataPlaneUnavailable if it failed, DataPlaneTimeout if the reshape may or
+        may not have happened.
         """
 
     @abstractmethod
@@ -77,7 +78,7 @@ class LayoutKeeper(ABC):
     @abstractmethod
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
         """Replace the topic's own setting. None removes it, so that the setting of the namespace or broker
-        applies.
+        applies. Raises TopicNotFound.
         """
 
     @abstractmethod
@@ -95,6 +96,8 @@ def naming(plane: DataPlane) -> Callable[[str, str], str] | None:
 
 
 def segment_log(topic: str, descriptor: str) -> str:
-    """Return the broker's name for the log of segment `descriptor` of `topic`."""
+    """Return the broker's name for the log of segment `descriptor` of `topic`. Raises InvalidInput for a text
+    that is not a descriptor.
+    """
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     return backing_topic_name(topic, Segment(segment_id, hash_range))

@@ -179,7 +179,10 @@ class QueueReader(MayWait, Protocol):
 
 
 class LogClient(Protocol):
-    """Produces to and consumes from single logs. Safe to share between threads; a reader is not."""
+    """Produces to and consumes from single logs. Safe to share between threads; a reader is not. Calls raise
+    DataPlaneUnavailable if the data plane cannot serve them at present, and DataPlaneTimeout without a
+    response in time, after which the action may or may not have happened.
+    """
 
     def append(
         self,
@@ -194,7 +197,8 @@ class LogClient(Protocol):
 
         `bucket` is the entry bucket of all messages of the batch, by bucket hash; None if the segment has
         only one. A data plane that delivers whole entries needs it to deliver them to the bucket's reader
-        (PIP-486). Raises InvalidInput for a message outside the bucket.
+        (PIP-486). Raises InvalidInput for a message outside the bucket, and for a producer name or a batch
+        that the data plane refuses.
 
         A number lower than that of the batch means that the log was terminated meanwhile; a data plane that
         stores a batch atomically never returns it. If no message is stored, SegmentTerminated is raised.
@@ -233,8 +237,9 @@ class LogClient(Protocol):
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """Return the position of the message before the first stored message that was published at or after
-        the instant (milliseconds since the Unix epoch), so that `open_reader_at` begins with the latter. None
-        as `instant_ms`: the position of the last message. Raises SegmentNotFound.
+        the instant (milliseconds since the Unix epoch), so that `open_reader_at` begins with the latter.
+        Return the position of the last message if there is no such message, or `instant_ms` is None. Raises
+        SegmentNotFound.
         """
 
     def open_reader_at(
@@ -255,7 +260,8 @@ class LogClient(Protocol):
         readers.
 
         `on_arrival` as for `open_reader`; it is also called for messages that other readers returned. Raises
-        LostRace while a reader reads the subscription in order; SegmentNotFound, SubscriptionNotFound.
+        LostRace while a reader reads the subscription in order, unless the data plane disconnects that
+        reader; SegmentNotFound, SubscriptionNotFound.
         """
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
     messages were read. None if the deletion loses nothing, as for a log that never held a message.
 
     A log without a subscription does not show that its messages were read, unless its segment was once part
-    of a layout.
+    of a layout. A MISSING log has no origin, so it usually counts as created by another program.
     """
     if not ownership.created(report.origin):
         return FOREIGN

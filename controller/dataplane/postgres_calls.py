@@ -146,7 +146,8 @@ class PostgresCalls(Renewed):
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
         """Return a connection of the pool to the current server.
 
-        Connections that the server has closed while they were idle are dropped.
+        Connections that the server has closed while they were idle are dropped. Raises PoolTimeout if no
+        connection is free within half of `call_timeout_seconds`.
         """
         connection = pool.connect()
         for _ in range(pool.size()):
@@ -168,8 +169,8 @@ class PostgresCalls(Renewed):
         pool.dispose()
 
     def _translate(self, error: psycopg2.Error, purpose: str, cause: Condition | None) -> CleaveError:
-        """Return Cleave's error for an error of PostgreSQL. `cause` is the condition that the error shows;
-        None if it is unknown.
+        """Return the error that `statement` raises for an error of PostgreSQL. `cause` is the condition that
+        the error shows; None if it is unknown.
         """
         reason = str(error).strip() or type(error).__name__
         if isinstance(error, NoAnswer) or cause in (Condition.TOO_LATE, Condition.LOCKED):

@@ -102,7 +102,7 @@ def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
 
 def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
     """Return the client of the data plane `pulsar`. None without a cluster. Raises Unsupported if the client
-    library is missing.
+    library or the binary address of the brokers is missing.
     """
     if settings.pulsar is None:
         return None
@@ -144,14 +144,16 @@ _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
 
 
 def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
-    """Return every configured data plane by name. None of them connects before its first call."""
+    """Return every configured data plane by name. None of them connects before its first call. Raises
+    InvalidInput for an invalid `broker_url` of the load settings.
+    """
     built = {name: build(settings) for name, build in _PLANES.items()}
     return {name: plane for name, plane in built.items() if plane is not None}
 
 
 def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
     """Return the client of the data plane for applications. Raises Unsupported if the plane is unknown or not
-    configured, has no such client, or its libraries are not installed.
+    configured, has no such client, or lacks its libraries or the binary address of the brokers.
     """
     client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
     if client is None:

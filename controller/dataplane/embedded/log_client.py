@@ -60,6 +60,9 @@ class _Reader(Protocol):
 class EmbeddedLogClient(OneProcess):
     """A `LogClient` on the PostgreSQL at `url`. Connects at the first call, and listens from the first reader
     on.
+
+    Calls raise DataPlaneUnavailable if PostgreSQL cannot serve them at present, and DataPlaneTimeout without
+    an answer within `call_timeout_seconds`.
     """
 
     def __init__(
@@ -93,7 +96,8 @@ class EmbeddedLogClient(OneProcess):
         """Store a batch whole, notify the log's readers, and return the number of messages, as
         `LogClient.append` defines. For an empty batch, do nothing and return 0.
 
-        Raises InvalidInput also for a batch above `MAX_BATCH_BYTES`; SegmentTerminated and SegmentNotFound.
+        Raises InvalidInput for a message outside the bucket, a batch above `MAX_BATCH_BYTES` or an invalid
+        producer name; SegmentTerminated; SegmentNotFound.
         """
         checked("producer", producer)
         if not messages:
@@ -138,7 +142,9 @@ class EmbeddedLogClient(OneProcess):
         The first reader starts the thread that listens for notifications.
 
         The cursor is taken by compare-and-set, whole or not at all. `EmbeddedReader` describes parts of a
-        cursor. Raises InvalidInput for an owner's name that PostgreSQL cannot store.
+        cursor. Raises LostRace while another of `live_owners` has a part of the range, FencedOut if an owner
+        took a part under a later ownership, SegmentNotFound, SubscriptionNotFound, and InvalidInput for an
+        owner's name that is empty, too long or cannot be stored.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -164,8 +170,9 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Return the position of the message before the first stored message at or after the instant; None as
-        `instant_ms`: the position of the last message. Raises SegmentNotFound.
+        """Return the position of the message before the first stored message at or after the instant; the
+        position of the last message if there is no such message, or `instant_ms` is None. Raises
+        SegmentNotFound.
         """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
@@ -176,8 +183,8 @@ class EmbeddedLogClient(OneProcess):
         """Return a reader of the messages that follow the position, as `LogClient.open_reader_at` defines.
 
         A position without a timeline, from before logs had timelines, is trusted unless the log ends before
-        it. Then DataGone is raised, as also if the next message was trimmed. LogShortened is logged and
-        counted.
+        it. Then DataGone is raised, as also if the next message was trimmed. Raises SegmentNotFound, and
+        LogShortened, which is also logged and counted, if the log lacks the message at the position.
         """
         self._listen()
         timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
@@ -206,7 +213,8 @@ class EmbeddedLogClient(OneProcess):
         `LogClient.open_queue_reader` defines.
 
         Disconnects a reader that reads the subscription in order; LostRace is not raised. A thread keeps the
-        queue reader alive until `close`. Raises SegmentNotFound, SubscriptionNotFound.
+        queue reader alive until `close`. Raises SegmentNotFound, SubscriptionNotFound, and InvalidInput for
+        an owner's name that is empty, too long or cannot be stored.
         """
         self._listen()
         mark, began_at = uuid.uuid4().hex, boot_seconds()
@@ -289,8 +297,8 @@ class EmbeddedLogClient(OneProcess):
             callback()
 
     def _notify(self, log_id: int) -> None:
-        """Notify the readers of the log. The batch is stored even if the call fails, and readers also poll
-        periodically.
+        """Notify the readers of the log. Errors are ignored, because the batch is stored, and readers also
+        poll periodically.
         """
         with suppress(CleaveError), self._calls.statement("notify readers") as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))

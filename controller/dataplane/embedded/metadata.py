@@ -11,7 +11,7 @@ from controller.dataplane.log_client import Metadata
 
 
 def written(metadata: Metadata | None) -> str | None:
-    """Return the JSON text to store, without values that are missing or False; None for a message without
+    """Return the JSON text to store, without values that are empty, 0 or False; None for a message without
     metadata.
     """
     if metadata is None:

@@ -54,7 +54,9 @@ _ADD_CURSORS = f"""
 class EmbeddedDataPlane:
     """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` created. Safe to share between threads.
 
-    `shares_journal_server` declares that the journal is in the same server.
+    `shares_journal_server` declares that the journal is in the same server. Calls raise DataPlaneUnavailable
+    if PostgreSQL cannot serve them at present, DataPlaneTimeout without an answer within
+    `call_timeout_seconds`, and Terminal for any other refusal.
     """
 
     name = "embedded"
@@ -104,7 +106,8 @@ class EmbeddedDataPlane:
         """Create the log with each subscription at the earliest position, and notify its readers. Add missing
         subscriptions to an existing log, which keeps its origin.
 
-        One transaction. Raises SegmentNotFound if another call deletes the log meanwhile.
+        One transaction. Raises SegmentNotFound if another call deletes the log meanwhile, and InvalidInput
+        for an invalid name of a log or subscription.
         """
         names = [checked("subscription", name) for name in subscriptions]
         with self._calls.statement(f"create {backing_topic}") as cursor:
@@ -137,7 +140,8 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the log and its cursors, and its messages in chunks for at most half of a call's time.
+        """Delete the log and its cursors, notify its readers, and delete its messages in chunks for at most
+        half of a call's time.
 
         A later delete, of any log, removes messages that are left. A missing log is success.
         """
@@ -167,7 +171,7 @@ class EmbeddedDataPlane:
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the cursor at the earliest position; an existing cursor keeps its position.
 
-        Notifies the log's readers. Raises SegmentNotFound.
+        Notifies the log's readers. Raises SegmentNotFound, and InvalidInput for an invalid name.
         """
         with self._calls.statement(f"subscribe {subscription!r} to {backing_topic}") as cursor:
             names = [checked("subscription", subscription)]
@@ -199,7 +203,9 @@ class EmbeddedDataPlane:
                     _notify(cursor, log_id)
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Return the backing topics of every log of `topic`, orphaned logs included, sorted."""
+        """Return the backing topics of every log of `topic`, orphaned logs included, sorted. Raises the
+        errors of `backing_topic`.
+        """
         return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
@@ -240,14 +246,15 @@ class EmbeddedDataPlane:
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first message published at or after the instant, and disconnect its readers.
 
-        If that message is trimmed, move the cursor to the first stored message. Raises SubscriptionNotFound.
+        If that message is trimmed, move the cursor to the first stored message; if no message is that late,
+        to the end. Raises SubscriptionNotFound, also for a missing log.
         """
         self._move(backing_topic, subscription, "to_timestamp(%s / 1000.0)", instant_ms)
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
         """Acknowledge all messages that are stored at the time of the call, and disconnect all readers.
 
-        Raises SubscriptionNotFound.
+        Raises SubscriptionNotFound, also for a missing log.
         """
         self._move(backing_topic, subscription, "NULL")
 
@@ -293,6 +300,9 @@ class EmbeddedDataPlane:
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
         existing logs.
+
+        All or nothing. Return the state and the subscriptions of each log after the call, by name. Raises
+        InvalidInput for an invalid name of a log or subscription.
         """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
@@ -339,7 +349,9 @@ class EmbeddedDataPlane:
             return set_wise.subscriptions(cursor, backing_topics)
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return the backing topics of every log of each topic, orphaned logs included, sorted."""
+        """Return the backing topics of every log of each topic, orphaned logs included, sorted. Raises the
+        errors of `backing_topic`.
+        """
         paths = {topic: self.backing_topic(topic, "").rstrip("/") for topic in topics}
         with self._calls.statement(f"list logs of {len(topics)} topics") as cursor:
             return set_wise.segments(cursor, paths)
@@ -352,8 +364,9 @@ class EmbeddedDataPlane:
             return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
-        """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, each a
-        transaction, for half of a call's time. A log that another session has locked is skipped.
+        """Delete messages that are older than `retention_seconds` and that every subscription of the log, if
+        there are any, has acknowledged: in chunks, each a transaction, for half of a call's time. A log that
+        another session has locked is skipped.
 
         Return the number of deleted messages. If the time ran out (`is_complete` is False), the next call
         continues where this call stopped.
@@ -385,8 +398,8 @@ class EmbeddedDataPlane:
             return row
 
     def _trimmable(self, purpose: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
-        """Check the next `_LOGS_PER_CHECK` logs, in the order of their ids. Return the id of the last of
-        these logs, None if no log is left, and the ids of those with messages to trim.
+        """Check the next `_LOGS_PER_CHECK` logs after `_trimmed_to`, in the order of their ids. Return the id
+        of the last of these logs, None if no log is left, and the ids of those with messages to trim.
         """
         with self._calls.statement(purpose) as cursor:
             cursor.execute(

@@ -130,7 +130,8 @@ class EmbeddedQueueReader(OneProcess):
         """Acknowledge the messages.
 
         Return the positions that stay unacknowledged because the messages are not this reader's: other
-        readers have them or will get them. Raises LostRace, and SubscriptionNotFound if there is no cursor.
+        readers have them or will get them. Raises LostRace if the reader is closed or known to be lost, and
+        SubscriptionNotFound if there is no cursor.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)
@@ -148,7 +149,8 @@ class EmbeddedQueueReader(OneProcess):
         """Return the messages to the queue, to be delivered again after the delay. `unseen` messages do not count as
         delivered.
 
-        Messages that this reader does not have are ignored. Raises LostRace.
+        Messages that this reader does not have are ignored. Raises LostRace if the reader is closed or known to be
+        lost.
         """
         self._demand_known()
         offsets, batches = self._offsets_and_batches(positions)

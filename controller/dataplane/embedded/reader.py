@@ -55,6 +55,9 @@ class EmbeddedReader(OneProcess):
 
     Messages are in the log's order. If the parts of a whole cursor had several readers, the cursor is read
     from its lowest position, without the messages that those readers acknowledged.
+
+    Calls raise LostRace, LogShortened and FencedOut as `LogReader` describes, and SubscriptionNotFound if the
+    log or the cursor was deleted.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class EmbeddedReader(OneProcess):
 
         The result is also empty if none of the next `MAX_SCANNED` messages belongs to this bucket. Then this
         method calls `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for
-        a limit below 1.
+        a limit below 1, and the errors of `LogReader`.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")

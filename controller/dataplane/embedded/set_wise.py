@@ -85,8 +85,9 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, CreatedLog]:
-    """Create the logs, and return the state of each log after the call, by name. Without `waits_for_disk` the commit
-    does not wait for the disk, so a crash of the server may lose it.
+    """Create the missing logs, add missing subscriptions to all, and return the state of each log after the call, by
+    name. Raises InvalidInput for an invalid name of a log or subscription. Without `waits_for_disk` the commit does
+    not wait for the disk, so a crash of the server may lose it.
     """
     documents = [
         {

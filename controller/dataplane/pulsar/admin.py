@@ -112,15 +112,16 @@ class AdminCalls:
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
         """Send the request in another thread, and return the response.
 
-        Raises DataPlaneTimeout at the deadline, and the errors to which `errors` maps refusals and network
-        failures.
+        Raises DataPlaneTimeout at the deadline; DataPlaneUnavailable for a failure or refusal that may pass;
+        NotFound, Conflict, Unsupported or another Terminal error for a lasting refusal, unless its status is
+        in `ask.accept`; and InvalidInput for an address or a token that cannot be used.
         """
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
         """Send the requests at the same time, up to `PARALLEL_REQUESTS`.
 
-        Return responses or errors, in order; raises nothing.
+        Return the responses, or the errors of `ask` instead of raising them, in order.
         """
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
         results: list[Answer | CleaveError] = []
@@ -134,7 +135,7 @@ class AdminCalls:
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
         """Send the requests at the same time, and return the responses, in order.
 
-        Raises the first error when all requests have ended or their time is over.
+        Raises the first error of `ask` when all requests have ended or their time is over.
         """
         answers = []
         for result in self.ask_all(asks, deadline):
@@ -280,7 +281,8 @@ def _may_not_have_arrived(error: requests.RequestException) -> bool:
 
 def may_be_under_way(error: CleaveError) -> bool:
     """Return True if the request that ended with the error may have reached a broker that still processes it,
-    because the connection broke before the response.
+    because the connection broke before the response. Not for a DataPlaneTimeout of `AdminCalls`, which says
+    so itself: the result may be False for it.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):

@@ -69,10 +69,12 @@ def is_barrier(message: pulsar.Message) -> bool:
 def barrier_of(
     admin: AdminCalls, backing_topic: str, internal: Mapping[str, Any], deadline: Deadline
 ) -> Barrier | None:
-    """Return the barrier that the topic begins with. None if the first entry is not part of a barrier.
+    """Return the barrier that the topic begins with. None if the topic has no entry, or if the first entry is not part of a
+    barrier.
 
     `internal` contains the topic's internal statistics. Each response contains a whole entry. The function therefore reads one
     entry, then the rest of a barrier, then single entries, so that it usually reads at most one message of an application.
+    Raises the errors of `AdminCalls.ask`.
     """
     places = islice(places_forwards(internal), MOST_ENTRIES)
     entries: list[tuple[int, int]] = []
@@ -123,7 +125,8 @@ def unreadably_encrypting() -> Iterator[Mapping[str, Any]]:
 def append_barrier(connections: Connections, backing_topic: str, deadline: Deadline) -> None:
     """Append a barrier to the topic, and wait until all its entries are stored.
 
-    Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable.
+    Raises SegmentTerminated, SegmentNotFound, DataPlaneUnavailable, and DataPlaneTimeout at the deadline.
+    After an error, a part of the barrier may be stored.
     """
     import pulsar
 

@@ -89,7 +89,10 @@ class BatchSender:
         batch that is known to be stored is not sent again.
 
         Opens the producer if necessary. If the topic was terminated, reads from the topic how many messages
-        of the batch are stored. Waits for another append of this sender.
+        of the batch are stored. Waits for another append of this sender. Raises InvalidInput for a message
+        outside the bucket; SegmentNotFound; SegmentTerminated if no message is stored; DataPlaneTimeout at
+        the deadline. After DataPlaneUnavailable or DataPlaneTimeout the batch may be stored: repeat it under
+        its number.
         """
         entry_marks = self._entry_marks(messages)
         with self._lock:
@@ -111,7 +114,8 @@ class BatchSender:
         defines. Return None, and send nothing, if another append is in progress, if no connected producer is
         open, or if the batch is stored already.
 
-        Other appends wait until the returned function has ended.
+        Other appends wait until the returned function has ended. Raises InvalidInput for a message outside
+        the bucket.
         """
         entry_marks = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
@@ -157,7 +161,7 @@ class BatchSender:
         """Return the result of `outcome`.
 
         If the topic is terminated, close the producer and return the number of messages that are stored;
-        raise the error if there are none.
+        raise SegmentTerminated if there are none. Other errors of `outcome` are raised unchanged.
         """
         try:
             stored = outcome()
@@ -287,7 +291,7 @@ class BatchSender:
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
         """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
-        connection and the topic is terminated; otherwise None.
+        connection and the topic is terminated; otherwise None, also at the deadline.
 
         The library would keep trying to connect to a terminated topic, so this method checks the topic
         itself.
@@ -307,7 +311,9 @@ class BatchSender:
         return None
 
     def _is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if the topic is known to be terminated, which is unknown while no broker responds."""
+        """Return True if the topic is known to be terminated, which is unknown while no broker responds.
+        Raises SegmentNotFound.
+        """
         check_deadline = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
             return self._end.is_terminated(check_deadline)
@@ -319,7 +325,7 @@ class BatchSender:
         terminated topic; at least the number that the broker has reported as stored.
 
         Reads again until all messages are stored, the topic's end is final, or `END_KNOWN_SECONDS` have
-        passed.
+        passed. Raises DataPlaneTimeout at the deadline, and SegmentNotFound.
         """
         batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
         until_known = Deadline(END_KNOWN_SECONDS)

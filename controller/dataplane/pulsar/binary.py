@@ -80,20 +80,24 @@ outage and are retried.
 
 
 def mapped(error: Exception, purpose: str) -> CleaveError:
-    """Return Cleave's error for an error of the client library."""
+    """Return Cleave's error for an error of the client library; DataPlaneUnavailable for an error that
+    `_TABLE` does not list.
+    """
     kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
     text = f"{purpose}: {type(error).__name__}; {advice}"
     return SegmentTerminated(text, delay_seconds=0.0) if kind is SegmentTerminated else kind(text)
 
 
 def mapped_result(result: pulsar.Result, purpose: str) -> CleaveError:
-    """Return Cleave's error for the result code of an asynchronous call."""
+    """Return Cleave's error for the result code of an asynchronous call, as `mapped` does."""
     kind = getattr(pulsar, result.name, None)
     return mapped(kind() if isinstance(kind, type) else RuntimeError(result.name), purpose)
 
 
 class Connections:
-    """The clients of one cluster. Safe to share between threads. Connects at the first use."""
+    """The clients of one cluster. Safe to share between threads. Connects at the first use. Raises
+    Unsupported if `access` has no binary address.
+    """
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
         if access.service_url is None:
@@ -114,17 +118,18 @@ class Connections:
         """Return the object that `build` opens on the shared client.
 
         Raises DataPlaneTimeout at the deadline, after which an object that opens later is closed. Errors of
-        the library are raised unmapped.
+        the library are raised unmapped. Raises DataPlaneUnavailable after `end`.
         """
         return self._bounded(purpose, deadline, lambda: build(self._shared_client()))
 
     def open_alone(
         self, purpose: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
     ) -> tuple[pulsar.Client, Opened]:
-        """Return the object that `build` opens on a separate client, and that client.
+        """Return a separate client, and the object that `build` opens on it.
 
         The caller closes both with `close_aside`. Raises DataPlaneTimeout at the deadline, after which
-        objects that open later are closed. Errors of the library are raised unmapped.
+        objects that open later are closed. Errors of the library are raised unmapped. Raises
+        DataPlaneUnavailable after `end`.
         """
 
         def connect() -> tuple[pulsar.Client, Opened]:
@@ -140,7 +145,7 @@ class Connections:
     def close_aside(self, *opened: Closable) -> None:
         """Close the objects in a background thread, one after the other.
 
-        Does nothing after `close`, which closes the objects with their clients.
+        Does nothing after `close`, which closes the objects of the shared client.
         """
         with contextlib.suppress(RuntimeError):  # this object was closed, and the objects with it
             self._threads.submit(_close, *opened)
@@ -156,7 +161,9 @@ class Connections:
             self._flushing.submit(quietly)
 
     def close(self) -> None:
-        """Close the clients. Waits for objects that background threads are closing."""
+        """Close the shared client, after the objects that background threads are opening or closing. Clients
+        of `open_alone` are not closed.
+        """
         self._flushing.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=False)
         with self._lock:
@@ -167,7 +174,8 @@ class Connections:
     def end(self) -> None:
         """Close all clients, each in its own thread, and wait.
 
-        Open nothing more, because the process is ending. Works in any state of this object.
+        Later calls of `open` and `open_alone` raise DataPlaneUnavailable, because the process is ending.
+        Works in any state of this object.
         """
         self._has_ended = True
         closing = [threading.Thread(target=_close, args=(client,)) for client in list(self._clients)]

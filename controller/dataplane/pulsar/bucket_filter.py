@@ -33,7 +33,8 @@ class BucketFilter:
     def sort(self, run: Run) -> tuple[list[Run], list[Run]]:
         """Return the runs of the bucket, and the other runs, in order.
 
-        A run whose messages are all of one kind is not divided. Call this for all runs of the reader in the
+        A run is not divided if its entry has a mark that holds for all messages, or if all messages belong to
+        the bucket. Any other run is divided into single messages. Call this for all runs of the reader in the
         order of their arrival.
         """
         self._read_marks(run)

@@ -50,7 +50,7 @@ class BucketReader(PulsarReader):
 
     def close(self) -> None:
         """Release the bucket. Returns when the broker's statistics no longer show this consumer, or when the
-        call's time is over.
+        call's time is over, which is logged.
         """
         deadline = self._cursors.deadline()
         super().close()

@@ -47,7 +47,7 @@ def ordering_key(bucket: HashRange) -> str:
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
     """Return the marks of an entry with these messages. Raises InvalidInput if a message lies outside the
-    bucket.
+    bucket, and the error of `ordering_key`.
     """
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)

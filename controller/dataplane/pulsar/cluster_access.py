@@ -81,7 +81,9 @@ class PulsarAuth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess(PulsarAuth):
-    """Settings of one cluster. `admin_url` may name several brokers: `http://one:8080,two:8080`."""
+    """Settings of one cluster. `admin_url` may name several brokers: `http://one:8080,two:8080`. Raises
+    InvalidInput as `PulsarAuth` does, and for an address of another form.
+    """
 
     admin_url: str
     service_url: str | None = None
@@ -110,7 +112,7 @@ class PulsarAccess(PulsarAuth):
 
     def current_token(self) -> str | None:
         """Return the current token: the content of `token_file` if it is set, otherwise `token`. None if neither is
-        set. Raises InvalidInput if the file cannot be read.
+        set. Raises InvalidInput if the file cannot be read, or contains no valid token.
         """
         if self.token_file is None:
             return self.token
@@ -124,7 +126,8 @@ class PulsarAccess(PulsarAuth):
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
-    """Raise InvalidInput for a URL with another scheme, without a host, or with a user or password.
+    """Raise InvalidInput for a URL with another scheme, without a host, or with a user or password. Of
+    several addresses, only the first is parsed.
 
     The message does not repeat a URL that contains a password.
     """

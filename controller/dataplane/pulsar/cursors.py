@@ -91,7 +91,10 @@ class Attachments:
 
 
 class Cursors:
-    """Queries subscriptions and moves them, for readers."""
+    """Queries subscriptions and moves them, for readers. Calls raise the errors of `AdminCalls.ask`:
+    SegmentNotFound if there is no such topic (except `parts_of`), and SubscriptionNotFound if a subscription
+    is named that does not exist.
+    """
 
     def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
@@ -159,7 +162,7 @@ class Cursors:
         A terminated topic without entries is not moved, because it has no position to move to. A broker that
         has reloaded such a topic (seen with 4.2.4) fails at every instant in it and leaves the subscription
         fenced, so that it can never be moved again. If the broker cannot locate the instant, this method
-        locates it.
+        locates it. Without an entry that late, the subscription is moved behind the last entry.
         """
         if self._is_closed_and_empty(backing_topic, deadline):
             return
@@ -301,9 +304,9 @@ class Cursors:
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """Return (ledger, entry) before the first stored entry published at or after the instant; None as
-        `instant_ms`: of the last entry. The entry is -1 before a ledger's first entry. Raises
-        SegmentNotFound.
+        """Return (ledger, entry) before the first stored entry published at or after the instant; without
+        such an entry, or with None as `instant_ms`: of the last entry. The entry is -1 before a ledger's
+        first entry. Raises SegmentNotFound.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
@@ -334,7 +337,7 @@ class Cursors:
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
     ) -> dict[tuple[int, int], StoredPart | None]:
         """Return the content of each entry, by place, with one request per entry, in parallel. None for a deleted
-        entry.
+        entry. Raises DataPlaneUnavailable for a response that does not say which messages an entry contains.
         """
         return parts_of(self._admin, backing_topic, places, deadline)
 

@@ -86,7 +86,7 @@ def _demand_adoptable(admin: AdminCalls, name: str, deadline: Deadline) -> int:
 
 
 def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
-    """Return the number of the topic's partitions; 0 if it is not partitioned."""
+    """Return the number of the topic's partitions; 0 if it is not partitioned, or does not exist."""
     ask = Ask("GET", f"{topic_path(name)}/partitions", f"partitions of {name}", accept=topic_requests.GONE)
     answer = admin.ask(ask, deadline)
     return 0 if answer.status in topic_requests.GONE else int((answer.document or {}).get("partitions", 0))

@@ -33,11 +33,12 @@ class FenceProbe:
         self._connections, self._cursors = connections, cursors
 
     def probe(self, backing_topic: str, deadline: Deadline) -> FenceState:
-        """Return whether clients can learn that the topic has ended: TERMINATED if they can, OPEN for a topic that is not terminated.
-        FENCED: the broker did not answer a producer within `PROBE_SECONDS`, and the topic was reloaded.
+        """Return whether clients can learn that the topic has ended: TERMINATED if they can, OPEN for a topic that is not terminated
+        or accepts a producer, MISSING for a missing topic. FENCED: the broker did not answer a producer within `PROBE_SECONDS`, and
+        the topic was reloaded.
 
         Needs the right to produce, and an administrator's rights to reload. Raises DataPlaneUnavailable if the broker does not
-        answer admin requests either.
+        answer admin requests either. Other errors of the library are raised as Cleave's.
         """
         try:
             # A request for a producer may create a missing topic, so the topic is checked first.

@@ -73,8 +73,9 @@ class Gates:
         """Set the dispatch rate, ensure that the barrier exists, and put the subscription's cursor before the barrier. A missing cursor
         is created. A topic with connected consumers is reloaded.
 
-        Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with
-        a message of an application. Raises SegmentNotFound, Unsupported.
+        Other subscriptions without a closed gate skip the barrier. Raises DataGone, and changes nothing, if the topic begins with a
+        message of an application. Raises SegmentNotFound; DataPlaneTimeout if the broker does not apply the changes before the
+        deadline; Unsupported if the brokers have no topic policies, or the client library is missing.
         """
         self._demand_barrier_first(backing_topic, self._cursors.internal(backing_topic, deadline), deadline)
         # The rate is set first, so that it applies to every consumer that connects later. Consumers that are already
@@ -139,7 +140,9 @@ class Gates:
         return GateState.SPENT if is_spent else GateState.CLOSED
 
     def skip_barrier(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Acknowledge the barrier for a subscription without a closed gate, if the topic begins with a barrier. Raises SegmentNotFound."""
+        """Acknowledge the barrier for a subscription without a closed gate, if the topic begins with a barrier. Raises SegmentNotFound.
+        Raises DataPlaneTimeout if the cursor has not moved at the deadline.
+        """
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = barrier_of(self._admin, backing_topic, internal, deadline)
         if barrier is not None and not self._has_rate(backing_topic, subscription, deadline):
@@ -147,7 +150,7 @@ class Gates:
 
     def probe_fence(self, backing_topic: str, deadline: Deadline) -> FenceState:
         """Return whether clients can learn that a terminated topic has ended, as `FenceProbe.probe` does. Make the broker reload a topic
-        that is fenced.
+        that is fenced. Raises Unsupported if the client library is missing.
         """
         return self._open()[1].probe(backing_topic, deadline)
 
@@ -183,7 +186,10 @@ class Gates:
         return answer.status not in _NO_POLICIES and _is_gate_rate(answer.document)
 
     def _ensure_barrier(self, backing_topic: str, deadline: Deadline) -> Barrier | None:
-        """Return the barrier; append it if the topic has no message of an application. None if the topic is empty and terminated."""
+        """Return the barrier that the topic begins with; append it first if it is missing or incomplete, nothing follows it, and the
+        topic is not terminated. None if the topic is empty and terminated. Raises DataGone if the topic begins with a message of an
+        application.
+        """
         internal = self._cursors.internal(backing_topic, deadline)
         barrier = self._demand_barrier_first(backing_topic, internal, deadline)
         if internal.get("state") == "Terminated" or (barrier is not None and barrier.entries >= ENTRIES):

@@ -64,8 +64,9 @@ class KeySamples:
         """Return the sample, as `SamplesKeys.sample_keys` defines, of at most the latest `most` messages. The
         sample consists of the messages that arrived before the time limit. Empty if the topic has no entries.
 
-        Opens a reader on a separate client, and closes both in a background thread. An error of the library
-        is raised as its counterpart in `domain.errors`.
+        Opens a reader on a separate client, and closes both in a background thread. Raises SegmentNotFound;
+        SegmentTerminated; DataPlaneTimeout if the reader does not open within the time limit; other errors of
+        the library as Cleave's.
         """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         read_range = self._range_to_read(topic, most, deadline)

@@ -71,7 +71,11 @@ topic.
 
 
 class PulsarLogClient(OneProcess):
-    """A `LogClient` on the cluster that `access` names. Connects at the first call."""
+    """A `LogClient` on the cluster that `access` names. Connects at the first call.
+
+    Calls raise DataPlaneUnavailable if the brokers cannot serve them at present, and DataPlaneTimeout without
+    a response within `call_timeout_seconds`.
+    """
 
     _endings = frozenset({"close", "end"})
 
@@ -118,11 +122,13 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. The module
-        describes repeated batches. For an empty batch, do nothing and return 0.
+        """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. A batch that is
+        repeated under its number is stored once if the namespace has deduplication; otherwise it may be
+        stored twice. For an empty batch, do nothing and return 0.
 
-        Raises InvalidInput also for more than `MAX_BATCH_MESSAGES` messages, or a message above
-        `MAX_MESSAGE_BYTES`.
+        Raises InvalidInput for an empty producer name, a message outside the bucket or the ring, more than
+        `MAX_BATCH_MESSAGES` messages, or a message above `MAX_MESSAGE_BYTES`; Unsupported for bucket
+        `0000-0000`; SegmentTerminated; SegmentNotFound.
         """
         if not messages:
             return 0
@@ -140,7 +146,7 @@ class PulsarLogClient(OneProcess):
     ) -> Callable[[], int] | None:
         """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines.
 
-        Return None for an empty batch.
+        Return None for an empty batch. Raises InvalidInput and Unsupported as `append` does.
         """
         if not messages:
             return None
@@ -169,10 +175,11 @@ class PulsarLogClient(OneProcess):
         its slots, as `LogClient.open_reader` defines.
 
         A holder that is gone is disconnected, as `cursor_claims` describes. A consumer that is not Cleave's
-        is never disconnected: LostRace contains its address. A reader of a topic that is terminated and read
-        to its end does not connect: the broker would report the end before the subscription, and the library
-        would then close the connection and retry forever (`binary`). Raises Unsupported for a bucket of one
-        hash if the broker misreports its consumers (`broker_versions`).
+        is never disconnected: LostRace contains its address. LostRace is also raised while the broker keeps
+        the connection of an owner that is gone. A reader of a topic that is terminated and read to its end
+        does not connect: the broker would report the end before the subscription, and the library would then
+        close the connection and retry forever (`binary`). Raises Unsupported for a bucket of one hash if the
+        broker misreports its consumers (`broker_versions`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
@@ -200,7 +207,8 @@ class PulsarLogClient(OneProcess):
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """Return the position behind the last entry before the first stored entry published at or after the
-        instant, by the producers' clocks. None: behind the last entry. Raises SegmentNotFound.
+        instant, by the producers' clocks. Without such an entry, or with None as `instant_ms`: behind the
+        last entry. Raises SegmentNotFound.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
@@ -212,6 +220,9 @@ class PulsarLogClient(OneProcess):
 
         At the end of a terminated topic the reader does not connect, because the library would close the
         connection and retry forever (`binary`).
+
+        Raises SegmentNotFound, and DataGone if the broker has, or may have, deleted messages that follow the
+        position. LogShortened is never raised.
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarPositionReader(
@@ -247,7 +258,7 @@ class PulsarLogClient(OneProcess):
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> PulsarQueueReader:
         """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines.
-        Raises LostRace while a consumer reads the subscription in order.
+        Raises LostRace while a consumer reads the subscription in order; SegmentNotFound; SubscriptionNotFound.
 
         At the end of a drained topic the reader does not connect, because the library would close the connection
         and retry forever (`binary`).
@@ -396,7 +407,7 @@ class PulsarLogClient(OneProcess):
     def _opened_alone(
         self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
     ) -> tuple[pulsar.Client, Any]:
-        """Return the object that `build` opens on a separate client.
+        """Return a separate client, and the object that `build` opens on it.
 
         ConsumerBusy and ConsumerAssignError are raised unmapped, other errors mapped. After a time-out, a
         terminated topic is reloaded (`_reload`).

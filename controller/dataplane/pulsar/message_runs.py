@@ -153,7 +153,9 @@ class RunQueue:
         return True
 
     def take(self, limit: int) -> list[Run]:
-        """Remove and return at most `limit` messages from the front; `limit` is at least 0."""
+        """Remove and return runs with at most `limit` messages in total from the front; `limit` is at least
+        0.
+        """
         removed: list[Run] = []
         while limit and self._runs:
             run = self._runs[0]
@@ -162,7 +164,9 @@ class RunQueue:
         return removed
 
     def take_upto(self, position: Position) -> list[Run]:
-        """Remove and return all messages up to and including the position."""
+        """Remove and return the runs of all messages up to and including the position. Empty if there are
+        none.
+        """
         removed: list[Run] = []
         while self._runs and self._runs[0].first <= position:
             run = self._runs[0]

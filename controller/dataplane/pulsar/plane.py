@@ -52,6 +52,9 @@ log = telemetry.get_logger(__name__)
 class PulsarDataPlane(OneProcess):
     """Topics of the cluster that `access` names. Safe to share between threads. Connects at the first
     call.
+
+    Calls raise InvalidInput for an invalid name, and the errors of `AdminCalls.ask`: DataPlaneUnavailable,
+    DataPlaneTimeout, and NotFound or another Terminal error for a lasting refusal.
     """
 
     name = "pulsar"
@@ -79,7 +82,9 @@ class PulsarDataPlane(OneProcess):
         return self._admin.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Return `persistent://tenant/namespace/name-segment-0000-7fff-12`."""
+        """Return `persistent://tenant/namespace/name-segment-0000-7fff-12`. Raises InvalidInput if Pulsar
+        allows no such name.
+        """
         return segment_topic(topic, descriptor)
 
     def demand_namespace(self, topic: str) -> None:
@@ -90,7 +95,9 @@ class PulsarDataPlane(OneProcess):
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
         """Create the topic, without partitions, and then its missing subscriptions at the earliest position,
-        in parallel. An existing topic keeps its origin, and an existing subscription its position.
+        in parallel. An existing topic keeps its origin, and an existing subscription its position. Raises
+        NotFound for a missing namespace. After an error, the topic may lack subscriptions, which a repeated
+        call adds.
         """
         deadline = self._admin.deadline()
         self._admin.ask(topic_requests.create_topic(backing_topic, origin), deadline)
@@ -131,13 +138,15 @@ class PulsarDataPlane(OneProcess):
             self._gates.skip_barrier(backing_topic, subscription, deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the subscription, even if it has consumers. A missing subscription is success."""
+        """Delete the subscription, even if it has consumers. A missing subscription or topic is success."""
         purpose = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
         self._admin.ask(Ask("DELETE", path, purpose, accept=topic_requests.GONE), self._admin.deadline())
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Return the topics of the namespace whose names are those of segments of `topic`, sorted."""
+        """Return the topics of the namespace whose names are those of segments of `topic`, sorted. Empty if
+        the namespace is missing.
+        """
         return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
@@ -196,7 +205,7 @@ class PulsarDataPlane(OneProcess):
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
         """Acknowledge all messages that are stored at the time of the call, and disconnect the consumers,
-        which the broker's own `skip_all` does not.
+        which the broker's own `skip_all` does not. Raises SegmentNotFound, SubscriptionNotFound.
         """
         deadline = self._admin.deadline()
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip_all"
@@ -240,7 +249,8 @@ class PulsarDataPlane(OneProcess):
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
         """Sample the keys of the latest messages, as `SamplesKeys` defines. Needs the brokers' binary
-        address, the client library, and the right to consume.
+        address, the client library, and the right to consume. Raises Unsupported without the address or the
+        library.
         """
         with self._lock:
             if self._key_samples is None:
@@ -263,7 +273,8 @@ class PulsarDataPlane(OneProcess):
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, CreatedLog]:
         """Create each topic with its subscriptions at the earliest position. Add missing subscriptions to
-        existing topics.
+        existing topics. Return the state and the subscriptions of each topic after the call, by name. The
+        work done before an error remains.
         """
         return set_wise.create(self._admin, successors)
 
@@ -280,7 +291,9 @@ class PulsarDataPlane(OneProcess):
         return set_wise.subscriptions(self._admin, backing_topics)
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return for each topic the topics of its namespace whose names are those of its segments, sorted."""
+        """Return for each topic the topics of its namespace whose names are those of its segments, sorted. A
+        missing namespace has none.
+        """
         return set_wise.segments(self._admin, topics)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
@@ -292,15 +305,21 @@ class PulsarDataPlane(OneProcess):
         return set_wise.describe(self._admin, backing_topics)
 
     def demand_gates(self, topic: str) -> None:
-        """Raise Unsupported if a demand of `requirements.GATE_DEMANDS` is not met, or no binary address is set."""
+        """Raise Unsupported if a demand of `requirements.GATE_DEMANDS` is not met, or no binary address is set.
+        Raises NotFound if the namespace does not exist.
+        """
         demand_gates(self._access, self._admin, namespace_of(segment_topic(topic, "")))
 
     def close_gate(self, backing_topic: str, subscription: str) -> None:
-        """Close the gate. Raises Unsupported for brokers without topic policies; `demand_gates` checks the other conditions beforehand."""
+        """Close the gate. Raises SegmentNotFound, DataGone if the topic begins with a message of an application, and Unsupported for
+        brokers without topic policies; `demand_gates` checks the other conditions beforehand.
+        """
         self._gates.close_gate(backing_topic, subscription, self._admin.deadline())
 
     def open_gate(self, backing_topic: str, subscription: str) -> None:
-        """Open the gate. A waiting consumer receives the first message within a second, the interval at which brokers check rates."""
+        """Open the gate, and reload the topic, whose clients reconnect. A missing subscription or topic is success. A waiting
+        consumer receives the first message within a second, the interval at which brokers check rates.
+        """
         self._gates.open_gate(backing_topic, subscription, self._admin.deadline())
 
     def gate_state(self, backing_topic: str, subscription: str) -> GateState | None:
@@ -312,13 +331,13 @@ class PulsarDataPlane(OneProcess):
         and return True. The broker disconnects the consumers of the topic, which reconnect and read nothing.
 
         Return False, and change nothing, if messages are unacknowledged or more may be appended. Return False
-        also if messages were delivered again meanwhile.
+        also if messages were delivered again meanwhile. Raises SegmentNotFound, SubscriptionNotFound.
         """
         return self._cursors.persist_end(backing_topic, subscription, self._admin.deadline())
 
     def probe_fence(self, backing_topic: str) -> FenceState:
         """Return whether clients can learn that a terminated log has ended. Make the broker reload a topic that is fenced. Needs the right
-        to produce, and an administrator's rights for a fenced topic.
+        to produce, and an administrator's rights for a fenced topic. Raises Unsupported if the client library is missing.
         """
         return self._gates.probe_fence(backing_topic, self._admin.deadline())
 

@@ -133,9 +133,9 @@ class PulsarPositionReader(OneProcess):
         are skipped.
 
         Raises InvalidInput for a limit below 1; Terminal if the next message is encrypted and no key here can
-        decrypt it; DataPlaneUnavailable if the connection has ended before the end of a terminated topic,
-        which is checked by a request, or if the broker has stopped delivering (`reader_stall`), which ends the
-        connection.
+        decrypt it; DataGone if the connection has ended because the topic was deleted; DataPlaneUnavailable if
+        the connection has ended before the end of a terminated topic, which is checked by a request, or if the
+        broker has stopped delivering (`reader_stall`), which ends the connection.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")

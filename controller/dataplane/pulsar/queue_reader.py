@@ -241,7 +241,8 @@ class PulsarQueueReader(OneProcess):
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge the messages; the broker receives it within 100 ms.
 
-        Return the positions of messages that this reader neither has nor has acknowledged before. Raises LostRace.
+        Return the positions of messages that this reader neither has nor has acknowledged before. Raises LostRace
+        if the connection has ended.
         """
         self._demand_connected()
         opened, refused = self._opened, []
@@ -269,9 +270,10 @@ class PulsarQueueReader(OneProcess):
         delay_seconds: float = 0.0,
         unseen: bool = False,  # noqa: ARG002 - counted as a delivery in either case
     ) -> None:
-        """Return the messages to the queue, to be delivered again after at least 100 ms; a message of a batch
-        by this reader. Each counts as a delivery, seen or not. Messages that this reader does not have are
-        ignored. Raises LostRace.
+        """Return the messages to the queue, to be delivered again after `delay_seconds`, at least 100 ms: by
+        this reader if the message shares its entry with others, otherwise by any reader. Each counts as a
+        delivery, seen or not. Messages that this reader does not have are ignored. Raises LostRace if the
+        connection has ended.
         """
         self._demand_connected()
         self._stall.note_activity()
@@ -292,7 +294,7 @@ class PulsarQueueReader(OneProcess):
 
         At the end, the cursor is moved to its present position, so that the broker stores it; this
         disconnects all readers. False if the broker could not do that. Raises LostRace if the reader was
-        opened at the end and the cursor was moved back.
+        opened at the end and the cursor was moved back; SegmentNotFound; SubscriptionNotFound.
         """
         deadline = self._cursors.deadline()
         if not self._drain.is_drained(

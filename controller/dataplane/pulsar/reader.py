@@ -228,8 +228,8 @@ class PulsarReader(OneProcess):
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms.
-        Raises InvalidInput for a position that was not read, and the reason, as far as known, if the reading
-        has ended.
+        Raises InvalidInput for a position that was not read. If the reading has ended, raises the reason if
+        it is known, otherwise LostRace.
 
         The method makes no call to find out why the reading ended; `read` does.
         """
@@ -266,6 +266,7 @@ class PulsarReader(OneProcess):
         At the end, the cursor is moved to its present position, so that the broker stores it. The reader has
         then finished: its connection is closed. Raises the errors of `read` if the reading has ended
         otherwise, or if the topic was drained when the reader was opened and the cursor was moved back since.
+        Raises DataPlaneUnavailable if the broker does not store the cursor.
         """
         self._demand_held()
         deadline = self._cursors.deadline()

@@ -75,8 +75,9 @@ class SubscriptionStall:
         return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
-        """Return True if the reader, which has no messages except `held_back` ones, is stalled, and count and
-        log the stall. Requests the statistics only when a check is due.
+        """Return True if two consecutive checks show that the reader, which has no messages except
+        `held_back` ones, is stalled; count and log the stall then. Requests the statistics only when a check
+        is due.
         """
         if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
             return False
@@ -105,8 +106,10 @@ def report_stall(backing_topic: str, **more: str) -> None:
 def looks_stalled(attached: Attachments, mark: str, held_back: int) -> bool:
     """Return True if the reader with this mark, which has no messages except `held_back` ones, is stalled.
 
-    Either the broker counts messages as delivered to the reader that the reader does not have, or may deliver
-    none to it; or there is a backlog, every slot has a consumer, and no consumer has unacknowledged messages.
+    The reader is stalled if there is a backlog and the statistics do not show the reader, count messages as
+    delivered to the reader that it does not have, or allow no further delivery to the reader. The reader is
+    also stalled if there is a backlog, every slot has a consumer, and no consumer has unacknowledged
+    messages.
     """
     if not attached.backlog:
         return False

@@ -359,8 +359,8 @@ class Namespaces:
         self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
-        """Return the unmet demands. With `fix`, change the settings that Cleave may change, and mark their
-        demands with `set_now`.
+        """Return the demands that are unmet when the call begins. With `fix`, change the settings that Cleave
+        may change, and mark their demands with `set_now`.
 
         Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
         mapped.

@@ -112,7 +112,8 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
 
 def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
     """Return the names of segments, sorted, by topic. Each namespace is listed once, however many of its
-    topics are requested.
+    topics are requested. A missing namespace has no segments. Raises DataPlaneUnavailable for a response that
+    is not a list.
     """
     namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
     listing = {
@@ -140,8 +141,8 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
 
 
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
-    """Return a report on each topic, by name, MISSING topics included. Topics whose responses are incomplete
-    are absent. The barrier of a gate does not count as a message.
+    """Return a report on each topic, by name, MISSING topics included. Topics whose responses are missing or
+    incomplete are absent. The barrier of a gate does not count as a message.
 
     Sends three requests per topic at the same time, and further ones for a topic that may contain only
     barriers.

@@ -183,8 +183,8 @@ def place_told(text: object) -> tuple[int, int]:
 def place_before_instant(
     admin: AdminCalls, backing_topic: str, instant_ms: int, internal: Mapping[str, Any], deadline: Deadline
 ) -> tuple[int, int]:
-    """Return (ledger, entry) before the first entry published at the instant or later; (ledger, -1) before a
-    ledger's first entry.
+    """Return (ledger, entry) before the first entry published at the instant or later, or of the last entry
+    if there is no such entry; (ledger, -1) before a ledger's first entry.
 
     Entries that retention removed count as published before. Makes one request for each halving of the
     entries.

@@ -32,7 +32,9 @@ and the first may suffice.
 
 
 class TopicEnd:
-    """The end of one topic. Safe to share between threads."""
+    """The end of one topic. Safe to share between threads. Calls raise DataPlaneTimeout at their deadline,
+    and SegmentNotFound if there is no such topic.
+    """
 
     def __init__(self, cursors: Cursors, backing_topic: str) -> None:
         self._cursors, self._backing_topic = cursors, backing_topic

@@ -107,7 +107,7 @@ class ConsumerReader:
         """Return the consumers of the topic from the broker that owns it; remember that broker.
 
         Raises DataPlaneUnavailable for a redirect to a server that is not a broker of the cluster, because
-        the session's token is sent there.
+        the session's token is sent there, and after `REDIRECTS` redirects.
         """
         path = f"{_path(topic)}{_OPTIONS}"
         broker = self._owner(topic) or brokers[crc32(topic.encode()) % len(brokers)]

@@ -116,7 +116,8 @@ class Answer:
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
     """Return the JSON at `url`, no document for a 404, or the target of a redirect, by `deadline`
-    (`time.monotonic` seconds). Raises DataPlaneTimeout and DataPlaneUnavailable.
+    (`time.monotonic` seconds). Raises DataPlaneTimeout at the deadline, and DataPlaneUnavailable for another
+    status, a broken connection or a document that is not JSON.
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline):

@@ -34,14 +34,17 @@ def lookup_path(backing_topic: str) -> str:
     """Return `/lookup/v2/topic/segment/t/n/x%2F0000-7fff-12`, at which a broker says which broker serves the
     log.
 
-    `backing_topic` is the broker's name for the log, which is already encoded once.
+    `backing_topic` is the broker's name for the log, which is already encoded once. Raises InvalidInput for a
+    name that is not of a segment.
     """
     parts = _parts(backing_topic)
     return f"/lookup/v2/topic/segment/{namespace_path(parts[1])}/{quoted(f'{parts[2]}/{parts[3]}')}"
 
 
 def topic_of(backing_topic: str) -> tuple[str, int]:
-    """Return the topic of a segment's log, and the segment's id."""
+    """Return the topic of a segment's log, and the segment's id. Raises InvalidInput for a name that is not
+    of a segment.
+    """
     parts = _parts(backing_topic)
     return f"topic://{parts[1]}/{parts[2]}", parse_segment_descriptor(parts[3])[1]
 

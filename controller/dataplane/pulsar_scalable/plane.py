@@ -48,6 +48,9 @@ _FOR_GOOD = re.compile(r"IllegalArgumentException|Segments are not adjacent|Cann
 class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     """Topics named `topic://tenant/namespace/name`. Safe to share between threads. Connects at the first
     call.
+
+    Calls raise InvalidInput for a name of another form, and the errors of `AdminCalls.ask`:
+    DataPlaneUnavailable, DataPlaneTimeout, and NotFound or another Terminal error for a lasting refusal.
     """
 
     name = "pulsar_scalable"
@@ -260,14 +263,16 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor of this log, and of no other log of the topic, to the first message published at or
-        after the instant.
+        after the instant. Raises SegmentNotFound or SubscriptionNotFound if there is no such cursor.
         """
         cursor = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}"
         path = f"{cursor}/seek?timestamp={instant_ms}"
         self._ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"))
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge all stored messages of this log, and of no other log of the topic."""
+        """Acknowledge all stored messages of this log, and of no other log of the topic. Raises
+        SegmentNotFound or SubscriptionNotFound if there is no such cursor.
+        """
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip-all"
         self._ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"))
 
@@ -280,13 +285,14 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Return the counters of the logs from the metrics pages of all brokers. A log of a broker that did
-        not respond is absent.
+        not respond is absent. Raises DataPlaneUnavailable if no broker responded.
         """
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Return the broker's own count of each topic's stream consumers, as generated names, with the first
-        requested log of the topic. The topic's other logs, and the logs of a missing topic, have none.
+        requested log of the topic. The topic's other logs, and the logs of a missing topic, have none. Raises
+        the first error of a topic other than TopicNotFound.
         """
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
