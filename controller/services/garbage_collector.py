@@ -273,9 +273,9 @@ def _confirm(
     kept_segments: list[KeptSegment],
 ) -> tuple[int, ...]:
     """Mark the segments as drained, then read their logs again, and return the ids that may be pruned; add the others
-    with their reasons to `kept_segments`. At the first segment that must be kept, its new marks are removed, and the
-    segments after it, which may be its descendants, are kept too, with their new marks. Raises the errors of the data
-    plane; the new marks then stay.
+    with their reasons to `kept_segments`. From the first segment that must be kept on, the new marks are removed, and the
+    segments are kept, because the later ones may be its descendants. Raises the errors of the data plane, after the new
+    marks were removed.
 
     A seek is either visible in the second reading, or removes the mark. A segment that was marked before is
     not marked again: a seek that removed its mark in the meantime keeps the segment.
@@ -287,23 +287,32 @@ def _confirm(
         for log in logs:
             for name in view.unmarked(log):
                 drains.mark_drained(tx, topic.topic_id, name, [log.segment_id])
-    second_view = replace(view, reports=view.plane.describe_logs(list(view.reports)))
     confirmed: list[int] = []
-    for index, log in enumerate(logs):
-        reason = second_view.reason_to_keep(log)
-        if reason:
-            with store.transaction() as tx:
-                for name in view.unmarked(log):
-                    drains.undrain(tx, topic.topic_id, name, [log.segment_id])
-            kept_segments.append(KeptSegment(topic.name, log.segment_id, reason))
-            # The descendants of this segment wait for it; the next round checks them.
-            waiting = f"it waits for segment {log.segment_id}, which is kept"
-            kept_segments += [
-                KeptSegment(topic.name, later.segment_id, waiting) for later in logs[index + 1 :]
-            ]
-            break
-        confirmed.append(log.segment_id)
+    reason = ""
+    try:
+        second_view = replace(view, reports=view.plane.describe_logs(list(view.reports)))
+        for log in logs:
+            reason = second_view.reason_to_keep(log)
+            if reason:
+                break
+            confirmed.append(log.segment_id)
+    finally:
+        _remove_marks(store, topic, view, logs[len(confirmed) :])
+    if reason:
+        first, *later = logs[len(confirmed) :]
+        kept_segments.append(KeptSegment(topic.name, first.segment_id, reason))
+        # The descendants of this segment wait for it; the next round checks them.
+        waiting = f"it waits for segment {first.segment_id}, which is kept"
+        kept_segments += [KeptSegment(topic.name, log.segment_id, waiting) for log in later]
     return tuple(confirmed)
+
+
+def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Sequence[BackingLog]) -> None:
+    """Remove the drained marks that `_confirm` has added to these segments."""
+    with store.transaction() as tx:
+        for log in logs:
+            for name in view.unmarked(log):
+                drains.undrain(tx, topic.topic_id, name, [log.segment_id])
 
 
 def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:

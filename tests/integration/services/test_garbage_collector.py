@@ -8,6 +8,7 @@ import pytest
 
 from controller.dataplane.base import LogReport
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
@@ -267,6 +268,33 @@ def test_only_segments_that_the_second_look_confirms_are_reported_as_pruned(benc
         1: "subscription billing has 3 unread message(s)",
         2: "it waits for segment 1, which is kept",
     }
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["a seek is seen", "the second look fails"])
+def test_no_mark_stays_that_the_second_look_has_not_confirmed(bench: Bench, *, fails: bool) -> None:
+    """The seek moves every cursor, and removed the marks that there were. A mark made after it would let unread messages be pruned."""
+    bench.topic_with(segments=2)
+    for segment_id in (0, 1):
+        bench.publish(segment_id)
+        bench.reshape(splitting(segment_id))
+        drain(bench, segment_id)
+    plane, looks = FaultyDataPlane(bench.runner_plane), []
+
+    def seek_back(call: str, _number: int) -> None:
+        if call == "describe_logs":
+            looks.append(call)
+            if len(looks) == 2:
+                for segment_id in (0, 1):
+                    bench.plane.seek(bench.log_of(segment_id), "billing", 0)
+                if fails:
+                    raise DataPlaneUnavailable("no broker answers")
+
+    plane.before_call = seek_back
+    collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert len(looks) == 2
+    with bench.store.transaction() as tx:
+        assert drains.drained(tx, bench.topic_id, "billing") == set()
 
 
 def test_a_segment_waits_until_everybody_can_go_on_in_its_children(bench: Bench) -> None:
