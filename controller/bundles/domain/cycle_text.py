@@ -117,7 +117,7 @@ def state_from_json(text: str) -> CycleState:
         )
     except UNREADABLE as error:
         raise InvalidInput(
-            f"not the text of the state between cycles: {error!r}; put it back as it was stored, or begin anew with {{}}"
+            f"not the text of the state between cycles: {error!r}; restore the stored text, or start again with {{}}"
         ) from None
 
 
