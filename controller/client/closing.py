@@ -102,8 +102,9 @@ class CloseTime:
     """The time limit of one close, counted from the creation of this object."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
-        """Begin to count `timeout_seconds` (None: CLOSE_SECONDS). Raises InvalidInput for a time below 0 or
-        above MOST_CLOSE_SECONDS.
+        """Begin to count `timeout_seconds` (None: CLOSE_SECONDS). `DEREGISTRATION_SHARE` of the time is reserved for
+        deregistration, and the rest is for everything before it. Each part is at least `MIN_SECONDS`, so a close may
+        exceed a shorter limit. Raises InvalidInput for a time below 0 or above MOST_CLOSE_SECONDS.
         """
         timeout_seconds = CLOSE_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 <= timeout_seconds <= MOST_CLOSE_SECONDS:

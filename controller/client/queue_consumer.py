@@ -461,8 +461,11 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return None
 
     def _ask(self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
-        """Query the log in a background thread: for messages if none are buffered, and whether a sealed
-        segment is drained, unless that was reported in the last `REPEAT_REPORT_SECONDS`.
+        """Query the log in a background thread: for messages if none are buffered and the read may block, and whether
+        a sealed segment is drained, unless that was reported in the last `REPEAT_REPORT_SECONDS`. Note the list that
+        is known now, as of which `_report_drained` reports.
+
+        With nothing to query, begin no query, and record that the log was reached, which clears its error and delay.
         """
         listed = self._watch.current.segments.get(segment_reader.segment_id)
         is_reported = time.monotonic() < segment_buffer.reported_drained_at + REPEAT_REPORT_SECONDS

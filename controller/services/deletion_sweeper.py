@@ -128,8 +128,11 @@ def _deletable(
     report: SweepReport,
 ) -> list[DeletionEntry]:
     """Return the entries whose logs may be deleted. The other logs are kept, or recorded as failed and tried
-    again later, in the database and in `report`. An existing log of an aborted operation of which another log is
-    kept is kept too. `plane` None: the data plane is not configured here. Raises StoreUnavailable.
+    again later, in the database and in `report`. An existing log of an aborted operation is kept too if another log
+    of the operation is kept because it was used. `plane` None (the data plane is not configured here): all entries fail.
+
+    The check may change a log that this journal created: it terminates an open log that was never used, and repeats
+    acknowledgements that the broker lost. Raises StoreUnavailable.
     """
 
     with store.transaction() as tx:

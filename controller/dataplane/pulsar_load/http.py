@@ -201,8 +201,8 @@ def _refused(url: str, status: int) -> DataPlaneUnavailable:
 
 
 def _broken(url: str, error: Exception, deadline: float) -> DataPlaneUnavailable:
-    """Return the error for a connection that failed: DataPlaneTimeout if the deadline has passed, otherwise
-    DataPlaneUnavailable.
+    """Return the error for a connection that failed: DataPlaneTimeout if the deadline has passed or `error` is a
+    timeout of `requests`, otherwise DataPlaneUnavailable.
     """
     if time.monotonic() >= deadline or isinstance(error, requests.Timeout):
         return DataPlaneTimeout(f"broker {origin(url)} did not send {urlsplit(url).path} completely in time")
