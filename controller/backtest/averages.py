@@ -119,8 +119,10 @@ class SteadyAverages:
         self.begins = begins
 
     def at(self, reports: Wholes, shares: Floats) -> Floats:
-        """Return the averages at these reports, as `[average, metric, report, segment]`, for segments with these
-        shares of the load; 0 before an average begins.
+        """Return the averages at these reports, as `[average, metric, report, segment]`, in the rates of the metrics
+        (`uses` returns them in capacities). `shares[segment]` is each segment's share of the topic's load, for the
+        segments of the last `move`. An average is 0 before it begins (see `move`); a report without an observation
+        leaves it unchanged.
         """
         end = len(self.load)
         first_reports = np.minimum(self.begins, end - 1)[:, None, :]

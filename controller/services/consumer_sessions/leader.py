@@ -379,9 +379,12 @@ class SessionLeader:
         apply the result to memory, answer the requests and push assignments. A subscription without sessions
         and owners is then forgotten.
 
-        If the topic or subscription is gone, end its streams and refuse the requests. After another error,
-        nothing was written, and the settlement is repeated later; a consumer that deregisters then ends after
-        its grace period. Raises StoreUnavailable.
+        If the topic or subscription is gone, end its streams and refuse the requests. After another CleaveError,
+        nothing was written: the requests are refused and the settlement is repeated later, or, if the error is not
+        retryable, each of several requests is settled alone. A consumer whose deregistration was not written ends
+        after its grace period.
+
+        Raises StoreUnavailable if the database is unavailable, and any error that is not a CleaveError.
         """
         sessions = self._sessions_of(key)
         for request in requests:
