@@ -116,9 +116,10 @@ class AnsweredApprovals(Response):
 
 
 def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> AnsweredApprovals:
-    """Approve or reject all of the approvals, or none of them. Return them after the answer. Raises NotFound for an
-    approval that does not exist or is not of the requested level, because rights apply to a level, and the errors
-    of `approvals.answer`.
+    """Approve or reject all of the approvals, or none of them. Return them after the answer. Raises the errors
+    of `approvals.answer`, and NotFound for an approval that does not exist or that the requested level does not cover,
+    because rights apply to a level. The cluster covers every approval, a namespace its own and those of its topics, a
+    topic its own; a request without a level covers every approval except those of the cluster.
     """
     for approval_id in request.approvals:
         row = approvals.find(context.store, approval_id)

@@ -103,7 +103,9 @@ def score(simulation: Simulation, prices: Prices | None = None) -> Score:
 
 
 def _fewest(simulation: Simulation) -> Wholes:
-    """Return the fewest segments that could take the load of each step, if the load could be divided arbitrarily."""
+    """Return the fewest segments that could take the load of each step, if the load could be divided arbitrarily: the
+    load in capacities of the rule's split thresholds, rounded up, but at least the policy's `min_segments` and 1.
+    """
     load = simulation.series.load(simulation.rule.policy.thresholds.split.rates)
     minimum = max(1, simulation.rule.policy.min_segments)
     return np.maximum(np.ceil(load), minimum).astype(np.int64)

@@ -322,9 +322,11 @@ class KeyedWork(OneProcess, ClosesOnExit):
         lane.waiting = []
 
     def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
-        """Record the outcome of a message: settle it, or schedule the next attempt after a delay.
+        """Record the outcome of a message that was begun; call it once for each. A message that is done or already in the
+        dead-letter log is settled as soon as all earlier messages of the bucket are done, and acknowledged later. Any
+        other message is scheduled again after a delay, and its key waits for it; a HELD message is not begun again.
 
-        Raises the exception of a handler that is not an Exception. The bucket may have been lost.
+        A handler's exception that is not an Exception is raised after the message was scheduled. The bucket may have been lost.
         """
         self._running -= 1
         if outcome.end in (End.DONE, End.PARKED):

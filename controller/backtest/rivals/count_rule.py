@@ -31,7 +31,9 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Return the count rule as a rule under test."""
+    """Return the count rule as a rule under test, marked as an ideal: a reference, not a rival. None stands for the
+    default settings, and for the default policy.
+    """
     settings = settings or Settings()
     return Rule(
         f"count {settings.target_use:g}",

@@ -187,7 +187,9 @@ def _without_barriers(
 
 
 def _report(requests: Sequence[Ask], answers: Sequence[Answer | CleaveError]) -> LogReport | None:
-    """Return the report. None if a response is missing or cannot be read."""
+    """Return the report on one topic from the responses about its internal statistics, statistics and properties, in
+    this order. `MISSING_LOG` if the broker has no such topic. None if a request failed or a response cannot be read.
+    """
     state_request, stats_request, properties_request = requests
     state, stats, properties = answers
     if not (isinstance(state, Answer) and isinstance(stats, Answer) and isinstance(properties, Answer)):

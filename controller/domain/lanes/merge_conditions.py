@@ -250,7 +250,9 @@ class MergeConditions:
         return [i for i in pairs if not self._is_stale(i)]
 
     def _is_stale(self, i: int) -> bool:
-        """Refuse the pair and return True if the load record of either side is stale."""
+        """Refuse the pair and return True if the load record of either side is stale. A side without a load record is
+        not stale. A fresh load record limits the validity of the evaluation to the time at which it becomes stale.
+        """
         left, right = self._ids[i], self._ids[i + 1]
         return refuse_stale(self._context, _LANE, i, right) or refuse_stale(self._context, _LANE, i + 1, left)
 

@@ -470,10 +470,12 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Return expected load records of segments that are completely covered by ancestors with load, by segment id. A
-    record has the age of the oldest load record of the ancestors. Other segments are absent.
+    """Return expected load records of segments that are completely covered by ancestors with load, by segment id.
+    Other segments are absent. `rows` are those of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of
+    one segment.
 
-    A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is
+    A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the
+    ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is
     not known. The segment waits for its own load record.
     """
     records: dict[int, LoadRecord] = {}

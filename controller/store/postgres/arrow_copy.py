@@ -46,8 +46,9 @@ def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
 
 
 def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """Append the rows to a staging table: the id of the run as first column, then the columns of `schema` with milliseconds as
-    timestamps.
+    """Append the rows to a staging table, in the caller's transaction: the id of the run in the column `run_id`, and the columns of
+    `schema` in the columns of the same names. A column `x_ms` (milliseconds since the Unix epoch) goes into the timestamp column
+    `x`. Other columns of `rows` are ignored; each column of `schema` must be there.
     """
     rows = rows.select(schema.names).cast(schema)
     for position, name in enumerate(schema.names):
