@@ -37,8 +37,9 @@ class FollowedAverages:
         self.values = np.empty((len(minutes), len(metrics), 0))
 
     def observe(self, rates: Sequence[Floats]) -> None:
-        """Add the observations `rates[metric][observation, segment]`, in the order of time. An average that is
-        missing or 0 begins with the observed rate.
+        """Add the observations `rates[metric][observation, segment]`, in the order of time, for the segments of the
+        last `move`. An average that is missing or 0 begins with the observed rate. No rate may be NaN, which would erase
+        the average.
         """
         for rate in np.stack(rates, axis=1):
             is_first = is_nan(self.values) | (self.values == 0)

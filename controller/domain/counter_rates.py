@@ -111,7 +111,8 @@ def judge_counters(
        the overlaps, at most the window. So the gap when a log changes its owner, or before a source that began
        inside the window, is left out instead of counted as zero, and the owners' increases add up.
     6. Rates of several readers are not added, because they read the same counters. The reader that observed most of
-       the window counts; of several, the reader that read last, then the reader with the greatest name.
+       the window counts; of several, the reader whose latest valid interval ended last, then the reader with the
+       greatest name. If no reader has a valid interval, the greatest name decides.
     """
     window_start_ms = window_end_ms - window_ms
     sums: dict[str, _Sum] = {}

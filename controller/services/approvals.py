@@ -73,9 +73,10 @@ def some_unasked(store: Store) -> bool:
 def answer(
     store: Store, approval_ids: Collection[int], *, approve: bool, actor: str, reason: str
 ) -> list[ApprovalRow]:
-    """Approve or reject all of the approvals, or none of them, in one transaction that also carries out the
-    answers. Return them in the order of their ids. New answers are logged. Repeating an answer changes
-    nothing and returns the first answer.
+    """Approve or reject all of the approvals, or none of them, in one transaction. Return them in the order of their ids.
+    The transaction also carries out the answers, except about operations: an approved operation begins when the next
+    evaluation still decides on it. New answers are logged. Repeating an answer changes nothing and returns the first
+    answer; an approval that is done counts as approved.
 
     Raises NotFound; Conflict if an approval has another answer or has expired, or if its subject is gone; and
     the errors of the subject.

@@ -156,8 +156,9 @@ def set_boundaries(
 def _update(
     tx: Connection, cluster: str, namespace: str, seen_row_version: int, actor: str, **changes: object
 ) -> NamespaceRow:
-    """Change the given columns of the namespace (`boundaries`, `mode`, `split_settings`), and return the row. Raises NotFound, or
-    LostRace if the row has another version.
+    """Change the given columns of the namespace (`boundaries`, `mode`, `split_settings`; None keeps a column), store the actor,
+    and return the new row. Boundaries, even unchanged ones, also set `boundaries_at`. Raises NotFound, LostRace if the row has
+    another version, and InvalidInput for values that the schema refuses.
     """
     values: dict[str, object] = {"boundaries": None, "mode": None, "split_settings": None, **changes}
     key = {"cluster": cluster, "namespace": namespace, "seen": seen_row_version, "actor": actor}

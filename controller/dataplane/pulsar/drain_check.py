@@ -52,10 +52,11 @@ class DrainCheck:
     def is_drained(self, deadline: Deadline, *, is_idle: Callable[[], bool]) -> bool:
         """Return True if the topic is terminated and acknowledged to its end.
 
-        Within `ASK_AGAIN_SECONDS` of a query, returns False without another query unless enough was
-        acknowledged meanwhile; `is_due` shows when to call again. `is_idle` returns True if this reader has
-        no messages. Then the call waits for this reader's acknowledgements, if only they may be missing.
-        Raises the errors of `Cursors.unread_entries`.
+        Within `ASK_AGAIN_SECONDS` of a query of a terminated topic, returns False without another query unless as
+        many messages were acknowledged here meanwhile as entries were left then; `is_due` shows when to call again.
+        `is_idle` returns True if this reader has no messages to deliver and none that are unacknowledged. Then the call
+        waits for acknowledgements of this reader in flight, if only they may be missing, each for at most
+        `ACKNOWLEDGED_WITHIN_SECONDS`. `deadline` limits the queries. Raises the errors of `Cursors.unread_entries`.
         """
         if time.monotonic() < self._query_at and self._acknowledged_since < self._unread:
             self._is_postponed = True

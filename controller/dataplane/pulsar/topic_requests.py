@@ -97,8 +97,8 @@ def internal_stats(backing_topic: str) -> Ask:
 
 
 def state(ask: Ask, answer: Answer) -> LogState:
-    """Return the state of the topic from its internal statistics; MISSING if there is no such topic. Raises
-    DataPlaneUnavailable for an incomplete response.
+    """Return the state of the topic, read from `answer`, the response to `internal_stats`; MISSING if there is no such
+    topic. Sends nothing; `ask` names the request in the error. Raises DataPlaneUnavailable for an incomplete response.
     """
     if answer.status in GONE:
         return LogState.MISSING

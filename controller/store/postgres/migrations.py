@@ -331,7 +331,9 @@ def _missing_roles(tx: Connection, directory: Path) -> tuple[str, ...]:
 
 
 def _changed_defaults(tx: Connection) -> tuple[str, ...]:
-    """Return the policy parameters whose stored default the run changes. Empty if this login may not read the defaults."""
+    """Return the names of the policy parameters whose stored default the run adds, changes or deletes, sorted: all parameters if the
+    database has no table of defaults yet. Empty if this login may not read the defaults.
+    """
     readable = tx.execute(_MAY_READ_DEFAULTS).scalar_one_or_none()
     if readable is False:
         return ()

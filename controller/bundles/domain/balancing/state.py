@@ -88,8 +88,8 @@ class BalanceState:
         )
 
     def forgetting(self, brokers: Iterable[str], unloaded_before_ms: int) -> Self:
-        """Return the state without brokers that are not among `brokers`, and without bundles whose last move was before
-        `unloaded_before_ms`.
+        """Return the state without the entries of brokers that are not among `brokers`, including the plans that chose
+        them, and without the instants in `unloaded_bundles` before `unloaded_before_ms`. Plans for these bundles stay.
         """
         present = frozenset(brokers)
         return replace(
