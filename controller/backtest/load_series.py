@@ -147,16 +147,26 @@ def read_csv(
 
 def _readings(path: Path) -> tuple[Floats, Floats]:
     """Return the instants (seconds since the Unix epoch) and the values of a trace, in the order of time. Raises
-    InvalidInput for fewer than two readings, KeyError without a column `timestamp` or `value`, ValueError or
-    TypeError for a malformed line, and OSError for a file that cannot be read.
+    InvalidInput for fewer than two readings, without a column `timestamp` or `value`, and for a malformed line, and
+    OSError for a file that cannot be read.
     """
+    readings: list[tuple[float, float]] = []
     with path.open(newline="") as lines:
-        rows = [(row["timestamp"], float(row["value"])) for row in csv.DictReader(lines)]
-    if len(rows) < 2:
-        raise InvalidInput(f"{path.name} has {len(rows)} reading(s); give a trace with at least two")
-    instants = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text, _ in rows]
+        rows = csv.DictReader(lines)
+        try:
+            for row in rows:
+                instant = datetime.fromisoformat(row.get("timestamp") or "").replace(tzinfo=UTC)
+                readings.append((instant.timestamp(), float(row.get("value") or "")))
+        except (ValueError, csv.Error) as error:
+            raise InvalidInput(
+                f"{path.name}: line {rows.line_num} is no reading ({error}); give a file whose first line is `timestamp,value` "
+                "and whose other lines follow it"
+            ) from error
+    if len(readings) < 2:
+        raise InvalidInput(f"{path.name} has {len(readings)} reading(s); give a trace with at least two")
+    instants = [instant for instant, _ in readings]
     order = np.argsort(instants, kind="stable")
-    return np.asarray(instants)[order], np.asarray([value for _, value in rows])[order]
+    return np.asarray(instants)[order], np.asarray([value for _, value in readings])[order]
 
 
 def _spacing(instants: Floats) -> float:

@@ -115,9 +115,12 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     """Return the position of a group whose members have stored these checkpoints, one or more.
 
     A segment that any member has read to its end is done. Any other segment is where its latest owner left it. A checkpoint without
-    generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics.
+    generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics, and
+    for none.
     """
     values = list(kept)
+    if not values:
+        raise InvalidInput("no checkpoint to merge; give at least one")
     newest = max(values, key=lambda value: value.epoch)
     if any(value.topic_id != newest.topic_id for value in values):
         raise InvalidInput("checkpoints of different topics; give those of one group")

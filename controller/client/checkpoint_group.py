@@ -189,12 +189,13 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
 
         Releases the segments that it covers and other members wait for, and reports those that it reads to
         their ends as drained. Calls `on_wanted` if other members wait for segments that the checkpoint does
-        not cover. Raises Conflict for a checkpoint of another topic, and the errors of `on_wanted`.
+        not cover. Raises Conflict for a checkpoint of another topic, which changes nothing, and the errors of
+        `on_wanted`.
         """
+        self._note(checkpoint)  # a refused checkpoint marks no segment as stored
         for segment_id, segment in self._segments.items():
             if segment.is_placed and _covers(checkpoint, segment_id, segment):
                 segment.is_kept = True
-        self._note(checkpoint)
         self._release_stored()
 
     def receive(self, timeout_seconds: float) -> CheckpointBatch | None:

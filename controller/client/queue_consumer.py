@@ -259,12 +259,18 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
         """Return up to `most` messages: wait for the first message as `receive` does, and add the messages
-        that are available at once. Empty if there are none. Raises the errors of `receive`; messages that the
-        call had received by then are not returned, and are delivered again after `close`.
+        that are available at once. Empty if there are none. Raises the errors of `receive` while it waits for
+        the first message; after an error behind the first, the received messages are returned, and a later
+        call raises the error if it persists.
         """
         messages: list[QueuedMessage] = []
         while len(messages) < most:
-            message = self.receive(0.0 if messages else timeout_seconds)
+            try:
+                message = self.receive(0.0 if messages else timeout_seconds)
+            except CleaveError:
+                if not messages:
+                    raise
+                break
             if message is None:
                 break
             messages.append(message)

@@ -149,16 +149,16 @@ class Story:
         """Run the day: configure the topic, start producers and consumers, and call `show` with each observation. Return the record of the
         day when every message is consumed, or 60 s after the end of the day if messages are missing then.
 
-        All processes are stopped at the end, also after an error while the day runs. Raises the errors of `Stack.watch_over`, and
+        All processes are stopped at the end, also after an error. Raises the errors of `Stack.watch_over`, and
         DevstackFailed if the topic cannot be configured.
         """
         self.records.mkdir(parents=True, exist_ok=True)
-        self._prepare()
-        self.seen.began_at = time.time()
-        self.clock.tick(self.seen.has_seen)
-        for _ in range(PRODUCERS):
-            self._start_producer()
         try:
+            self._prepare()
+            self.seen.began_at = time.time()
+            self.clock.tick(self.seen.has_seen)
+            for _ in range(PRODUCERS):
+                self._start_producer()
             for moment in self._observations(time.monotonic()):
                 self._follow_crowd(moment.share)
                 self.seen.moments.append(moment)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller import telemetry
 from controller.clock import to_ms
-from controller.domain.errors import CleaveError, InvalidInput, InvalidPolicy, NotFound, Unsupported
+from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound, Unsupported
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.landing.file_names import day_directories
@@ -392,9 +392,7 @@ def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.
                 first_day=trace.first_day,
                 days=trace.days,
             )
-        except (OSError, KeyError, ValueError) as error:
-            if isinstance(error, CleaveError):
-                raise
+        except OSError as error:
             raise InvalidInput(
                 f"trace {trace.name}: {error}; give a file whose first line is `timestamp,value` and whose other lines follow it"
             ) from error

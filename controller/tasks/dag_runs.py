@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from controller import telemetry
 from controller.bootstrap import build_airflow_rest
-from controller.domain.errors import Retryable
+from controller.domain.errors import InvalidInput, Retryable
 from controller.domain.formatting import in_markdown
 from controller.settings import Settings
 
@@ -53,16 +53,16 @@ def presenting_run(run: str | None) -> DagRun | None:
 def note(settings: Settings, requester: str, sentence: str) -> None:
     """Add the sentence to the note of the run in Airflow that `requester`, a request key or an actor name,
     stands for. Does nothing if there is no such run or the settings have no address of Airflow. An
-    unavailable Airflow, or an error of its answer, is only logged. Raises InvalidInput for a malformed token
-    of Airflow in the settings.
+    unavailable Airflow, an error of its answer, or a malformed token of Airflow in the settings is only
+    logged, because the work is done.
     """
-    run, airflow = dag_run(requester) or deciding_run(requester), build_airflow_rest(settings)
-    if run is None or airflow is None:
+    run = dag_run(requester) or deciding_run(requester)
+    if run is None:
         return
-    with closing(airflow):
-        try:
-            airflow.note(run.dag_id, run.run_id, in_markdown(sentence))
-        except Retryable as error:
-            telemetry.get_logger(__name__).warning(
-                "note of the run not written", run=run.run_id, why=str(error)
-            )
+    try:
+        airflow = build_airflow_rest(settings)
+        if airflow is not None:
+            with closing(airflow):
+                airflow.note(run.dag_id, run.run_id, in_markdown(sentence))
+    except (Retryable, InvalidInput) as error:
+        telemetry.get_logger(__name__).warning("note of the run not written", run=run.run_id, why=str(error))

@@ -7,14 +7,16 @@ turn, a number that increases by one each round, determines the next shares, so 
 
 from __future__ import annotations
 
+import math
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from math import ceil
 from typing import Any
 
 from controller import telemetry
+from controller.bootstrap import Application
 from controller.command_output import emit, rows_table
 from controller.questions.question import read_view
 from controller.questions.topics import LIST_TOPICS
@@ -38,7 +40,9 @@ SHARES_A_ROUND = 8
 PAGE_TOPICS = 200
 """Number of topics that are reconciled or collected together."""
 BUDGET_SECONDS = 240.0
-"""Seconds after which a share stops; the next turn of the share continues."""
+"""Seconds after which a share stops. Each call for a share begins at another, random topic, so that repeated calls
+reach all of its topics, even if none has the time for all.
+"""
 SHOWN_AT_MOST = 100
 """Maximum number of rows of a logged table, and of a list in a result."""
 DAYS_AHEAD = 7
@@ -63,7 +67,7 @@ def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
     """Return at most `SHARES_A_ROUND` shares, each with about `TOPICS_A_SHARE` topics; no share without
     topics. Successive turns cover all shares.
     """
-    share_count = ceil(topic_count / TOPICS_A_SHARE)
+    share_count = math.ceil(topic_count / TOPICS_A_SHARE)
     round_count = min(share_count, SHARES_A_ROUND)
     return [
         {"share": (turn * round_count + number) % share_count, "of": share_count}
@@ -75,23 +79,25 @@ def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
     """Compare metadata and data plane for the share's topics (those whose id modulo `of` is `share`) for up
     to `BUDGET_SECONDS` (checked after each `PAGE_TOPICS` topics), and repair the differences; a dry run only
     lists them. If no worker is running, then run due operations. Log and return the first `SHOWN_AT_MOST`
-    findings, and return the counts; `complete` is False if the time was over before the last topic. The next
-    call for the share begins again at its first topic.
+    findings, and return the counts; `complete` is False if the time was over before all topics were compared.
+    Each call begins at a random topic.
     """
-    findings: list[reconciler.Finding] = []
-    after: int | None = 0
+    findings: dict[reconciler.Finding, None] = {}  # each once, even if its topic is compared twice
     with cleave_at(dsn, extras) as app:
-        give_up_at = time.monotonic() + BUDGET_SECONDS
-        while after is not None and time.monotonic() < give_up_at:
-            page_findings, after = reconciler.reconcile_topics(
+
+        def reconcile_page(after: int) -> int | None:
+            page_findings, next_after = reconciler.reconcile_topics(
                 app.store, app.planes, limit=PAGE_TOPICS, after=after, shards=_shards(share), dry_run=dry_run
             )
-            findings += page_findings
+            findings.update(dict.fromkeys(page_findings))
+            return next_after
+
+        is_complete = _visit_pages(app, share, reconcile_page)
         run_count = 0 if dry_run else run_without_worker(app)
-    rows = [{**asdict(finding), "kind": finding.kind.value} for finding in findings[:SHOWN_AT_MOST]]
+    rows = [{**asdict(finding), "kind": finding.kind.value} for finding in list(findings)[:SHOWN_AT_MOST]]
     if rows:
         emit(False, None, rows_table(rows, title=f"{len(rows)} of {len(findings)} findings"))
-    return {"findings": len(findings), "shown": rows, "complete": after is None, "run_here": run_count}
+    return {"findings": len(findings), "shown": rows, "complete": is_complete, "run_here": run_count}
 
 
 def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
@@ -99,15 +105,14 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
     passed their retention and are read to their end, for up to `BUDGET_SECONDS` (checked after each
     `PAGE_TOPICS` topics); a dry run only lists them. If no worker is running, then run due operations. Log
     the first `SHOWN_AT_MOST` topics with segments to prune and the first `SHOWN_AT_MOST` segments that are
-    kept, with the reasons, and return the counts; `complete` is False if the time was over before the last
-    topic. The next call for the share begins again at its first topic.
+    kept, with the reasons, and return the counts; `complete` is False if the time was over before all topics
+    were examined. Each call begins at a random topic.
     """
-    pruned: list[dict[str, Any]] = []
-    kept_segments: list[dict[str, Any]] = []
-    after: int | None = 0
+    segments: dict[str, tuple[int, ...]] = {}
+    kept: dict[garbage_collector.KeptSegment, None] = {}  # each once, even if its topic is examined twice
     with cleave_at(dsn, extras) as app:
-        give_up_at = time.monotonic() + BUDGET_SECONDS
-        while after is not None and time.monotonic() < give_up_at:
+
+        def collect_page(after: int) -> int | None:
             collected = garbage_collector.collect(
                 app.store,
                 app.planes,
@@ -117,19 +122,23 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
                 shards=_shards(share),
                 dry_run=dry_run,
             )
-            pruned += [{"topic": topic, "segments": list(ids)} for topic, ids in collected.segments.items()]
-            kept_segments += [asdict(segment) for segment in collected.kept]
-            after = collected.next_after
+            segments.update(collected.segments)
+            kept.update(dict.fromkeys(collected.kept))
+            return collected.next_after
+
+        is_complete = _visit_pages(app, share, collect_page)
         run_count = 0 if dry_run else run_without_worker(app)
+    pruned = [{"topic": topic, "segments": list(ids)} for topic, ids in segments.items()]
+    kept_segments = [asdict(segment) for segment in kept]
     for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept_segments)):
         if rows:
             shown_rows = rows[:SHOWN_AT_MOST]
             emit(False, None, rows_table(shown_rows, title=f"{title}: {len(shown_rows)} of {len(rows)}"))
     return {
         "topics": len(pruned),
-        "segments": sum(len(row["segments"]) for row in pruned),
+        "segments": sum(map(len, segments.values())),
         "kept": len(kept_segments),
-        "complete": after is None,
+        "complete": is_complete,
         "run_here": run_count,
     }
 
@@ -205,6 +214,31 @@ def keep_partitions(
         audit_forgotten=audit_count,
     )
     return {"made": created, "dropped": dropped}
+
+
+def _visit_pages(app: Application, share: Share, visit: Callable[[int], int | None]) -> bool:
+    """Call `visit` with the topic id after which each page of the share begins, for up to `BUDGET_SECONDS`; it
+    returns the id after which to continue, or None after the last topic. Return False if the time was over
+    before all topics were visited.
+
+    Begins after a random id up to the highest of the fleet, continues at the lowest id after the last topic,
+    and stops there; the last page may repeat topics of the first. If the ids of the share fit into one page,
+    begins at the lowest.
+    """
+    with app.store.transaction() as tx:
+        [fleet] = read_view(
+            tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="coalesce(max(topic_id), 0) AS highest_id"
+        )
+    is_one_page = fleet["highest_id"] <= PAGE_TOPICS * share["of"]
+    begin = 0 if is_one_page else random.randrange(fleet["highest_id"])  # noqa: S311 - no secret
+    give_up_at = time.monotonic() + BUDGET_SECONDS
+    for first, last in ((begin, math.inf), (0, begin)):
+        after: int | None = first
+        while after is not None and after < last:
+            if time.monotonic() >= give_up_at:
+                return False
+            after = visit(after)
+    return True
 
 
 def _shards(share: Share) -> Shards:

@@ -5,6 +5,7 @@ a thread, because building takes seconds in which the event loop would answer no
 from __future__ import annotations
 
 import asyncio
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def _with_columns(app: FastAPI) -> dict[str, Any]:
     """Return the description with the columns of the views that questions read, which are read from the database; without them while
     PostgreSQL is unreachable.
     """
-    described = app.openapi()
+    described = copy.deepcopy(app.openapi())  # the app keeps its document, and a later build begins with it
     _name_rights(app, described)
     try:
         with app.state.served.api.store.transaction() as tx:
@@ -62,9 +63,14 @@ def _name_rights(app: FastAPI, described: dict[str, Any]) -> None:
                 )
 
 
+def _has_failed(task: asyncio.Task[bytes]) -> bool:
+    """Return True if the task has ended without a result."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
 def describe(app: FastAPI) -> None:
     """Add the routes of the page, its files and the document to the app. The document is built in a thread at the first request, and kept
-    as built for the life of the app.
+    as built for the life of the app. After a failed build the next request builds again.
     """
     making: list[asyncio.Task[bytes]] = []
 
@@ -74,9 +80,9 @@ def describe(app: FastAPI) -> None:
         return msgspec.json.encode({**described, **servers})
 
     async def description(request: HttpRequest) -> Response:
-        if not making:
+        if not making or _has_failed(making[0]):
             root_path = request.scope.get("root_path", "").rstrip("/")  # the same for each request of an app
-            making.append(asyncio.create_task(run_in_threadpool(document, root_path)))
+            making[:] = [asyncio.create_task(run_in_threadpool(document, root_path))]
         return Response(await asyncio.shield(making[0]), media_type="application/json")
 
     async def documentation(request: HttpRequest) -> Response:

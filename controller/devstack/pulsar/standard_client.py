@@ -26,7 +26,7 @@ def compile_programs(classes: Path, sources: Sequence[Path] = ()) -> list[str | 
     """Compile the package's programs, and `sources` with them, into the directory `classes`.
 
     Return a command that runs a program: append the name of its class and its arguments. Raises DevstackFailed without a JDK or Maven, and
-    for a program that the compiler refuses; subprocess.TimeoutExpired if the compiler takes longer than `_COMPILE_SECONDS`.
+    for a program that the compiler refuses, and if the compiler takes longer than `_COMPILE_SECONDS`.
     """
     compiler = java_compiler()
     classpath = f"{pulsar_jars()}/*"
@@ -40,15 +40,20 @@ def compile_programs(classes: Path, sources: Sequence[Path] = ()) -> list[str | 
             *sorted(own.glob("*.java")),
             *sources,
         ]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_COMPILE_SECONDS,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_COMPILE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise DevstackFailed(
+                f"cannot compile programs on Pulsar's Java client: {compiler} did not end within {_COMPILE_SECONDS} s"
+            ) from None
     if done.returncode:
         raise DevstackFailed(f"cannot compile programs on Pulsar's Java client: {done.stdout.strip()}")
     return [compiler.with_name("java"), *_QUICK_START, "-cp", f"{classes}:{classpath}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,27 @@ def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
     work_until(lambda: state.count >= 2 * len(KEYS), state, a, b)
 
     assert state.found == everything(0, 1)
+
+
+def test_a_checkpoint_of_another_topic_gives_nothing_away(
+    bench: Bench, producer: Producer, join: Join, state: ApplicationState
+) -> None:
+    wanted: list[int] = []
+    a = join("a", on_wanted=lambda: wanted.append(1))
+    send(producer, 0)
+    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
+    b = join("b")
+    work_until(lambda: wanted and turn(state, b) is None, state, a, keeping=False)
+
+    with pytest.raises(Conflict, match="return the checkpoints of this group"):
+        a.kept(replace(a.checkpoint(), topic_id=999))
+    for _ in range(20):
+        turn(state, a, keeping=False)
+        turn(state, b)
+
+    assert b.segment_ids == ()
+    state.keep(a)
+    share(state, a, b, of=((0,), (1,)))
 
 
 def test_who_dies_is_followed_by_one_that_begins_at_what_was_kept_last(

@@ -178,6 +178,35 @@ def test_segments_that_are_split_and_merged_meanwhile_are_attached_to(
     settle(a, until=lambda: len(a.segment_ids) == len(bench.layout.active))
 
 
+def test_what_was_received_before_an_error_is_returned(
+    producer: Producer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(producer, 0)
+    a = join("a")
+    received: list[QueuedMessage] = []
+    poll, follow = a._poll, a._follow
+
+    def noted_poll() -> QueuedMessage | None:
+        message = poll()
+        received.extend([message] if message else [])
+        return message
+
+    def follow_until_the_third() -> None:
+        if len(received) == 3:
+            raise SubscriptionNotFound("it was deleted meanwhile")
+        follow()
+
+    monkeypatch.setattr(a, "_poll", noted_poll)
+    monkeypatch.setattr(a, "_follow", follow_until_the_third)
+
+    messages = a.receive_many(10, 30)
+
+    assert (len(messages), a.in_hand) == (3, 3)
+    assert a.acknowledge(*messages)
+    with pytest.raises(SubscriptionNotFound):
+        a.receive_many(10, 0)
+
+
 def test_a_sealed_segment_is_collected_when_the_queue_has_settled_it_and_not_before(
     bench: Bench, producer: Producer, join: Join
 ) -> None:

@@ -220,6 +220,7 @@ def test_a_trace_needs_no_topic(backtest: PolicyBacktest, tmp_path: Path) -> Non
         ("when,what\n1,2\n3,4\n", "timestamp"),
         ("timestamp,value\nyesterday,1\ntoday,2\n", "isoformat"),
         ("timestamp,value\n2026-01-01 00:00:00,1\n2026-01-02 00:00:00,x\n", "x"),
+        ("timestamp,value\n2026-01-01 00:00:00,1\n2026-01-02 00:00:00\n", "line 3"),
         ("timestamp,value\n2026-01-01 00:00:00,1\n2026-01-02 00:00:00,1\n", "ends before day"),
         (None, "No such file"),
     ],

@@ -60,6 +60,34 @@ def test_a_trace_of_one_reading_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2024-01-01 01:00:00", r"bad\.csv: line 3.*''"),
+        ("2024-01-01 01:00:00,x", r"bad\.csv: line 3.*'x'"),
+        ("yesterday,1", r"bad\.csv: line 3.*'yesterday'"),
+        ("2024-01-01 01:00:00,\udcff", r"bad\.csv: .*utf-8"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "bad.csv"
+    lines = ("timestamp,value", "2024-01-01 00:00:00,1", line)
+    path.write_text("\n".join(lines), errors="surrogateescape")
+
+    with pytest.raises(InvalidInput, match=message):
+        read_csv("a", [path])
+
+
+def test_without_a_column_a_file_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("timestamp,rate\n2024-01-01 00:00:00,1\n")
+
+    with pytest.raises(
+        InvalidInput, match=r"bad\.csv: line 2.*give a file whose first line is `timestamp,value`"
+    ):
+        read_csv("a", [path])
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"rates": np.zeros((0, 4))}, "one row of 4"),

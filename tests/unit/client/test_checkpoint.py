@@ -67,6 +67,8 @@ def test_a_group_is_where_the_latest_owner_of_each_segment_was() -> None:
         )
     with pytest.raises(InvalidInput, match="different topics"):
         merged([a, Checkpoint(8, "topic://t/n/y", 0, {}, frozenset())])
+    with pytest.raises(InvalidInput, match="give at least one"):
+        merged([])
 
 
 @given(

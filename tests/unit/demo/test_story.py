@@ -114,6 +114,7 @@ class Child:
     def __init__(self) -> None:
         self.asked = False
         self.exit_code: int | None = None
+        self.is_stopped = False
 
     @property
     def ended_by_itself(self) -> bool:
@@ -123,6 +124,10 @@ class Child:
     def ask_to_end(self) -> None:
         """Note it."""
         self.asked = True
+
+    def stop(self) -> None:
+        """Note it."""
+        self.is_stopped = True
 
 
 class IdleStack:
@@ -242,6 +247,22 @@ def test_producers_and_consumers_are_told_what_an_application_is_told(stack: Idl
 
     assert set(stack.envs) == {"shop-0", "billing-0"}
     assert all(env == stack.client_env for env in stack.envs.values())
+
+
+@pytest.mark.parametrize("failing", ["_start_standard_consumers", "_start_producer"])
+def test_what_was_started_before_a_failed_start_is_stopped(
+    story: Story, stack: IdleStack, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail() -> None:
+        raise DevstackFailed("it cannot start")
+
+    monkeypatch.setattr(story, "_cleave", lambda *_arguments: None)
+    monkeypatch.setattr(story, failing, fail)
+
+    with pytest.raises(DevstackFailed, match="it cannot start"):
+        story.tell(lambda _moment: None)
+
+    assert [child.is_stopped for child in stack.children.values()] == [True]
 
 
 def test_consumers_are_kept_running(story: Story, stack: IdleStack) -> None:

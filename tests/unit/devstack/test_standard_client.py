@@ -60,3 +60,11 @@ def test_what_the_compiler_refuses_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(DevstackFailed, match="package is missing"):
         compile_programs(tmp_path / "classes")
+
+
+def test_a_compiler_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", "exec /bin/sleep 60")
+    monkeypatch.setattr(standard_client, "_COMPILE_SECONDS", 0.2)
+
+    with pytest.raises(DevstackFailed, match=r"did not end within 0\.2 s"):
+        compile_programs(tmp_path / "classes")
