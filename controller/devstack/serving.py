@@ -12,11 +12,12 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.bootstrap import application, build_worker
 from controller.client.servers import Servers
 from controller.devstack.failure import DevstackFailed
+from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.worker.worker import Worker
 from controller.settings import Settings
 from controller.web import access
@@ -81,6 +82,9 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
     with application(worker_settings) as app:
         web = WebServer(worker_settings, SECRET)
         worker = build_worker(app, served=web)
+        for service in worker.background_services:
+            if isinstance(service, SessionLeader):
+                service.timing = replace(service.timing, deferral_seconds=0.0)  # no process evaluates topics
         worker.leases.round()
         parts = [threading.Thread(target=worker.leases.run, args=(lambda: None,), name="leases")]
         parts += [

@@ -172,7 +172,9 @@ def _stored_depth(s: EvaluationInput, acts: Acts, theirs: Acts, ours: Evaluation
     pair = theirs[0].left_id, theirs[0].right_id
     cap = s.policy.max_dag_depth
     return (
-        max(merge_depth_by_ancestry(s.layout, i) for i in pair) < cap <= max(map(s.layout.merge_depth, pair))
+        max(merge_depth_by_ancestry(s.layout, i) for i in pair)
+        < cap
+        <= max(s.layout.segment(i).merge_depth for i in pair)
     )
 
 

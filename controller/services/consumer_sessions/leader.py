@@ -58,8 +58,6 @@ RETRY_SECONDS = 0.5
 """Seconds until a subscription whose settlement failed is settled again."""
 SWEEP_SECONDS = 30.0
 """Seconds between two sweeps; the longest delay that a lost notification causes."""
-LONGEST_DEFERRAL_SECONDS = 1.0
-"""Seconds for which moves of buckets may wait for a decision and its reshape, however many reshapes follow each other."""
 LATE_SECONDS = 3600.0
 """Seconds after which no request of a departed consumer can still arrive, so its row may be deleted."""
 
@@ -394,7 +392,8 @@ class SessionLeader:
                 )
         now = self._clock.monotonic_seconds()
         connection_state = sessions.connection_state(now)
-        may_defer_moves = now < sessions.moves_deferred_since + LONGEST_DEFERRAL_SECONDS
+        deferred_seconds = now - min(sessions.moves_deferred_since, now)
+        may_defer_moves = deferred_seconds < self.timing.deferral_seconds
         try:
             with self._store.transaction() as tx:
                 self._own_process = server_process(tx)

@@ -15,12 +15,14 @@ class ConsumerTiming:
     `grace_seconds`: time within which a consumer that is disconnected or silent may return.
     `release_seconds`: time after which a consumer loses a bucket that it does not release; infinite if others
     wait without a limit. `gap_seconds`: time after which an alarm is raised for a bucket whose owner has not
-    released it, or is disconnected.
+    released it, or is disconnected. `deferral_seconds`: time for which moves of buckets may wait for a decision and
+    its reshape, however many reshapes follow each other; 0 if no process evaluates topics.
     """
 
     grace_seconds: float
     release_seconds: float = math.inf
     gap_seconds: float = 20.0
+    deferral_seconds: float = 1.0
 
     @property
     def silent_seconds(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from controller.services.consumer_sessions.connection_state import ConnectionState
-from controller.services.consumer_sessions.leader import LONGEST_DEFERRAL_SECONDS
 from controller.services.consumer_sessions.requests import Register
 from controller.services.consumer_sessions.settlement import (
     DEFERRED_MOVES_CHECK_SECONDS,
@@ -111,7 +110,7 @@ def test_the_leader_moves_buckets_of_a_topic_that_nobody_evaluates(
     assert ("session", second.incarnation) in led_topic.rows(second)
     assert "bucket" not in {what for what, _ in led_topic.rows(second)}
 
-    led_topic.leader.clock.seconds += LONGEST_DEFERRAL_SECONDS
+    led_topic.leader.clock.seconds += TIMING.deferral_seconds
     led_topic.leader.round()
 
     assert "bucket" in {what for what, _ in led_topic.rows(second)}, "its owner is requested to release it"

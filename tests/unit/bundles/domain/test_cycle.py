@@ -208,7 +208,7 @@ def test_another_text_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"balance": 1}', '{"balance": {"brokers": 1}}'])
 def test_another_text_is_no_state(text: str) -> None:
-    with pytest.raises(InvalidInput, match="as it was stored"):
+    with pytest.raises(InvalidInput, match="stored text"):
         state_from_json(text)
 
 
