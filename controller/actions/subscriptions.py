@@ -270,8 +270,9 @@ def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
 
 def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
     """Set the given fields of the sharing; a field that is null keeps its value. Return the fields of the request, so a
-    field that was not given is null, whatever its value is. The consumers are set in a transaction before the other fields, and stay set if these are refused. Raises InvalidInput if there is nothing
-    to set, TopicNotFound, and the errors of `subscriptions.set_sharing` and `subscription_consumers.set_consumers`.
+    field that was not given is null, whatever its value is. The consumers are set in a transaction before the other
+    fields, and stay set if these are refused. Raises InvalidInput if there is nothing to set, TopicNotFound, and the
+    errors of `subscriptions.set_sharing` and `subscription_consumers.set_consumers`.
     """
     if request.parents_block is None and request.drain_consumers is None and request.consumers is None:
         raise InvalidInput("nothing to set; give parents_block, drain_consumers or consumers")

@@ -56,11 +56,9 @@ class OwnershipChanges:
         return bool(self.granted or self.release_requests or self.withdrawn_requests or self.ended)
 
     @property
-    def moved_segments(self) -> frozenset[int]:
-        """Segments of which an owner is requested to release a bucket for another consumer."""
-        return frozenset(
-            bucket.segment_id for bucket, successor in self.release_requests.items() if successor is not None
-        )
+    def moves_buckets(self) -> bool:
+        """True if an owner is requested to release a bucket for another consumer."""
+        return any(successor is not None for successor in self.release_requests.values())
 
     def without_moves(self, segment_ids: Collection[int]) -> OwnershipChanges:
         """Return the changes without the requests to release buckets of these segments for another consumer."""

@@ -4,8 +4,8 @@ no progress from a large one.
 A worker counts for the shards it holds, in a background thread. `inspect.buckets` also shows the counts for
 buckets that wait for such segments. Consumers report by themselves what they have drained. A segment without
 unread messages whose log is open has lost its termination, so its consumers wait for its end forever: the watch
-terminates the log again. Where a data plane gives no count, `inspect.undrained` uses the time since the segment
-was sealed.
+has the topic reconciled, which terminates the log again. Where a data plane gives no count,
+`inspect.undrained` uses the time since the segment was sealed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import CleaveError
 from controller.domain.whole_numbers import MOST
 from controller.repeating import repeat_every
+from controller.services.reconciler import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import drain_backlogs
@@ -104,7 +105,7 @@ class DrainWatch:
     def _backlog(self, drain: SlowDrain, give_up_at: float) -> int | None:
         """Return the number of messages that the subscription has not read in the segment, from 0 to `MOST`.
         None if `give_up_at` (monotonic seconds) has passed, the watch is stopping, there is no count, or the
-        data plane raises an error, which is logged. Terminates an open log without unread messages.
+        data plane raises an error, which is logged. Reconciles the topic of an open log without unread messages.
         """
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None
@@ -112,9 +113,9 @@ class DrainWatch:
             plane = self._planes[drain.data_plane]
             backlog = plane.backlog(drain.backing_topic, drain.subscription)
             if backlog == 0 and plane.segment_state(drain.backing_topic) is LogState.OPEN:
-                plane.terminate_segment(drain.backing_topic)
+                reconcile(self._store, self._planes, drain.topic_id)
                 log.warning(
-                    "log of a sealed segment was open, and is terminated again",
+                    "log of a sealed segment was open; its topic was reconciled",
                     topic_id=drain.topic_id,
                     segment_id=drain.segment_id,
                     backing_topic=drain.backing_topic,

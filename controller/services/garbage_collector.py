@@ -308,11 +308,12 @@ def _confirm(
 
 
 def _remove_marks(store: Store, topic: ExpiredTopic, view: _TopicView, logs: Sequence[BackingLog]) -> None:
-    """Remove the drained marks that `_confirm` has added to these segments."""
-    with store.transaction() as tx:
-        for log in logs:
-            for name in view.unmarked(log):
-                drains.undrain(tx, topic.topic_id, name, [log.segment_id])
+    """Remove the drained marks that `_confirm` has added to these segments, if there are any."""
+    if logs:
+        with store.transaction() as tx:
+            for log in logs:
+                for name in view.unmarked(log):
+                    drains.undrain(tx, topic.topic_id, name, [log.segment_id])
 
 
 def _choose(view: _TopicView, topic: ExpiredTopic, kept_segments: list[KeptSegment]) -> tuple[int, ...]:

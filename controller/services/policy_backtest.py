@@ -394,7 +394,7 @@ def _recordings_of_traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.
             )
         except OSError as error:
             raise InvalidInput(
-                f"trace {trace.name}: {error}; give a file whose first line is `timestamp,value` and whose other lines follow it"
+                f"trace {trace.name}: {error}; give a file that this process can read"
             ) from error
         end_ms = series.start_ms + series.steps * series.step_seconds * 1000
         recordings.append(

@@ -8,7 +8,7 @@ turn, a number that increases by one each round, determines the next shares, so 
 from __future__ import annotations
 
 import math
-import random
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -230,7 +230,7 @@ def _visit_pages(app: Application, share: Share, visit: Callable[[int], int | No
             tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="coalesce(max(topic_id), 0) AS highest_id"
         )
     is_one_page = fleet["highest_id"] <= PAGE_TOPICS * share["of"]
-    begin = 0 if is_one_page else random.randrange(fleet["highest_id"])  # noqa: S311 - no secret
+    begin = 0 if is_one_page else secrets.randbelow(fleet["highest_id"])
     give_up_at = time.monotonic() + BUDGET_SECONDS
     for first, last in ((begin, math.inf), (0, begin)):
         after: int | None = first

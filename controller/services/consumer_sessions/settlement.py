@@ -163,10 +163,8 @@ def settle(
 ) -> Settlement:
     """Apply the requests and their consequences in the transaction `tx`: disconnections, drained segments, sessions
     that begin and end, releases, reports, and the resulting changes of bucket owners. An owner that has not released a
-    bucket within `release_seconds` loses it. Return the subscription after these changes.
-
-    With `may_defer_moves`, connected owners keep the buckets of segments that a reshape may replace soon: their buckets
-    would move twice, and the moves would slow the reshape down. Buckets without an owner are granted in any case.
+    bucket within `release_seconds` loses it. `may_defer_moves`: see `_without_deferred_moves`. Return the subscription
+    after these changes.
 
     A request that cannot be applied is refused alone: its error is in the result's `refused`. While a seek is in
     progress, no bucket is assigned. The subscription stays locked until the transaction ends, and the topic too if a
@@ -190,24 +188,20 @@ def settle(
     )
     _mark_drained(tx, key, owners, incarnations, batch)
     seek = seeks.under_way(tx, key)
-    released = _released(owners, incarnations, batch) | {
-        owner.bucket
-        for owner in owners
-        if (seek is not None and seek.is_release_over) or owner.asked_seconds > timing.release_seconds
-    }
+    released = _released(owners, incarnations, batch) | _overdue_buckets(owners, seek, timing)
     _begin_and_end(tx, key, batch)
     readable = readable_segments.front(tx, key.topic_id, key.name)
-    to_read = readable.found
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
         {} if seek is not None else _target(readable, rows, owners, kind),
         owners,
         consumers=rows,
         released=released,
-        finished=_finished(owners, to_read),
+        finished=_finished(owners, readable.found),
     )
-    deferred = _deferred_segments(tx, key, changes) if may_defer_moves and seek is None else frozenset()
-    changes = changes.without_moves(deferred)
+    wanted_changes = changes
+    if may_defer_moves:
+        changes = _without_deferred_moves(tx, key, changes)
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
@@ -216,21 +210,38 @@ def settle(
         generation,
         origin,
         owners,
-        to_read,
+        readable.found,
         rows,
         topic.name,
         topic.data_plane,
         batch.refused,
         len(changes.granted),
         seek,
-        bool(deferred),
+        defers_moves=changes != wanted_changes,
     )
 
 
-def _deferred_segments(tx: Connection, key: SubscriptionKey, changes: OwnershipChanges) -> frozenset[int]:
-    """Return the segments of which the changes move buckets, and which a reshape may replace soon."""
-    moved_segments = changes.moved_segments
-    return moved_segments and moved_segments & segments_before_reshape(tx, key.topic_id)
+def _without_deferred_moves(
+    tx: Connection, key: SubscriptionKey, changes: OwnershipChanges
+) -> OwnershipChanges:
+    """Return the changes without requests to release buckets of segments that a reshape may replace soon: these
+    buckets would move twice, and the moves would slow the reshape down. Buckets without an owner are granted in any
+    case, and a seek, which moves no bucket to another consumer, is not affected.
+    """
+    return (
+        changes.without_moves(segments_before_reshape(tx, key.topic_id)) if changes.moves_buckets else changes
+    )
+
+
+def _overdue_buckets(
+    owners: Sequence[BucketOwner], seek: SeekUnderWay | None, timing: ConsumerTiming
+) -> frozenset[SegmentBucket]:
+    """Return the buckets whose owners lose them because the time to release them is over."""
+    return frozenset(
+        owner.bucket
+        for owner in owners
+        if (seek is not None and seek.is_release_over) or owner.asked_seconds > timing.release_seconds
+    )
 
 
 def _target(

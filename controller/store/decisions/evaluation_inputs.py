@@ -475,8 +475,9 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
     one segment.
 
     A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the
-    ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is
-    not known. The segment waits for its own load record.
+    ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of
+    a key histogram gets no expected record, because the distribution within the bin is not known. The segment waits for its own load
+    record.
     """
     records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):

@@ -12,9 +12,8 @@ _SEGMENTS = """
        AND (EXISTS (SELECT FROM cleave.evaluation e
                      WHERE e.topic_id = s.topic_id AND e.consumer_version < e.input_version
                        AND e.not_before <= clock_timestamp())
-         OR EXISTS (SELECT FROM cleave.operation_parent p JOIN cleave.operation o USING (operation_id)
-                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live
-                       AND o.state IN ('intended', 'prepared', 'fencing', 'fenced')))
+         OR EXISTS (SELECT FROM cleave.operation_parent p
+                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live))
 """
 
 

@@ -166,15 +166,25 @@ def test_members_share_a_topic_in_order_through_splits_and_merges(
     work_until(lambda: bench.scalar(DRAINED) == [0, 1, 3, 4], state, a, b)
 
 
+def two_members_of_one_segment(
+    producer: Producer, join: Join, state: ApplicationState
+) -> tuple[CheckpointGroupConsumer, CheckpointGroupConsumer, list[int]]:
+    """A member that has read everything and stored nothing, another that waits for a segment, and a list that grows when the first is
+    told to store.
+    """
+    wanted: list[int] = []
+    first = join("a", on_wanted=lambda: wanted.append(1))
+    send(producer, 0)
+    work_until(lambda: state.count == len(KEYS), state, first, keeping=False)
+    second = join("b")
+    work_until(lambda: wanted and turn(state, second) is None, state, first, keeping=False)
+    return first, second, wanted
+
+
 def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
     bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
-    wanted: list[int] = []
-    a = join("a", on_wanted=lambda: wanted.append(1))
-    send(producer, 0)
-    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
-    b = join("b")
-    work_until(lambda: wanted and turn(state, b) is None, state, a, keeping=False)
+    a, b, wanted = two_members_of_one_segment(producer, join, state)
     for _ in range(5):
         turn(state, a, keeping=False)
         turn(state, b)
@@ -191,12 +201,7 @@ def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
 def test_a_checkpoint_of_another_topic_gives_nothing_away(
     bench: Bench, producer: Producer, join: Join, state: ApplicationState
 ) -> None:
-    wanted: list[int] = []
-    a = join("a", on_wanted=lambda: wanted.append(1))
-    send(producer, 0)
-    work_until(lambda: state.count == len(KEYS), state, a, keeping=False)
-    b = join("b")
-    work_until(lambda: wanted and turn(state, b) is None, state, a, keeping=False)
+    a, b, _ = two_members_of_one_segment(producer, join, state)
 
     with pytest.raises(Conflict, match="return the checkpoints of this group"):
         a.kept(replace(a.checkpoint(), topic_id=999))

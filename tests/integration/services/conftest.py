@@ -8,6 +8,7 @@ import pytest
 
 from controller.devstack.postgres import PostgresServer
 from tests.support.bench import Bench
+from tests.support.led_topic import LedTopic
 from tests.support.older_journal import Backups
 
 
@@ -18,3 +19,11 @@ def backups(bench: Bench, postgres_server: PostgresServer) -> Iterator[Backups]:
     yield backups
     bench.store.dispose()
     backups.remove()
+
+
+@pytest.fixture
+def led_topic(bench: Bench) -> Iterator[LedTopic]:
+    """See `LedTopic`."""
+    led_topic = LedTopic(bench)
+    yield led_topic
+    led_topic.stop()

@@ -14,8 +14,8 @@ from controller.services.consumer_sessions.settlement import (
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.segment_admin import splitting
 from controller.store.topics.bucket_owners import SubscriptionKey
-from tests.integration.services.test_goodbye_orders import LedTopic, led_topic  # noqa: F401 - a fixture
 from tests.support.bench import Bench
+from tests.support.led_topic import LedTopic
 
 TIMING = ConsumerTiming(10.0)
 
@@ -103,7 +103,7 @@ def test_buckets_of_a_consumer_that_is_gone_are_granted_before_the_evaluation(
 
 
 def test_the_leader_moves_buckets_of_a_topic_that_nobody_evaluates(
-    led_topic: LedTopic,  # noqa: F811
+    led_topic: LedTopic,
 ) -> None:
     led_topic.life("register 0", "attach 0")
     second = led_topic.life("register 0", "attach 0")

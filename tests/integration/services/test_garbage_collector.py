@@ -223,21 +223,33 @@ def test_a_checkpoint_subscription_keeps_everything(bench: Bench) -> None:
     assert "checkpoint" in reasons(collect_now(bench))[None]
 
 
-def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(bench: Bench) -> None:
-    bench.topic_with()
-    bench.publish(0)
-    bench.reshape(splitting(0))
-    drain(bench, 0)
+def collect_around_seek(bench: Bench, *segment_ids: int, fails: bool = False) -> CollectionReport:
+    """One round. After its first look, which finds nothing unread, a seek moves the cursors of `billing` in these segments back. `fails`:
+    the second look gets no answer.
+    """
     plane, looks = FaultyDataPlane(bench.runner_plane), []
 
     def seek_back(call: str, _number: int) -> None:
         if call == "describe_logs":
             looks.append(call)
-            if len(looks) == 2:  # the first look has found nothing unread
-                bench.plane.seek(bench.log_of(0), "billing", 0)
+            if len(looks) == 2:
+                for segment_id in segment_ids:
+                    bench.plane.seek(bench.log_of(segment_id), "billing", 0)
+                if fails:
+                    raise DataPlaneUnavailable("no broker answers")
 
     plane.before_call = seek_back
     report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+    assert len(looks) == 2
+    return report
+
+
+def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    drain(bench, 0)
+    report = collect_around_seek(bench, 0)
 
     assert report.operation_ids == []
     assert report.segments == {}
@@ -252,16 +264,7 @@ def test_only_segments_that_the_second_look_confirms_are_reported_as_pruned(benc
         bench.publish(segment_id)
         bench.reshape(splitting(segment_id))
         drain(bench, segment_id)
-    plane, looks = FaultyDataPlane(bench.runner_plane), []
-
-    def seek_back(call: str, _number: int) -> None:
-        if call == "describe_logs":
-            looks.append(call)
-            if len(looks) == 2:
-                bench.plane.seek(bench.log_of(1), "billing", 0)
-
-    plane.before_call = seek_back
-    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+    report = collect_around_seek(bench, 1)
 
     assert report.segments == {TOPIC: (0,)}
     assert reasons(report) == {
@@ -278,21 +281,8 @@ def test_no_mark_stays_that_the_second_look_has_not_confirmed(bench: Bench, *, f
         bench.publish(segment_id)
         bench.reshape(splitting(segment_id))
         drain(bench, segment_id)
-    plane, looks = FaultyDataPlane(bench.runner_plane), []
+    collect_around_seek(bench, 0, 1, fails=fails)
 
-    def seek_back(call: str, _number: int) -> None:
-        if call == "describe_logs":
-            looks.append(call)
-            if len(looks) == 2:
-                for segment_id in (0, 1):
-                    bench.plane.seek(bench.log_of(segment_id), "billing", 0)
-                if fails:
-                    raise DataPlaneUnavailable("no broker answers")
-
-    plane.before_call = seek_back
-    collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
-
-    assert len(looks) == 2
     with bench.store.transaction() as tx:
         assert drains.drained(tx, bench.topic_id, "billing") == set()
 

@@ -34,7 +34,7 @@ def fleet(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def begin_at(monkeypatch: pytest.MonkeyPatch, choose: Callable[[int], int]) -> None:
     """Let a share begin after this id, of as many as there are."""
-    monkeypatch.setattr(maintenance, "random", SimpleNamespace(randrange=choose), raising=False)
+    monkeypatch.setattr(maintenance, "secrets", SimpleNamespace(randbelow=choose))
 
 
 def reconcile(bench: Bench) -> Any:

@@ -45,8 +45,8 @@ from controller.store.topics import policies
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.web.fleet_metrics import FleetMetrics
 from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
-from tests.integration.services.test_goodbye_orders import Leader
 from tests.support.bench import TOPIC, Bench
+from tests.support.led_topic import Leader
 from tests.support.passes import HOT, LOAD, run
 from tests.support.recorded import keep_rates
 from tests.support.reports import milliseconds, report_load
