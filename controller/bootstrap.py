@@ -442,7 +442,7 @@ def _background_services(
     from controller.services.lock_limiter import LockLimiter
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
-    from controller.services.reconciler import Verifier
+    from controller.services.reconciler import Verifier, reconcile
 
     settings = app.settings
     mirror = MirrorLoop(
@@ -461,7 +461,13 @@ def _background_services(
     sampler = KeySampler(app.store, app.planes, lambda: leases.held, sampling, SystemClock())
     return (
         ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
-        DrainWatch(app.store, app.planes, lambda: leases.held, SystemClock()),
+        DrainWatch(
+            app.store,
+            app.planes,
+            lambda: leases.held,
+            SystemClock(),
+            reconcile=partial(reconcile, app.store, app.planes),
+        ),
         Verifier(app.store, app.planes, lambda: leases.held, rescan),
         *([keeper] if keeper.is_needed else []),
         *([mirror] if mirror.is_needed else []),

@@ -20,7 +20,6 @@ from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import CleaveError
 from controller.domain.whole_numbers import MOST
 from controller.repeating import repeat_every
-from controller.services.reconciler import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import drain_backlogs
@@ -58,8 +57,11 @@ class DrainWatch:
         shards: Callable[[], Shards],
         clock: Clock,
         *,
+        reconcile: Callable[[int], object],
         sealed_for_seconds: float = SEALED_FOR_SECONDS,
     ) -> None:
+        """`reconcile` is called with the id of a topic whose logs need a repair."""
+        self._reconcile = reconcile
         self._store, self._planes, self._shards, self._clock = store, planes, shards, clock
         self._sealed_for_seconds = sealed_for_seconds
         self._stopping = threading.Event()
@@ -113,7 +115,7 @@ class DrainWatch:
             plane = self._planes[drain.data_plane]
             backlog = plane.backlog(drain.backing_topic, drain.subscription)
             if backlog == 0 and plane.segment_state(drain.backing_topic) is LogState.OPEN:
-                reconcile(self._store, self._planes, drain.topic_id)
+                self._reconcile(drain.topic_id)
                 log.warning(
                     "log of a sealed segment was open; its topic was reconciled",
                     topic_id=drain.topic_id,

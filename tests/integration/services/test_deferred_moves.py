@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from controller.domain.seek_target import EARLIEST
+from controller.services import subscription_admin
 from controller.services.consumer_sessions.connection_state import ConnectionState
 from controller.services.consumer_sessions.requests import Register
 from controller.services.consumer_sessions.settlement import (
@@ -100,6 +102,17 @@ def test_buckets_of_a_consumer_that_is_gone_are_granted_before_the_evaluation(
     settlement = consumers.settle("second")
 
     assert {owner.consumer for owner in settlement.owners} == {"second"}
+
+
+def test_a_seek_waits_for_no_decision(bench: Bench, consumers: Consumers) -> None:
+    consumers.settle("second")
+    subscription_admin.seek_subscription(
+        bench.store, bench.topic_name, "billing", EARLIEST, bench.request(), release_seconds=60.0
+    )
+
+    settlement = consumers.settle()
+
+    assert (requested(settlement), settlement.defers_moves) == ({0, 1}, False)
 
 
 def test_the_leader_moves_buckets_of_a_topic_that_nobody_evaluates(

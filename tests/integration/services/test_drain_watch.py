@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from controller.clock import SystemClock
-from controller.dataplane.base import LogState
+from controller.dataplane.base import DataPlane, LogState
 from controller.services import drain_watch
 from controller.services.drain_watch import DrainWatch
+from controller.services.reconciler import reconcile
 from controller.services.segment_admin import splitting
 from controller.store.shards import Shards
 from controller.store.topics import drains
@@ -29,9 +32,20 @@ _COUNTED = "SELECT segment_id FROM cleave.drain_backlog ORDER BY 1"
 _LATER = "UPDATE cleave.drain_backlog SET moved_at = moved_at - interval '10 minutes', counted_at = counted_at - interval '10 minutes'"
 
 
-def watch(bench: Bench, shards: Shards = ALL, *, sealed_for_seconds: float = 0.0) -> DrainWatch:
+def watch(
+    bench: Bench,
+    shards: Shards = ALL,
+    *,
+    sealed_for_seconds: float = 0.0,
+    planes: Mapping[str, DataPlane] | None = None,
+) -> DrainWatch:
     return DrainWatch(
-        bench.store, bench.planes, lambda: shards, SystemClock(), sealed_for_seconds=sealed_for_seconds
+        bench.store,
+        planes or bench.planes,
+        lambda: shards,
+        SystemClock(),
+        reconcile=partial(reconcile, bench.store, bench.planes),
+        sealed_for_seconds=sealed_for_seconds,
     )
 
 
@@ -110,10 +124,7 @@ def test_a_log_that_does_not_answer_keeps_what_was_counted(drained: Bench) -> No
     watch(drained).round()
     drained.execute(_LATER)
     broken = FaultyDataPlane(drained.plane, PlannedFault(Fault.REFUSED, "backlog")).as_data_plane()
-    one = DrainWatch(
-        drained.store, {drained.plane.name: broken}, lambda: ALL, SystemClock(), sealed_for_seconds=0.0
-    )
-    assert one.round() == 0
+    assert watch(drained, planes={drained.plane.name: broken}).round() == 0
     assert drained.rows(_STILL) == [(0, 5, False, 10)]
 
 

@@ -230,7 +230,7 @@ LOOPS: dict[str, Callable[[Bench, Path], FailingLoop]] = {
         Suspects(bench.store, bench.planes, SystemClock()), Suspects, "check_next"
     ),
     "drain watch": lambda bench, _: FailingLoop(
-        DrainWatch(bench.store, bench.planes, lambda: ALL, SystemClock()), DrainWatch, "round"
+        DrainWatch(bench.store, bench.planes, lambda: ALL, SystemClock(), reconcile=id), DrainWatch, "round"
     ),
     "mirror": lambda bench, _: FailingLoop(
         MirrorLoop(bench.store, bench.planes, lambda: ALL, interval_seconds=SOON), mirror, "follow_due"

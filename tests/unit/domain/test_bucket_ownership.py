@@ -201,3 +201,13 @@ def test_each_bucket_takes_one_step_at_most_and_none_is_taken_from_the_living(
     after = {**{b: n for b, (n, _) in owned.items() if b not in found.ended}, **found.granted}
     free = [b for b in wanted if b not in owned or owned[b][0] not in alive]
     assert all(after[b] == wanted[b] for b in free)
+
+
+def test_deferred_moves_are_those_to_another_consumer_in_these_segments() -> None:
+    """A bucket that no consumer waits for is released at once, for example because its segment has to wait for its parents again."""
+    elsewhere = SegmentBucket(1, LOW.bucket)
+    changes = OwnershipChanges({}, {LOW: None, HIGH: "b", elsewhere: "b"}, frozenset(), frozenset())
+
+    assert changes.moves_buckets
+    assert changes.without_moves({0}).release_requests == {LOW: None, elsewhere: "b"}
+    assert not changes.without_moves({0, 1}).moves_buckets
