@@ -192,16 +192,10 @@ def settle(
     _begin_and_end(tx, key, batch)
     readable = readable_segments.front(tx, key.topic_id, key.name)
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
-    changes = owner_changes(
-        {} if seek is not None else _target(readable, rows, owners, kind),
-        owners,
-        consumers=rows,
-        released=released,
-        finished=_finished(owners, readable.found),
-    )
-    wanted_changes = changes
-    if may_defer_moves:
-        changes = _without_deferred_moves(tx, key, changes)
+    target = {} if seek is not None else _target(readable, rows, owners, kind)
+    finished = _finished(owners, readable.found)
+    wanted = owner_changes(target, owners, consumers=rows, released=released, finished=finished)
+    changes = _without_deferred_moves(tx, key, wanted) if may_defer_moves else wanted
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
@@ -217,7 +211,7 @@ def settle(
         batch.refused,
         len(changes.granted),
         seek,
-        defers_moves=changes != wanted_changes,
+        defers_moves=changes != wanted,
     )
 
 
