@@ -42,8 +42,8 @@ _RECORDED = """
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """A request for a backtest: policies as `question` reads them, or other `parameters` for the policy in force. The engine is chosen if
-    `engine` is None. `pictures` adds the data that a report draws.
+    """A request for a backtest: policies as `question` reads them, or other `parameters` for the policy in force (see `what_if`).
+    The engine is chosen if `engine` is None. `pictures` adds the data that a report draws.
     """
 
     loads: Loads
@@ -59,10 +59,8 @@ class BacktestRequest:
         """Return the comparison to compute for each load: the policies, or the policy in force with other
         parameters. Raises the errors of the function `question`.
         """
-        if self.parameters is not None:
-            return of_what_if(self.parameters)
         return question(
-            self.policies,
+            self.policies if self.parameters is None else what_if(self.parameters),
             weights=self.weights,
             seeds=self.seeds,
             actuation_seconds=self.actuation_seconds,
@@ -78,14 +76,14 @@ def past(since: str | None, until: str | None, now: datetime) -> tuple[datetime,
 
 
 def question(
-    policies: Iterable[str] | str,
+    policies: Iterable[str | Candidate] | str,
     *,
     weights: str = "",
     seeds: int = 1,
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """Return the comparison to compute for each load. Policies may be one text (see `policies_in`); without a
+    """Return the comparison to compute for each load. Policies may be candidates or one text (see `policies_in`); without a
     policy, `DEFAULT_POLICIES` are compared. `weights` as in `prices`; `seeds` is the number of draws of each load,
     1 to `MOST_SEEDS`; `pictures` adds the data that a report draws; `actuation_seconds` is the duration of a
     reshape, 0 to 86400.
@@ -101,7 +99,8 @@ def question(
     if not 0 <= actuation_seconds <= 86_400:
         raise InvalidInput(f"actuation must be between 0 and 86400 s, not {actuation_seconds:g} s")
     texts = policies_in(policies) if isinstance(policies, str) else policies
-    candidates = tuple(map(candidate, texts)) or tuple(map(candidate, DEFAULT_POLICIES))
+    candidates = tuple(candidate(text) if isinstance(text, str) else text for text in texts)
+    candidates = candidates or tuple(map(candidate, DEFAULT_POLICIES))
     names = [policy.name for policy in candidates]
     repeated_names = {name for name in names if names.count(name) > 1}
     if repeated_names:
@@ -111,12 +110,14 @@ def question(
     return Question(candidates, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
 
 
-def of_what_if(parameters: Mapping[str, Any]) -> Question:
-    """Return the comparison of the policy in force with the same policy and other parameters. Raises Unsupported without NumPy."""
+def what_if(parameters: Mapping[str, Any]) -> tuple[Candidate, Candidate]:
+    """Return the policy in force, and the same policy with these parameters added, which are checked when the backtest runs. Raises
+    Unsupported without NumPy.
+    """
     _demand_libraries()
-    from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
+    from spark_jobs.policy_backtest import IN_FORCE, Candidate
 
-    return Question((Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, parameters)))
+    return Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, parameters)
 
 
 def _demand_libraries() -> None:

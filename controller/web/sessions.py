@@ -213,7 +213,9 @@ async def _asking(
     topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
     if not served.leader.leads(topic_id):
         if leader is None:
-            raise StoreUnavailable(f"no worker leads {topic} at the moment; ask again")
+            raise StoreUnavailable(
+                f"no worker leads {topic} at the moment, or the leader serves no HTTP; ask again"
+            )
         raise OtherLeader(leader)
     return LeaderRequest(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 

@@ -33,6 +33,8 @@ FORGET_SECONDS = 3600.0
 """Time without a call for a log after which its owner is forgotten, at the latest after twice this time. Logs
 of deleted segments would otherwise be remembered for as long as the process runs.
 """
+MARGIN_SECONDS = 0.5
+"""Time after the deadline in which threads note which brokers did not respond."""
 _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true"
 
 
@@ -64,15 +66,12 @@ class ConsumerReader:
         deadline = time.monotonic() + self._deadline_seconds
         brokers = [origin(broker.url) for broker in self._brokers.current(deadline)]
         futures = {topic: self._pool.submit(self._ask, topic, brokers, deadline) for topic in backing_topics}
-        wait(futures.values(), max(deadline - time.monotonic(), 0.0))
+        wait(futures.values(), max(deadline - time.monotonic(), 0.0) + MARGIN_SECONDS)
         consumers: dict[str, list[ObservedConsumer]] = {}
         error: Retryable | None = None
         for topic, future in futures.items():
             if not future.done():
                 future.cancel()
-                owner = self._owner(topic)
-                if owner is not None:  # the thread would notice the timeout only a moment later
-                    self._quiet_until[owner] = time.monotonic() + QUIET_SECONDS
                 error = DataPlaneTimeout(f"no broker returned the consumers of {topic} in time")
                 continue
             try:
@@ -110,7 +109,7 @@ class ConsumerReader:
         the session's token is sent there, and after `REDIRECTS` redirects.
         """
         path = f"{_path(topic)}{_OPTIONS}"
-        broker = self._owner(topic) or brokers[crc32(topic.encode()) % len(brokers)]
+        broker = self._first_broker(topic, brokers)
         for _ in range(REDIRECTS + 1):
             answer = self._ask_broker(broker, path, deadline)
             if answer.moved_to is None:
@@ -123,16 +122,29 @@ class ConsumerReader:
                 )
         raise DataPlaneUnavailable(f"brokers redirect in a loop for {topic}; the last was {broker}")
 
+    def _first_broker(self, topic: str, brokers: Sequence[str]) -> str:
+        """Return the remembered owner of the topic if it is among the brokers, else one of the brokers, a responding one if possible."""
+        owner = self._owner(topic)
+        if owner is not None and owner in brokers:
+            return owner
+        now = time.monotonic()
+        responding = [broker for broker in brokers if now >= self._quiet_until.get(broker, 0.0)] or brokers
+        return responding[crc32(topic.encode()) % len(responding)]
+
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
         """Return the broker's response. Raises DataPlaneTimeout without a call if the broker did not respond
-        in time within the last `QUIET_SECONDS`; a time-out of this call begins such a period.
+        in time within the last `QUIET_SECONDS`; a time-out begins such a period if the broker had half of
+        the time of a call of `consumers` or more. A call that waited for a thread until then proves nothing.
         """
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
             raise DataPlaneTimeout(f"broker {broker} did not respond recently")
+        started = time.monotonic()
         try:
             return ask(self._session, broker + path, deadline)
         except DataPlaneTimeout:
-            self._quiet_until[broker] = time.monotonic() + QUIET_SECONDS
+            now = time.monotonic()
+            if now - started >= self._deadline_seconds / 2:
+                self._quiet_until[broker] = now + QUIET_SECONDS
             raise
 
 

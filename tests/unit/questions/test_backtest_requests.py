@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from controller.backtest.rivals.registry import RULES
+from controller.domain.errors import InvalidInput
 from controller.questions import backtest_requests
+from controller.questions.backtest_requests import BacktestRequest
+from controller.services.policy_backtest import Loads
+
+LOADS = Loads(datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -34,6 +41,28 @@ def test_the_policies_in_one_text_are_asked_about_and_none_means_the_usual() -> 
 
     assert asked("in-force") == ["in-force"]
     assert asked("") == list(backtest_requests.DEFAULT_POLICIES)
+
+
+def test_other_parameters_are_compared_with_the_same_options() -> None:
+    request = BacktestRequest(
+        LOADS,
+        parameters={"max_segments": 16},
+        weights="excess=20",
+        seeds=3,
+        actuation_seconds=5.0,
+        pictures=True,
+    )
+    question = request.question()
+
+    assert [candidate.name for candidate in question.candidates] == ["in force", "what if"]
+    assert question.candidates[1].parameters == {"max_segments": 16}
+    assert (question.prices.excess, len(question.seeds), question.pictures) == (20, 3, True)
+    assert question.actuation_seconds == 5.0
+
+
+def test_the_options_of_other_parameters_are_checked() -> None:
+    with pytest.raises(InvalidInput, match="seeds must be between"):
+        BacktestRequest(LOADS, parameters={"max_segments": 16}, seeds=-5).question()
 
 
 @pytest.mark.parametrize("separator", [", ", " ", "\n", ";"])

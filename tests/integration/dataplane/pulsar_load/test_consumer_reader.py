@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 
+from controller.dataplane.pulsar_load import brokers as broker_list
 from controller.dataplane.pulsar_load import consumers
 from controller.dataplane.pulsar_load.http import AuthorizedSession
 from controller.dataplane.pulsar_load.load import PulsarLoad
@@ -139,6 +140,35 @@ def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]
         load.consumers([B])
     assert statistics_requests(brokers[1]) == before
     load.close()
+
+
+def test_logs_of_a_silent_broker_do_not_make_another_broker_quiet(brokers: list[StagedBroker]) -> None:
+    """The silent broker's logs occupy every thread, so that the other broker is not called before the deadline."""
+    load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
+    many = [f"{B}{number}" for number in range(consumers.AT_ONCE)]
+    brokers[0].stats |= dict.fromkeys(many, brokers[1].url)
+    brokers[1].stats |= dict.fromkeys(many, stats())
+    load.consumers([*many, A])
+    brokers[1].manner = staged_brokers.silent
+    with pytest.raises(DataPlaneTimeout):
+        load.consumers([*many, A])
+
+    assert list(load.consumers([*many, A])) == [A]
+    load.close()
+
+
+def test_a_remembered_owner_that_left_the_cluster_is_not_called(
+    brokers: list[StagedBroker], load: PulsarLoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.consumers([A, B])
+    before = statistics_requests(brokers[1])
+    brokers[0].cluster[:] = [brokers[0].name]
+    brokers[0].stats[B] = stats(q=subscription("Shared", "w"))
+    monkeypatch.setattr(broker_list, "MIN_REFRESH_SECONDS", 0.0)
+    load._consumers._brokers.refresh_soon()
+
+    assert [consumer.broker for consumer in load.consumers([B])[B]] == [brokers[0].url]
+    assert statistics_requests(brokers[1]) == before
 
 
 def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[StagedBroker]) -> None:
