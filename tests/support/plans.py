@@ -24,8 +24,9 @@ def statements_of(tx: Connection, call: Callable[[], object]) -> list[tuple[str,
 
 
 def plans_of(tx: Connection, call: Callable[[], object]) -> list[str]:
-    """Return the plan of each statement that `call` sends."""
+    """Return the plan of each statement that `call` sends. Statements that prepare others have none."""
     return [
         "\n".join(row[0] for row in tx.exec_driver_sql(f"EXPLAIN {statement}", parameters))
         for statement, parameters in statements_of(tx, call)
+        if not statement.startswith("PREPARE ")
     ]

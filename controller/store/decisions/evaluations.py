@@ -7,32 +7,16 @@ its inputs cannot change during a decision. A trigger that raises a locked row w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    DateTime,
-    MetaData,
-    ScalarSelect,
-    Table,
-    Text,
-    and_,
-    cast,
-    column,
-    func,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Connection, text
 
 from controller.clock import to_datetime
 from controller.domain.decision import Lane
+from controller.store.postgres.prepared_statements import Prepared
 from controller.store.shards import Shards
 
 
@@ -58,23 +42,79 @@ class FinishedEvaluation:
     outcome_digest: str | None
 
 
-_Instant = DateTime(timezone=True)
-_EVALUATION = Table(
-    "evaluation",
-    MetaData(schema="cleave"),
-    Column("topic_id", BigInteger, primary_key=True),
-    Column("input_version", BigInteger),
-    Column("not_before", _Instant),
-    Column("outcome_digest", Text),
-    *(Column(f"{lane}_version", BigInteger) for lane in Lane),
-    *(Column(f"{lane}_due", _Instant) for lane in Lane),
-)
-_E = _EVALUATION.c
 # statement_timestamp() is constant within a statement, so that an index can be searched by it; clock_timestamp() is not.
-_NOW = func.statement_timestamp(type_=_Instant)
-_NEVER = text("'infinity'::timestamptz")
-_ALWAYS = text("'-infinity'::timestamptz")
-_PENDING = select(_E.topic_id, _E.input_version, func.nullif(_E.not_before, _ALWAYS), _E.outcome_digest)
+_PENDING = (
+    "SELECT topic_id, input_version, nullif(not_before, '-infinity'), outcome_digest FROM cleave.evaluation"
+)
+_DIRTY = {lane: f"{lane}_version < input_version" for lane in Lane}
+# The second condition implies the first, but the first lets the planner use the partial index.
+_DUE = {lane: f"{lane}_due < 'infinity' AND {lane}_due <= statement_timestamp()" for lane in Lane}
+_IN_SHARDS = "(:shards IS NULL OR topic_id % :shard_count = ANY (:shards))"
+_SHARD_TYPES = {"shards": "bigint[]", "shard_count": "bigint"}
+_LANE_TYPES = {str(lane): "boolean" for lane in Lane}
+
+
+def _lock(name: str, condition: str, order: str, types: Mapping[str, str]) -> Prepared:
+    """Return the statement that locks the rows with this condition that are neither paused nor locked. `types` are the types of the
+    condition's own parameters.
+    """
+    return Prepared(
+        name,
+        f"""
+        {_PENDING}
+         WHERE {condition} AND not_before <= statement_timestamp() AND {_IN_SHARDS} AND topic_id <> ALL (:skip)
+         ORDER BY {order} LIMIT :limit FOR UPDATE SKIP LOCKED
+        """,
+        {**types, **_SHARD_TYPES, "skip": "bigint[]", "limit": "bigint"},
+    )
+
+
+_LOCK_DIRTY = {lane: _lock(f"lock_dirty_{lane}", _DIRTY[lane], "topic_id", {}) for lane in Lane}
+_LOCK_DUE = {lane: _lock(f"lock_due_{lane}", _DUE[lane], f"{lane}_due", {}) for lane in Lane}
+_OF_LANES = " OR ".join(f":{lane} AND ({_DIRTY[lane]} OR {_DUE[lane]})" for lane in Lane)
+_LOCK_NAMED = _lock(
+    "lock_named_evaluations",
+    f"topic_id = ANY (:topic_ids) AND ({_OF_LANES})",
+    "topic_id",
+    {"topic_ids": "bigint[]", **_LANE_TYPES},
+)
+_FINISH_LANE = """
+           {lane}_version = CASE WHEN :{lane} THEN greatest(e.{lane}_version, given.input_version) ELSE e.{lane}_version END,
+           {lane}_due = CASE WHEN :{lane} THEN coalesce(given.due, 'infinity') ELSE e.{lane}_due END
+"""
+_FINISH = Prepared(
+    "finish_evaluations",
+    """
+    UPDATE cleave.evaluation e
+       SET outcome_digest = given.outcome_digest, {lanes}
+      FROM unnest(:topic_ids, :input_versions, :due, :digests) AS given (topic_id, input_version, due, outcome_digest)
+     WHERE e.topic_id = given.topic_id
+    """.replace("{lanes}", ", ".join(_FINISH_LANE.format(lane=lane) for lane in Lane)),
+    {
+        "topic_ids": "bigint[]",
+        "input_versions": "bigint[]",
+        "due": "timestamptz[]",
+        "digests": "text[]",
+        **_LANE_TYPES,
+    },
+)
+# Each subquery reads the first entry of an index: changed inputs, changed inputs of paused topics, and due times. The order only
+# changes the plan: without it the planner reads the table, because it expects to find a row early.
+_NEXT_OF_LANE = """
+    CASE WHEN :{lane} THEN least(
+        (SELECT statement_timestamp() FROM cleave.evaluation
+          WHERE {dirty} AND not_before <= statement_timestamp() AND {in_shards} ORDER BY topic_id LIMIT 1),
+        (SELECT not_before FROM cleave.evaluation
+          WHERE {dirty} AND not_before > '-infinity' AND not_before > statement_timestamp() AND {in_shards}
+          ORDER BY not_before LIMIT 1),
+        (SELECT greatest({lane}_due, not_before) FROM cleave.evaluation
+          WHERE {lane}_due < 'infinity' AND not_before <= greatest({lane}_due, statement_timestamp()) AND {in_shards}
+          ORDER BY {lane}_due LIMIT 1)) END
+"""
+_NEXT_OF_LANES = [_NEXT_OF_LANE.format(lane=lane, dirty=_DIRTY[lane], in_shards=_IN_SHARDS) for lane in Lane]
+_NEXT_DUE = Prepared(
+    "next_due_evaluation", f"SELECT least({', '.join(_NEXT_OF_LANES)})", {**_SHARD_TYPES, **_LANE_TYPES}
+)
 
 
 def lock_due(
@@ -92,19 +132,15 @@ def lock_due(
     Locked rows, and topics paused by `not_before`, are skipped. `skip` lists further topics to skip, for example topics whose evaluation
     failed in this pass. `shards` and `topic_ids` limit the topics; None: all.
     """
+    parameters: dict[str, object] = {**_of_shards(shards), "skip": list(skip), "limit": limit}
+    if topic_ids is not None:
+        parameters |= {"topic_ids": sorted(topic_ids), **_of_lanes(lanes)}
+        return [PendingEvaluation(*row) for row in _LOCK_NAMED.execute(tx, parameters)]
     pending: dict[int, PendingEvaluation] = {}
-    for lane in sorted(lanes):
-        for condition, order in ((_dirty(lane), _E.topic_id), (_due(lane), _E[f"{lane}_due"])):
-            if len(pending) < limit:
-                statement = (
-                    _PENDING.where(
-                        condition, _E.not_before <= _NOW, *_scope(shards, topic_ids, (*skip, *pending))
-                    )
-                    .order_by(order)
-                    .limit(limit - len(pending))
-                    .with_for_update(skip_locked=True)
-                )
-                pending.update((row[0], PendingEvaluation(*row)) for row in tx.execute(statement))
+    for statement in (statements[lane] for lane in sorted(lanes) for statements in (_LOCK_DIRTY, _LOCK_DUE)):
+        if len(pending) < limit:
+            parameters |= {"skip": [*skip, *pending], "limit": limit - len(pending)}
+            pending.update((row[0], PendingEvaluation(*row)) for row in statement.execute(tx, parameters))
     return list(pending.values())
 
 
@@ -112,8 +148,8 @@ def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
     """Return the rows of these topics, due or not, by topic id. Locks nothing; serves evaluations whose actions are
     not performed.
     """
-    statement = _PENDING.where(*_scope(None, topic_ids, ())).order_by(_E.topic_id)
-    return [PendingEvaluation(*row) for row in tx.execute(statement)]
+    statement = text(f"{_PENDING} WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id")
+    return [PendingEvaluation(*row) for row in tx.execute(statement, {"topic_ids": list(topic_ids)})]
 
 
 def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedEvaluation]) -> None:
@@ -124,42 +160,31 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedE
     """
     if not finished or not lanes:
         return
-    due_times = [
-        None if evaluation.valid_until is None else to_datetime(evaluation.valid_until)
-        for evaluation in finished
-    ]
-    values = (
-        func.unnest(
-            cast([evaluation.topic_id for evaluation in finished], ARRAY(BigInteger)),
-            cast([evaluation.input_version for evaluation in finished], ARRAY(BigInteger)),
-            cast(due_times, ARRAY(_Instant)),
-            cast([evaluation.outcome_digest for evaluation in finished], ARRAY(Text)),
-        )
-        .table_valued(
-            column("topic_id", BigInteger),
-            column("input_version", BigInteger),
-            column("due", _Instant),
-            column("outcome_digest", Text),
-            name="given",
-        )
-        .render_derived()
+    _FINISH.execute(
+        tx,
+        {
+            "topic_ids": [evaluation.topic_id for evaluation in finished],
+            "input_versions": [evaluation.input_version for evaluation in finished],
+            "due": [
+                None if evaluation.valid_until is None else to_datetime(evaluation.valid_until)
+                for evaluation in finished
+            ],
+            "digests": [evaluation.outcome_digest for evaluation in finished],
+            **_of_lanes(lanes),
+        },
     )
-    columns: dict[str, ColumnElement[object]] = {"outcome_digest": values.c.outcome_digest}
-    for lane in lanes:
-        columns[f"{lane}_version"] = func.greatest(_E[f"{lane}_version"], values.c.input_version)
-        columns[f"{lane}_due"] = func.coalesce(values.c.due, _NEVER)
-    tx.execute(update(_EVALUATION).values(columns).where(_E.topic_id == values.c.topic_id))
 
 
 def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
     """Pause the evaluation of these topics for `seconds`. A pause is never shortened."""
     if not topic_ids:
         return
-    pause_end = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     tx.execute(
-        update(_EVALUATION)
-        .values(not_before=func.greatest(_E.not_before, pause_end))
-        .where(*_scope(None, topic_ids, ()))
+        text("""
+            UPDATE cleave.evaluation SET not_before = greatest(not_before, statement_timestamp() + make_interval(secs => :seconds))
+             WHERE topic_id = ANY (:topic_ids)
+        """),
+        {"topic_ids": list(topic_ids), "seconds": seconds},
     )
 
 
@@ -168,51 +193,14 @@ def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = No
 
     None if no topic becomes due without a changed input. A paused topic is due at the end of its pause at the earliest.
     """
-    instants = [instant for lane in lanes for instant in _next_of_lane(lane, _scope(shards, None, ()))]
-    if not instants:
-        return None
-    due: datetime | None = tx.execute(select(func.least(*instants))).scalar_one()
-    return due
+    due = _NEXT_DUE.execute(tx, {**_of_shards(shards), **_of_lanes(lanes)}).scalar_one()
+    return cast(datetime | None, due)
 
 
-def _next_of_lane(lane: Lane, scope: Sequence[ColumnElement[bool]]) -> Iterator[ScalarSelect[datetime]]:
-    """Yield subqueries that each read the first entry of an index: changed inputs, changed inputs of paused topics, and due times."""
-    due = _E[f"{lane}_due"]
-    # The order only changes the plan: without it the planner reads the table, because it expects to find a row early.
-    open_now = select(_NOW).where(_dirty(lane), _E.not_before <= _NOW, *scope)
-    yield open_now.order_by(_E.topic_id).limit(1).scalar_subquery()
-    paused = select(_E.not_before).where(_dirty(lane), _E.not_before > _ALWAYS, _E.not_before > _NOW, *scope)
-    yield paused.order_by(_E.not_before).limit(1).scalar_subquery()
-    yield (
-        select(func.greatest(due, _E.not_before))
-        .where(due < _NEVER, _E.not_before <= func.greatest(due, _NOW), *scope)
-        .order_by(due)
-        .limit(1)
-        .scalar_subquery()
-    )
+def _of_lanes(lanes: Collection[Lane]) -> dict[str, object]:
+    """Return the parameters that say for each lane whether it is among the lanes."""
+    return {lane: lane in lanes for lane in Lane}
 
 
-def _dirty(lane: Lane) -> ColumnElement[bool]:
-    """Return the condition that an input has changed since the last evaluation of the lane."""
-    return _E[f"{lane}_version"] < _E.input_version
-
-
-def _due(lane: Lane) -> ColumnElement[bool]:
-    # The second condition implies the first, but the first lets the planner use the partial index.
-    return and_(_E[f"{lane}_due"] < _NEVER, _E[f"{lane}_due"] <= _NOW)
-
-
-def _scope(
-    shards: Shards | None, topic_ids: Collection[int] | None, skip: Collection[int]
-) -> list[ColumnElement[bool]]:
-    """Return the conditions that limit the topics to the shards held and to `topic_ids` (None: no limit), without the
-    topics in `skip`.
-    """
-    conditions: list[ColumnElement[bool]] = []
-    if shards is not None:
-        conditions.append((_E.topic_id % shards.count).in_(sorted(shards.held)))
-    if topic_ids is not None:
-        conditions.append(_E.topic_id == func.any(cast(sorted(topic_ids), ARRAY(BigInteger))))
-    if skip:
-        conditions.append(_E.topic_id != func.all(cast(list(skip), ARRAY(BigInteger))))
-    return conditions
+def _of_shards(shards: Shards | None) -> dict[str, object]:
+    return {"shards": None, "shard_count": 1} if shards is None else shards.parameters

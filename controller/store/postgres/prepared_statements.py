@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Connection, CursorResult
 
@@ -45,7 +46,7 @@ class Prepared:
         )
         self._execute = f"EXECUTE {self.name} ({', '.join(f'%({parameter})s' for parameter in types)})"
 
-    def execute(self, tx: Connection, parameters: Mapping[str, object]) -> CursorResult[tuple[object, ...]]:
+    def execute(self, tx: Connection, parameters: Mapping[str, object]) -> CursorResult[*tuple[Any, ...]]:
         """Return the result of the statement.
 
         The first call on a connection prepares the statement. Raises KeyError for a parameter without a value.
