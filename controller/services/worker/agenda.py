@@ -6,7 +6,7 @@ tested without a clock. It keeps four things:
 - the next sweep, which reads all tables;
 - the work of the sensors that fire next, and until when this information is valid;
 - deferred work, which waits briefly for more work of its kind;
-- help for a thread that is slow with its operations.
+- until when the sensors are queried again, because a thread may be slow with its operations.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Agenda:
         self._sweep_at = -math.inf
         self._firing, self._fires_at, self._firing_known_until = NOTHING, math.inf, -math.inf
         self._deferred, self._deferred_until = NOTHING, math.inf
-        self._help_at = math.inf
+        self._ask_again_at = math.inf
 
     def start_sweep(self, now: float) -> None:
         """Note that a sweep begins. Discards the deferred work, which the sweep includes, and sets the next
@@ -81,28 +81,29 @@ class Agenda:
         work, self._deferred, self._deferred_until = self._deferred, NOTHING, math.inf
         return work
 
-    def help_soon(self, now: float) -> None:
-        """Note that a new operation was left to a busy thread. `must_ask_sensors` is then True after
-        `BUSY_SECONDS`, so that the loop sees whether the operation still waits.
+    def ask_sensors_soon(self, now: float) -> None:
+        """Make `must_ask_sensors` True after `BUSY_SECONDS`: a new operation was left to a busy thread and may still wait, or
+        evaluations of single topics have changed when they are due.
         """
-        self._help_at = min(self._help_at, now + BUSY_SECONDS)
+        self._ask_again_at = min(self._ask_again_at, now + BUSY_SECONDS)
 
     def ask_sensors_again(self) -> None:
         """Invalidate the sensors' answers. Thread-safe."""
         self._firing_known_until = -math.inf
 
     def must_ask_sensors(self, now: float) -> bool:
-        """Return True if the sensors' next firing is unknown or outdated, or if a thread may need help."""
-        return now >= min(self._firing_known_until, self._help_at)
+        """Return True if the sensors' next firing is unknown or outdated, or if `ask_sensors_soon` was called
+        `BUSY_SECONDS` ago."""
+        return now >= min(self._firing_known_until, self._ask_again_at)
 
     def note_firings(self, firings: Collection[Firing], queried_at: float) -> None:
         """Store the sensors' answers for `FIRINGS_KEPT_SECONDS`. `queried_at` is the time before the sensors
         were queried, because the query may be slow.
 
         The agenda keeps the work of the sensor that fires first, and of all that are overdue. A sensor that
-        fires after the next sweep is ignored. The request for help is cleared.
+        fires after the next sweep is ignored. A call of `ask_sensors_soon` is done.
         """
-        self._help_at = math.inf
+        self._ask_again_at = math.inf
         first_seconds = min((firing.in_seconds for firing in firings), default=math.inf)
         self._firing = NOTHING
         if queried_at + first_seconds <= self._sweep_at:
@@ -114,7 +115,7 @@ class Agenda:
 
     def wait_seconds(self, now: float) -> float:
         """Return the seconds to wait for a notification until work is due, at least `SHORTEST_WAIT_SECONDS`."""
-        next_at = min(self._fires_at, self._deferred_until, self._help_at)
+        next_at = min(self._fires_at, self._deferred_until, self._ask_again_at)
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 
     def take_firing(self, now: float, *, waited_since: float, was_notified: bool) -> Work | None:

@@ -165,7 +165,7 @@ class WorkLoop:
         intended = 0
         if work.lanes and work.topic_ids != frozenset():
             try:
-                self._agenda.ask_sensors_again()
+                self._ask_sensors_after(work)
                 intended = self._evaluate(work.lanes, work.topic_ids, shards)
                 self._note_decided(work, shards)
             except Retryable:
@@ -178,6 +178,15 @@ class WorkLoop:
                 raise
         if work.operations or intended:
             self._start_operations(max(next_round.threads, intended, 1))
+
+    def _ask_sensors_after(self, work: Work) -> None:
+        """Have the sensors queried after the evaluation, because it changes when topics are due: at once after an evaluation of all due
+        topics, soon after one of single topics, whose operations would otherwise compete with the query for the processor.
+        """
+        if work.topic_ids is None:
+            self._agenda.ask_sensors_again()
+        else:
+            self._agenda.ask_sensors_soon(self._now())
 
     def _note_decided(self, work: Work, shards: Shards) -> None:
         """Record as a metric, for each evaluated topic, the time since the first notification about its consumers. Forget
@@ -204,7 +213,7 @@ class WorkLoop:
         """
         self._running = {future for future in self._running if not future.done()}
         if threads == 1 and self._running:
-            self._agenda.help_soon(self._now())
+            self._agenda.ask_sensors_soon(self._now())
             return
         for _ in range(min(threads, self._parallel_operations - len(self._running))):
             future = self._pool.submit(copy_context().run, self._run_due_operations)

@@ -141,8 +141,8 @@ def test_a_sweep_does_what_was_put_off(agenda: Agenda) -> None:
 def test_a_thread_at_work_is_helped_in_a_moment(agenda: Agenda) -> None:
     """Then the sensors say whether an operation still waits, even if their answer would be kept."""
     agenda.note_firings([], START)
-    agenda.help_soon(START)
-    agenda.help_soon(START + BUSY_SECONDS / 2)
+    agenda.ask_sensors_soon(START)
+    agenda.ask_sensors_soon(START + BUSY_SECONDS / 2)
     assert agenda.wait_seconds(START) == pytest.approx(BUSY_SECONDS)
     assert not agenda.must_ask_sensors(START + BUSY_SECONDS / 2)
     assert agenda.must_ask_sensors(START + BUSY_SECONDS)
