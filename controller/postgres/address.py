@@ -75,7 +75,9 @@ class DatabaseAddress:
 
     @property
     def without_login(self) -> DatabaseAddress:
-        """The address for another program with its own login: servers, database and connection options."""
+        """The address for another program with its own login: only the servers, the database, `sslmode` and
+        `target_session_attrs`.
+        """
         return replace(self, parameters={k: v for k, v in self.parameters.items() if k in _PUBLIC})
 
     def with_options(self, options: Mapping[str, str]) -> DatabaseAddress:
@@ -154,8 +156,8 @@ def _read(url: str) -> dict[str, str]:
 
 
 def _parameters_of(url: URL) -> dict[str, str]:
-    """Return the libpq parameters of an SQLAlchemy URL. Raises InvalidInput if the URL is not PostgreSQL's or repeats a
-    parameter.
+    """Return the libpq parameters of an SQLAlchemy URL, without empty ones among user, password, host, port and database.
+    Raises InvalidInput if the URL is not PostgreSQL's or repeats a parameter.
     """
     if url.drivername.partition("+")[0] not in _SCHEMES:
         raise InvalidInput(f"{url.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
