@@ -163,13 +163,16 @@ class TopicView:
     data_plane: str
     row_version: int
     input_version: int | None
+    """Version of the inputs of the topic's evaluation; None if the topic has no evaluation."""
     layout: SegmentLayout
     cluster_policy: AutoScalePolicy
+    """Policy of the cluster alone, not validated; an `UnreadablePolicy` if the stored document is not readable."""
     backing_topics: Mapping[int, str]
+    """Logs of the ACTIVE segments, by segment id."""
     busy: Mapping[int, int]
     """Live operation of each busy segment, by segment id."""
     first_id: int | None
-    """Id of the operation that has the request key; None if the key is unused."""
+    """Id of the operation that has the request key; None if the key is unused or no key was given."""
     why_not: str | None = None
     """Reason for which nothing acts on the topic; None if the topic may be acted on."""
 
@@ -206,8 +209,8 @@ class ReshapeDraft:
 
 
 def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
-    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if one is given. A
-    name refers to a topic that is not deleted. Raises TopicNotFound.
+    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if a key is given. A
+    name refers to a topic that is not deleted; an id may refer to a deleted topic. Takes no lock. Raises TopicNotFound.
     """
     [view] = (
         look_at_many(tx, [topic], [request_key])
@@ -226,15 +229,16 @@ def look(tx: Connection, topic: int | str, request_key: str | None = None) -> To
 def look_at_many(
     tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
-    """Return the states of several topics, in the order of `topic_ids`; None for a topic that does not exist.
-    `request_keys` has, for each topic, the request key whose operation is looked up, or None.
+    """Return the states of several topics, which may be deleted, in the order of `topic_ids`; None for a topic that
+    does not exist. `request_keys` has, for each topic, the request key whose operation is looked up, or None. Takes no
+    lock.
     """
     return _views(LOOK_BY_ID, tx, topic_ids, request_keys)
 
 
 def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | None:
-    """Return the operation of a repeated request key, None for a fresh key. Raises Conflict unless the operation is a reshape of this
-    topic.
+    """Return the operation that the view found for the request key, as a repeated intent; None if the view found none. Raises Conflict
+    unless the operation is a reshape of this topic.
     """
     first = None if view.first_id is None else get_operation(tx, view.first_id)
     return None if first is None else _repeat(first, view, request)
@@ -348,8 +352,8 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """Return the merge depth of a child to store, as `SegmentGraph.child_merge_depth` counts it: that of its deepest parent, and one
-    more if the child has two or more parents.
+    """Return the merge depth to store for a child with this range, as `SegmentGraph.child_merge_depth` counts it: the merge depth of its
+    deepest parent, plus 1 if the child has two or more parents.
 
     Ancestors are counted, in a separate statement, only if two or more parents descend from merges, because these may be the same.
     """
@@ -445,5 +449,7 @@ def _view(row: Row[Any]) -> TopicView:
 
 @lru_cache(maxsize=64)
 def _policy(document: str | None) -> AutoScalePolicy:
-    """Return the cluster policy of a stored document; the defaults without a document."""
+    """Return the cluster policy of a stored document; the defaults for None, an `UnreadablePolicy` if the document is not readable.
+    Caches the last 64 documents.
+    """
     return read_policy(document or "{}")

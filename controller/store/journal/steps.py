@@ -166,7 +166,9 @@ class StepRecord:
         return self.operation.subscription_version if version is None else version
 
     def moved(self) -> Operation:
-        """Return the operation after the steps. Only the runner of the term writes the row, and the other columns never change."""
+        """Return a copy of the operation as it is after the steps: with the state after the last step, no attempts, and the subscription
+        version. The copy is exact, because only the runner of the term writes the row, and the other columns never change.
+        """
         return replace(
             self.operation, state=self.leads_to, attempts=0, subscription_version=self.noted_version
         )
@@ -273,7 +275,7 @@ def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, o
 
 
 def fenced_out(operation: Operation, runner: str) -> FencedOut:
-    """Return the error for a runner that has lost its claim."""
+    """Return the error for a runner that has lost its claim of the operation, or that saw the operation in a state which has changed."""
     return FencedOut(
         f"runner {runner} no longer holds operation {operation.operation_id} in state {operation.state} "
         f"(claim term {operation.claim_term}); leave the operation to its present runner"
