@@ -74,6 +74,9 @@ class EmbeddedReader(OneProcess):
         on_arrival: Callable[[], None],
         on_close: Callable[[], None],
     ) -> None:
+        """Read the parts of the cursor that `log_id`, `subscription` and `generation` identify, from `place`
+        on. `bucket` is the range of bucket hashes of these parts. `on_close` is called once, by `close`.
+        """
         self._calls = calls
         self._backing_topic, self._subscription, self._owner = backing_topic, subscription, owner
         self._bucket = bucket
@@ -86,7 +89,9 @@ class EmbeddedReader(OneProcess):
         self._closed = False
 
     def may_wait(self) -> bool:
-        """Return False: each read is a call to the server that has all logs."""
+        """Return False: each read is a call, but to the one server that has all logs, so a background thread
+        would not help.
+        """
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -114,7 +119,7 @@ class EmbeddedReader(OneProcess):
         messages.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        others. Raises InvalidInput for a position that was not read, and the errors of `LogReader`.
+        other buckets. Raises InvalidInput for a position that was not read, and the errors of `LogReader`.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -197,9 +202,9 @@ class EmbeddedReader(OneProcess):
         return [message(position(at), *row) for at, *row, _ in message_rows]
 
     def _read_state(self) -> tuple[bool, bool]:
-        """Return two values: True if the log is terminated, and True if all parts of the cursor, including those of
-        other readers, are acknowledged to the end of the log. Raises the errors of `_lost` if another reader has
-        taken the cursor.
+        """Return two values: True if the log is terminated, and True if all parts of the cursor, including
+        those of other readers, are acknowledged to the end of the log. Raises the error of `_lost` if this
+        reader no longer has the cursor.
         """
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_LOOK, self._held)
@@ -209,15 +214,13 @@ class EmbeddedReader(OneProcess):
         return row
 
     def _demand_history(self, place: Place) -> None:
-        """Raise LogShortened if the log lacks the message before the place."""
+        """Raise LogShortened, and count and log it, if the log lacks the message before the place."""
         log_id, subscription, _ = self._held
         demand_present(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
-        """Return the error of a lost cursor:
-
-        SubscriptionNotFound if there is no cursor, FencedOut if a reader with the same owner has it,
-        otherwise LostRace with the new owners.
+        """Return the error that says why this reader has lost the cursor: SubscriptionNotFound if there is no
+        cursor, FencedOut if a reader with the same owner has it, otherwise LostRace with the new owners.
         """
         log_id, subscription, _ = self._held
         with self._calls.statement(f"check {self._backing_topic}") as cursor:
