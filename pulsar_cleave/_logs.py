@@ -41,8 +41,8 @@ class _Access(PulsarAccess):
 
 
 class Logs(Renewed):
-    """Log clients by data plane, created when a topic needs one. Safe to share between threads and with
-    forked processes.
+    """Log clients by data plane, created when a topic needs one and kept until `close`. Safe to share between
+    threads and with forked processes.
     """
 
     def __init__(

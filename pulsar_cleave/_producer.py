@@ -48,7 +48,8 @@ class Producer(OneProcess, StoresOnExit):
         properties: Mapping[str, str] | None = None,
         event_time: datetime | None = None,
     ) -> None:
-        """Send a message. Returns before the message is stored; `flush` waits for that.
+        """Send a message. Returns before the message is stored; `flush` waits for that. Blocks while too many
+        messages are not stored.
 
         Messages with the same key are stored in the order in which they are sent. Messages without a key are
         distributed over the segments. `event_time` needs a time zone and is stored in milliseconds. Names of
@@ -56,7 +57,7 @@ class Producer(OneProcess, StoresOnExit):
 
         Raises InvalidInput for a wrong argument; the message is then not sent. Raises, like `flush`, the
         error that has blocked earlier messages for longer than `send_timeout_seconds`; every message is then
-        kept, including this one.
+        kept, including this one. Raises Terminal after `close`.
         """
         payload = encoded(self._schema, value)
         metadata = None

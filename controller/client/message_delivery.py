@@ -61,7 +61,9 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of processing a message. `why` is the reason why the message is not done."""
+    """The result of processing a message. `why` is the reason why the message is not done; None if it is
+    done. `error` is the exception after BROKEN, otherwise None.
+    """
 
     end: End
     why: str | None = None
@@ -90,11 +92,12 @@ class Handling:
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """Deliver the message once, and return the outcome. Raises nothing.
 
-        A message whose deliveries have reached the maximum is stored as a dead letter instead. The delivery
-        is reported to a worker before and after the handler if the message is in trouble; if the report
-        before the handler fails, the message is put off. The process may have been stopped since the message
-        was chosen, so the bucket may have been lost; then too the message is put off. Any other exception,
-        such as SystemExit in the handler, gives BROKEN.
+        A message whose deliveries have reached the maximum is stored as a dead letter instead; without a
+        dead-letter log, a message is held once its deaths have reached the maximum. The delivery is reported
+        to a worker before and after the handler if the message is in trouble; if the report before the
+        handler fails, the message is put off. The process may have been stopped since the message was chosen,
+        so the bucket may have been lost; then too the message is put off. Any other exception, such as
+        SystemExit in the handler, gives BROKEN.
         """
         try:
             if self._is_over(item):

@@ -105,7 +105,9 @@ class PositionTable:
             )"""
 
     def create(self) -> None:
-        """Create the table unless it exists."""
+        """Create the table unless it exists, on a connection of its own. Raises the errors of the database
+        driver.
+        """
         with closing(self.connect()) as connection:
             _execute(connection, self.ddl, ())
             connection.commit()

@@ -71,7 +71,9 @@ class _SegmentBuffer:
         return len(self._in_hand)
 
     def holds(self, position: Position) -> bool:
-        """Return True if the message is delivered here and not yet delivered to another consumer."""
+        """Return True if the message was delivered here, is not settled and, as far as is known, not
+        delivered to another consumer.
+        """
         return not self.is_lost and position in self._in_hand and self._reader.is_current
 
     def may_wait(self) -> bool:
@@ -248,7 +250,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
         Raises TopicNotFound, SubscriptionNotFound if either was deleted, or another refusal of a worker that
         lists the segments; DataPlaneUnavailable, or SegmentNotFound for a missing log, if there is nothing to
-        read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
+        read and a segment was out of reach for longer than `patience_seconds`; Terminal if there is nothing
+        to read and a segment can never be read; InvalidInput after `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -294,8 +297,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return all(are_settled)
 
     def holds(self, message: QueuedMessage) -> bool:
-        """Return True if the message is held here and, as far as is known, not delivered to another
-        consumer.
+        """Return True if the message was received here, is not settled and, as far as is known, not delivered
+        to another consumer. Raises InvalidInput for a message of a consumer of another kind.
         """
         return _buffer_of(message).holds(message.message.position)
 
@@ -303,7 +306,8 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         """Return the message to the queue because it cannot be processed. It is delivered again after the
         delay, here or to another consumer, with a delivery count one higher. If the reader has lost the
         message, the message is delivered again anyway, and nothing is raised. Raises DataPlaneUnavailable if
-        the result is unknown after `patience_seconds`; call it again.
+        the result is unknown after `patience_seconds`; call it again. Raises InvalidInput for a message of a
+        consumer of another kind.
         """
         _buffer_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()

@@ -149,6 +149,7 @@ class SegmentWatch:
 
 
 def _segment_list(document: Mapping[str, Any]) -> SegmentList:
+    """Return the list in a worker's response."""
     return SegmentList(
         document["topic_id"],
         document["topic"],

@@ -39,10 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 class OwnedBucket(msgspec.Struct, frozen=True):
-    """A bucket that this consumer owns since `generation`, or a run of buckets if the segment has many
-    `buckets`.
+    """A bucket that this consumer owns since `generation`, or a run of buckets if the segment has many.
+    `buckets` is the number of buckets of the segment.
 
-    `release` is True if the consumer is to release it.
+    The start and the end are bucket hashes, both inclusive. `release` is True if the consumer is to release
+    the bucket.
     """
 
     segment_id: int
@@ -192,8 +193,9 @@ class Session:
             raise self._failure
 
     def why(self) -> list[dict[str, Any]]:
-        """Return the leader's statement about every bucket of the subscription: its owner, and the reason why
-        no message of it is delivered. Raises StoreUnavailable, or the worker's refusal.
+        """Return the leader's statement about every bucket of the subscription, as JSON objects: among others
+        `segment_id`, `bucket`, `owner` (None if it has none), and `reason`, why no message of it is
+        delivered. Raises StoreUnavailable, or the worker's refusal.
         """
         rows: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return rows

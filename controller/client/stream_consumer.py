@@ -163,7 +163,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Ids of the segments of which this consumer reads a bucket."""
+        """Ids of the segments of which this consumer reads a bucket, including buckets that are to be
+        released.
+        """
         return tuple(
             sorted(
                 {
@@ -176,7 +178,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     @property
     def buckets(self) -> tuple[tuple[int, HashRange], ...]:
-        """The buckets that this consumer reads."""
+        """Segment id and range of each bucket that this consumer reads, without buckets that are to be
+        released.
+        """
         return tuple(
             (attachment.owned.segment_id, attachment.owned.bucket)
             for attachment in self._attachments.all
@@ -210,8 +214,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return tuple(statuses)
 
     def lag(self) -> tuple[BucketLag, ...]:
-        """Return the number of unacknowledged messages of all that the subscription reads, over all
-        consumers. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
+        """Return the number of unacknowledged messages of each bucket that the subscription reads, whichever
+        consumer reads it. The worker counts at each call. Raises StoreUnavailable, or the worker's refusal.
         """
         return lag_of(self._session.lag())
 
@@ -388,6 +392,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return f"StreamConsumer of {self.topic}"
 
     def _demand_alive(self) -> None:
+        """Raise InvalidInput after `close`, or the reason why the session can never continue
+        (`Session.demand_alive`).
+        """
         self._demand_open()
         self._session.demand_alive()
 
@@ -489,7 +496,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         return self._attachments.next_try_at - time.monotonic()
 
     def _due_at(self) -> float:
-        """Return the time of the next poll or opening. Infinity while the leader is out of reach."""
+        """Return the time of the next poll or opening, in `time.monotonic` seconds. Infinity while the leader
+        is out of reach.
+        """
         return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
     def _poll_or_raise(self) -> Batch | None:
@@ -503,7 +512,7 @@ class StreamConsumer(OneProcess, ClosesOnExit):
 
     def _poll(self) -> Batch | None:
         """Run one poll: follow the assignment, open owned buckets, and read from the next bucket that has
-        messages. Return None while paused.
+        messages. Return its batch; None if no bucket has messages, and while paused.
 
         While the leader is out of reach no message is delivered; once the buckets may belong to others, all
         are closed. Raises the errors of `on_release`.

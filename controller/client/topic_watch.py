@@ -19,7 +19,9 @@ Change = Callable[[frozenset[str], frozenset[str]], None]
 
 
 class _TopicEvent(msgspec.Struct):
-    """All topics, or the changes since the last event."""
+    """All topics, or the changes since the last event if `topics` is None. `hash` identifies the set of
+    topics after the event.
+    """
 
     hash: str
     topics: list[str] | None = None
