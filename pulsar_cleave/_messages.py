@@ -59,7 +59,8 @@ class Message:
         """Wrap a stored message. For the consumers.
 
         `origin` is the object that acknowledges the message; None if no consumer of this package can. `after`
-        is the position of the message of the segment that was delivered before, None for the first.
+        is the position of the message that was delivered before; None for the first message of a stream
+        consumer's ownership or of a checkpoint consumer's batch.
         """
         self.topic, self.message_id = topic, MessageId(segment_id, stored.position)
         self._stored, self._schema, self._origin, self._after = stored, schema, origin, after
