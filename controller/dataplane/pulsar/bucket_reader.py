@@ -43,6 +43,7 @@ class BucketReader(PulsarReader):
     """A `LogReader` of `bucket`. Created by `PulsarLogClient.open_reader`."""
 
     def __init__(self, *arguments: Any, bucket: HashRange, **named: Any) -> None:
+        """Create a reader of `bucket` without a connection. The other arguments are those of `PulsarReader`."""
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole

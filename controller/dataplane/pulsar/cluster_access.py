@@ -30,8 +30,8 @@ class PulsarAuth:
     """Credentials for a Pulsar cluster, and the keys of encrypted messages. Immutable, safe to share between
     threads.
 
-    Raises InvalidInput if two settings that belong together are not given together, or if a file does not
-    exist.
+    Raises InvalidInput at construction if two settings that belong together are not given together, if
+    `token` is no valid token, or if a file does not exist.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -107,12 +107,15 @@ class PulsarAccess(PulsarAuth):
 
     @property
     def has_credentials(self) -> bool:
-        """True if a call carries a token, which must not be sent without TLS."""
+        """True if calls carry a token, which must not be sent without TLS. A client certificate does not
+        count.
+        """
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """Return the current token: the content of `token_file` if it is set, otherwise `token`. None if neither is
-        set. Raises InvalidInput if the file cannot be read, or contains no valid token.
+        """Return the current token: the content of `token_file` if it is set, read at each call, otherwise
+        `token`. None if neither is set. Raises InvalidInput if the file cannot be read, or contains no valid
+        token.
         """
         if self.token_file is None:
             return self.token

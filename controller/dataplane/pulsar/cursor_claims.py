@@ -109,12 +109,14 @@ def evict_holders(
     reader_here: Callable[[str | None], PulsarReader | None],
     deadline: Deadline,
 ) -> Holder | None:
-    """Disconnect the holders that overlap the claim. Return a holder that only the broker can disconnect; None if
-    no holder is left. Nothing is disconnected if one of them may not be.
+    """Disconnect the holders that overlap the claim. Return one of the holders that only the broker can
+    disconnect, while the claim subscribes; None if no holder is left. Nothing is disconnected if one of them
+    may not be.
 
-    Readers of this process are evicted directly; `reader_here` returns the reader of this process with a
-    mark. Otherwise moving the cursor disconnects all consumers. Raises the errors of `Claim.demand_gone`; LostRace
-    also if moving the cursor would lose single acknowledgements; SegmentNotFound, SubscriptionNotFound.
+    Readers of this process are evicted directly; `reader_here` returns the open reader of this process with a
+    mark, None if there is none. Otherwise moving the cursor disconnects all consumers. Raises the errors of
+    `Claim.demand_gone`; LostRace also if moving the cursor would lose single acknowledgements;
+    SegmentNotFound, SubscriptionNotFound.
     """
     topic, subscription = claim.backing_topic, claim.subscription
     attached = cursors.attachments(topic, subscription, deadline)
@@ -137,9 +139,8 @@ def evict_holders(
 
 
 def _was_evicted(claim: Claim, holder: Holder, reader: PulsarReader | None) -> bool:
-    """Evict the reader of this process.
-
-    Return False if the holder is not in this process (`reader` is None).
+    """Evict `reader`, the reader of this process that is the holder, and return True. Return False if the
+    holder is not in this process (`reader` is None).
     """
     if reader is None:
         return False

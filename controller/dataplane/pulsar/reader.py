@@ -69,6 +69,11 @@ class PulsarReader(OneProcess):
         bucket: HashRange | None = None,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        """Create a reader without a connection. `mark`, which no other reader has, identifies the reader in
+        the broker's statistics. `bucket` None: the whole subscription. `stall_seconds` is the time without
+        messages after which an idle reader checks if the broker still delivers. `on_close` is called by
+        `close`.
+        """
         self.bucket = bucket
         self.prefetch_messages = prefetch_messages
         self._cursors, self._connections = cursors, connections
@@ -102,10 +107,11 @@ class PulsarReader(OneProcess):
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Take messages that have arrived, until the buffer has `prefetch_messages` or `limit`.
+        """Take messages that have arrived, until the buffer has `limit` messages, or `prefetch_messages` if
+        that is more.
 
-        Barriers are acknowledged and skipped. An entry that cannot be decrypted is stored as the error of a
-        later `read`; a message that is out of place ends the reading.
+        Barriers are acknowledged and skipped. An entry that cannot be decrypted ends the taking, and is
+        stored as the error of a later `read`; a message that is out of place ends the reading.
         """
         if self._intake is None or self._unreadable is not None:
             return
@@ -148,8 +154,8 @@ class PulsarReader(OneProcess):
         return False
 
     def notify_owner(self) -> None:
-        """Notify the owner that there may be news. An error must not reach the library's thread, because the
-        process would end.
+        """Call `on_arrival`, because there may be news. An error of the callback is logged and must not reach
+        the library's thread, because the process would end.
         """
         try:
             self._on_arrival()
@@ -332,8 +338,9 @@ class PulsarReader(OneProcess):
         return opened
 
     def _demand_held(self) -> None:
-        """Return if this reading continues or has reached the topic's end. Otherwise raise the error that
-        says why it ended.
+        """Raise the error that says why this reading ended. Return if the reading continues, or has reached
+        the end of a terminated topic, of which every message is acknowledged. Makes requests only if the
+        reading has ended.
         """
         self.check_connection()
         if not self._interrupted.is_set() or (self._is_finished and self._lost is None):
