@@ -173,8 +173,9 @@ class WeighedCandidate(CandidateResponse):
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
     """Put the candidate into shadow and return it. A candidate with the same parameters that is already in shadow
-    is returned unchanged. Raises InvalidInput for a parameter that is null, and the errors of
-    `policy_candidates.propose`.
+    is returned unchanged. Raises TopicNotFound, TopicNotLive, InvalidInput without a parameter or for a parameter that
+    is null, InvalidPolicy for parameters that do not fit the policy in force, and Conflict if another candidate is in
+    shadow.
     """
     for parameter, value in request.parameters.items():
         if value is None:
@@ -193,7 +194,9 @@ def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
 
 
 def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
-    """Withdraw the candidate and return it. Raises the errors of `policy_candidates.withdraw`."""
+    """Withdraw the topic's newest candidate and return it; a candidate that was withdrawn before is returned unchanged. Raises
+    TopicNotFound, NotFound if there is no candidate, and Conflict if the candidate was promoted or refused.
+    """
     candidate = policy_candidates.withdraw(
         context.store,
         request.topic,
@@ -204,11 +207,13 @@ def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
 
 
 def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
-    """Backtest the candidate and the policy in force, then promote or refuse the candidate; with `ask`, request an
-    approval for a better one. The backtest is stored. A dry run compares the two only, and stores nothing. A
-    candidate that was promoted or refused before is returned as it is, without a backtest.
+    """Backtest the candidate and the policy in force, then promote the candidate if it would have cost less, otherwise
+    refuse it; with `ask`, request an approval instead of promoting. The backtest is stored. A dry run compares the two
+    only, and stores nothing. A candidate that was promoted or refused before is returned as it is, without a backtest.
 
-    Raises InvalidInput for more than `MOST_DAYS` days on a server, and the errors of `policy_candidates.promote`.
+    Raises InvalidInput for more than `MOST_DAYS` days on a server, TopicNotFound, TopicNotLive, NotFound without a
+    candidate, Conflict for a withdrawn candidate or too little recorded load, LostRace if the policy in force was
+    changed in the meantime, and the errors of the backtest.
     """
     if context.computation is not None and request.days > MOST_DAYS:
         raise InvalidInput(
@@ -244,7 +249,7 @@ def _weighed(context: Context, promotion: policy_candidates.Promotion) -> Weighe
 
 
 def _fields(context: Context, topic: str, candidate: CandidateRow) -> dict[str, Any]:
-    """Return the fields of `CandidateResponse`."""
+    """Return the fields of `CandidateResponse`, by name."""
     return {"topic": topic, **asdict(candidate), "dry_run": context.dry_run}
 
 

@@ -95,8 +95,8 @@ def redrive(context: Context, request: RedriveDeadLetters) -> RedriveResponse:
 
 def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
     """Append up to `count` dead letters to the topic, and acknowledge them in batches of `CHUNK` after they are
-    stored. Return the number of messages, which is smaller if no more letters arrive. Disconnects another reader of
-    the log.
+    stored. Return the number of messages, which is less than `count` if no more letters arrive. Disconnects another
+    reader of the log. After an error, the letters of the last batch may be stored without being acknowledged.
     """
     stored = 0
     with (

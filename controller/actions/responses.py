@@ -96,7 +96,7 @@ class Response(Answer):
 
 
 def aborted(operation_id: int | None, kind: str, topic: str, reason: str | None) -> Terminal:
-    """Return the error about an aborted operation."""
+    """Return the error about an aborted operation; it is not raised here. `reason` None: the journal has no reason."""
     return Terminal(
         f"operation {operation_id} ({kind} of {topic}) was aborted: {reason or 'no reason is recorded'}"
     )
@@ -148,7 +148,7 @@ class OperationDocument(BaseModel):
 
 
 def operation_fields(operation: Operation) -> dict[str, Any]:
-    """Return the fields of `OperationDocument`."""
+    """Return the fields of `OperationDocument` for the operation, by name."""
     return {
         "operation_id": operation.operation_id,
         "topic": operation.topic_name,
@@ -269,7 +269,7 @@ def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[Seg
 
 
 def segment_rows(layout: SegmentLayout) -> list[dict[str, Any]]:
-    """Return the documents of `segment_documents` as rows."""
+    """Return the segments of the layout as rows: the active segments by range, then the sealed segments by id."""
     return [document.model_dump() for document in segment_documents(layout)]
 
 

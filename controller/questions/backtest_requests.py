@@ -42,8 +42,9 @@ _RECORDED = """
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """A request for a backtest: policies as `question` reads them, or other `parameters` for the policy in force. The engine is chosen if
-    `engine` is None. `pictures` adds the data that a report draws.
+    """A request for a backtest of policies, with texts and numbers as the function `question` reads them. If `parameters` is not None, the
+    policy in force is compared with the same policy and these parameters, and all other fields except `loads` and `engine` are ignored.
+    The engine is chosen if `engine` is None. `pictures` adds the data that a report draws.
     """
 
     loads: Loads
@@ -56,8 +57,9 @@ class BacktestRequest:
     pictures: bool = False
 
     def question(self) -> Question:
-        """Return the comparison to compute for each load: the policies, or the policy in force with other
-        parameters. Raises the errors of the function `question`.
+        """Return the comparison to compute for each load: the policies, or, if `parameters` is not None, the policy in
+        force without and with these parameters. Raises InvalidInput for policies, weights, seeds or a duration that
+        cannot be read or are out of bounds, and Unsupported without NumPy.
         """
         if self.parameters is not None:
             return of_what_if(self.parameters)
@@ -85,13 +87,13 @@ def question(
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """Return the comparison to compute for each load. Policies may be one text (see `policies_in`); without a
-    policy, `DEFAULT_POLICIES` are compared. `weights` as in `prices`; `seeds` is the number of draws of each load,
-    1 to `MOST_SEEDS`; `pictures` adds the data that a report draws; `actuation_seconds` is the duration of a
-    reshape, 0 to 86400.
+    """Return the comparison to compute for each load. `policies` are texts such as `adaptive:target_use=0.8`, or one
+    text with all of them; without a policy, `DEFAULT_POLICIES` are compared. `weights` is a text such as
+    `excess=20,change_seconds=60`; `seeds` is the number of draws of each load, 1 to `MOST_SEEDS`; `pictures` adds the
+    data that a report draws; `actuation_seconds` is the duration of a reshape, 0 to 86400.
 
     Raises InvalidInput for values that cannot be read or are out of bounds, and for a policy that is named twice;
-    Unsupported without NumPy.
+    Unsupported without NumPy. Names of rules and parameters are not checked until the backtest runs.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import Question
@@ -112,7 +114,9 @@ def question(
 
 
 def of_what_if(parameters: Mapping[str, Any]) -> Question:
-    """Return the comparison of the policy in force with the same policy and other parameters. Raises Unsupported without NumPy."""
+    """Return the comparison of the policy in force of each load with the same policy to which `parameters` (name and value) are added. The
+    parameters are not checked here. Raises Unsupported without NumPy.
+    """
     _demand_libraries()
     from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
 
@@ -120,7 +124,7 @@ def of_what_if(parameters: Mapping[str, Any]) -> Question:
 
 
 def _demand_libraries() -> None:
-    """Raise Unsupported if a library that backtests need is not installed."""
+    """Raise Unsupported, with the name of the library, if a library that backtests need is not installed."""
     try:
         import spark_jobs.policy_backtest as job
     except ImportError as error:
@@ -194,7 +198,7 @@ def _number(text: str) -> float | None:
 
 def recorded_load(tx: Connection, loads: Loads) -> Row:
     """Return the numbers of topics, segments and records of these loads that PostgreSQL keeps, and the times of the
-    first and the last record (None without a record).
+    first and the last record (None without a record), as `topics`, `segments`, `records`, `since` and `until`.
     """
     topics = list(loads.topics) if loads.topics else None
     [counts] = read_statement(

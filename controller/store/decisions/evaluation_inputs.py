@@ -348,7 +348,9 @@ class LockedTopic:
     next_segment_id: int
 
     def is_unmoved(self, layout: SegmentLayout) -> bool:
-        """Return True if nothing was committed or intended since `layout` was read. An intent changes the next segment id."""
+        """Return True if the topic row has the epoch and the next segment id of `layout`: since `layout` was read, no layout change was
+        committed, and no intent reserved segment ids. An intent that reserves none (a prune, a seek) is not noticed.
+        """
         return (self.epoch, self.next_segment_id) == (layout.epoch, layout.next_segment_id)
 
 
@@ -383,7 +385,7 @@ Rows = defaultdict[int, list[Row[Any]]]
 
 
 def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
-    """Return the rows by topic; without topics the statement is not executed."""
+    """Return the rows of the statement by topic id. If `topic_ids` in the parameters is empty, the statement is not executed."""
     rows: Rows = defaultdict(list)
     for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
         rows[row.topic_id].append(row)
@@ -392,7 +394,9 @@ def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepar
 
 @lru_cache(maxsize=4096)
 def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
-    """Return the resolved policy. The cache serves the topics of a namespace, most of which have the same documents."""
+    """Return the policy that results from the stored documents of the three levels, not validated; an `UnreadablePolicy` if a document is
+    not readable. The cache serves the topics of a namespace, most of which have the same documents.
+    """
     return read_policy(cluster, namespace, topic)
 
 
@@ -471,8 +475,8 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
     """Return expected load records of segments that are completely covered by ancestors with load, by segment id.
-    Other segments are absent. `rows` are those of `_EXPECTED` for one topic, ordered by segment; each is one ancestor of
-    one segment.
+    Other segments are absent. `rows` are the rows of `_EXPECTED` for one topic, ordered by segment; each is one ancestor
+    of one segment.
 
     A segment gets from each ancestor the load of its part of the ancestor's key histogram, or without a histogram of the
     ancestor's width. A record has the age of the oldest load record of the ancestors, and no `cold_since`. A segment within one bin of
@@ -501,7 +505,9 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Return the share of an ancestor's load that the segment is expected to have; None if it is not known (see `_EXPECTED`)."""
+    """Return the share (0 to 1) of an ancestor's load that the segment is expected to have: from the ancestor's key histogram, or without
+    a histogram from the widths. None if the segment lies within one bin of several hashes, so that the share is not known.
+    """
     if row.bins is None:
         return float(row.share)
     ancestor_range, segment_range = (

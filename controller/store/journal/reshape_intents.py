@@ -163,7 +163,7 @@ class TopicView:
     data_plane: str
     row_version: int
     input_version: int | None
-    """Version of the inputs of the topic's evaluation; None if the topic has no evaluation."""
+    """Version of the inputs of the topic's evaluation; None for a deleted topic."""
     layout: SegmentLayout
     cluster_policy: AutoScalePolicy
     """Policy of the cluster alone, not validated; an `UnreadablePolicy` if the stored document is not readable."""
