@@ -137,8 +137,8 @@ CONSUMER_COUNT = "consumer-count"
 
 
 def is_for_consumers(kind: str, reason: str) -> bool:
-    """Return True for an operation that gives consumers places: every rebucket, and a reshape with the reason
-    `consumer-count`.
+    """Return True for an operation that gives consumers places: every operation of kind `rebucket`, and any operation
+    whose reason is `consumer-count`.
     """
     return kind == "rebucket" or reason == CONSUMER_COUNT
 
@@ -149,7 +149,9 @@ def kind_of(action: Decision) -> str:
 
 
 def parts_of(action: Decision) -> int:
-    """Return the number of segments that the action creates; for a rebucket the number of entry buckets."""
+    """Return the number of segments that the action creates; for a rebucket, which creates one segment, the number of its
+    entry buckets.
+    """
     match action:
         case Merge():
             return 1
@@ -208,7 +210,7 @@ class Refusal:
     other_id: int | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the fields as JSON values by name; omit fields that are None."""
+        """Return the fields as JSON values by name; fields that are None are left out."""
         return _document(self)
 
 

@@ -20,7 +20,7 @@ FLOOR_FRACTION = 0.01
 
 @dataclass(frozen=True, slots=True)
 class LoadUpdate:
-    """The record after an observation; `must_write` is False if only `observed_at` advanced."""
+    """The record after an observation; `must_write` is False if nothing changed, or only `observed_at` advanced."""
 
     record: LoadRecord
     must_write: bool
@@ -29,8 +29,8 @@ class LoadUpdate:
 def is_material_change(
     last: LoadStats, current: LoadStats, threshold: float = DEFAULT_CHANGE_THRESHOLD
 ) -> bool:
-    """Return True if any rate changed by more than `threshold` (0.25: a quarter), relative to the rate last
-    written. This is Pulsar's rule.
+    """Return True if any rate of `current` differs from the rate last written (`last`) by more than `threshold` times the
+    rate last written; 0.25 is a quarter. This is Pulsar's rule.
 
     The comparison is strict; from 0 any other rate is a change.
     """
@@ -49,8 +49,9 @@ def next_record(
     *,
     strict_pulsar: bool = False,
 ) -> LoadUpdate:
-    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. The
-    aggregation applies this rule only. `must_write` is True if the rates or `cold_since` changed.
+    """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. `previous`:
+    the record so far; None if there is none. `must_write` of the result is True if the rates are written or `cold_since`
+    changed. `change_threshold` as in `is_material_change`.
 
     Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more
     than `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a
@@ -60,7 +61,7 @@ def next_record(
     observations do not end it: the evaluator treats a segment without observations as stale. An observation older
     than the record's changes nothing.
 
-    With `strict_pulsar` the rates are written only if one of them changed materially, by however little.
+    With `strict_pulsar` only Pulsar's relative rule decides whether the rates of an existing record are written.
 
     Raises InvalidInput for rates that are negative or not finite; a record that contains such rates is rewritten.
     """

@@ -26,8 +26,8 @@ class _Hot(NamedTuple):
 
 
 def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return a split of the hottest segment that can be split; refuse every other hot segment. If segments have no
-    load record, refuse the topic with their number, and still split.
+    """Return a split of the hottest segment that can be split, or nothing; refuse every other hot segment. If segments
+    have no load record, refuse the topic with their number, but split nevertheless.
 
     If an earlier lane has chosen actions (`earlier_actions`), nothing is split: each hot segment that could be
     split is refused for this reason. A segment that these actions split has no refusal.
@@ -99,9 +99,9 @@ def _hot(context: EvaluationContext) -> list[_Hot]:
 
 
 def _is_refused(context: EvaluationContext, index: int) -> bool:
-    """Refuse the segment if it cannot be split, and return True: it is busy, the topic has its maximum number of
-    segments, the range has one hash, the load record is stale, or the split cooldown lasts. Reasons that do not end by
-    waiting are checked first, so that the reported reason does not change by itself.
+    """Refuse the segment at `index` and return True if it cannot be split: it is busy, the topic has its maximum number
+    of segments, the range has one hash, the load record is stale, or the split cooldown lasts. Return False otherwise.
+    Reasons that do not end by waiting are checked first, so that the reported reason does not change by itself.
     """
     segment = context.active[index]
     segment_id = segment.segment_id
