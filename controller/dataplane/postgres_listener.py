@@ -64,8 +64,8 @@ class PostgresListener(OneProcess):
         self._listener.close()
 
     def _run(self) -> None:
-        """Listen until `close`. After an error, log the error, disconnect, and listen again after at most 0.5
-        s.
+        """Listen until `close`. After an error, log the error unless it is the same as before, disconnect,
+        and listen again after at most 0.5 s.
         """
         Repeating(
             self._listen,

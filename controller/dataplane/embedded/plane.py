@@ -161,7 +161,7 @@ class EmbeddedDataPlane:
                     return
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """Return the present state of the log."""
+        """Return the present state of the log; MISSING if there is no such log."""
         row = self._row(
             f"check {backing_topic}",
             "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",

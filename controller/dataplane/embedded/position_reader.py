@@ -23,7 +23,9 @@ SELECT log_offset, published_at, key, payload, metadata, first_offset, is_at_end
 
 
 class EmbeddedPositionReader(OneProcess):
-    """A `PositionReader`. Created by `EmbeddedLogClient.open_reader_at`. For one thread."""
+    """A `PositionReader`: reads a log without a subscription. Created by `EmbeddedLogClient.open_reader_at`.
+    For one thread.
+    """
 
     def __init__(
         self,

@@ -45,8 +45,8 @@ _CLOSE = "SELECT embedded.queue_close(%s, %s, %s)"
 
 
 class EmbeddedQueueReader(OneProcess):
-    """A `QueueReader`. Created by `EmbeddedLogClient.open_queue_reader`. For one thread; the thread of
-    `QueueKeeper` keeps it alive.
+    """A `QueueReader`: one of the readers that share the messages of a log for a subscription. Created by
+    `EmbeddedLogClient.open_queue_reader`. For one thread; the thread of `QueueKeeper` keeps it alive.
     """
 
     def __init__(

@@ -51,13 +51,15 @@ _OWNERS = "SELECT owner FROM embedded.owners(%s, %s, %s, %s) AS part (owner)"
 
 
 class EmbeddedReader(OneProcess):
-    """A `LogReader`. Created by `EmbeddedLogClient.open_reader`.
+    """A `LogReader`: the only reader of a log, or of one bucket of it, for a subscription. Created by
+    `EmbeddedLogClient.open_reader`.
 
     Messages are in the log's order. If the parts of a whole cursor had several readers, the cursor is read
     from its lowest position, without the messages that those readers acknowledged.
 
-    Calls raise LostRace, LogShortened and FencedOut as `LogReader` describes, and SubscriptionNotFound if the
-    log or the cursor was deleted.
+    Calls except `close` raise LostRace if this reader no longer has the cursor, FencedOut if a later reader
+    of the same owner has it, LogShortened if the log lacks messages that this reader received, and
+    SubscriptionNotFound if the log or the cursor was deleted.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class EmbeddedReader(OneProcess):
 
         The result is also empty if none of the next `MAX_SCANNED` messages belongs to this bucket. Then this
         method calls `on_arrival`, and the next read continues behind those messages. Raises InvalidInput for
-        a limit below 1, and the errors of `LogReader`.
+        a limit below 1, and the errors of the class.
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -119,7 +121,7 @@ class EmbeddedReader(OneProcess):
         messages.
 
         Once all delivered messages are acknowledged, so are the skipped messages behind them, which belong to
-        other buckets. Raises InvalidInput for a position that was not read, and the errors of `LogReader`.
+        other buckets. Raises InvalidInput for a position that was not read, and the errors of the class.
         """
         timeline, offset = position
         if position > self._place.last:
@@ -143,7 +145,7 @@ class EmbeddedReader(OneProcess):
         If this reader has acknowledged all that it delivered, but a part of the cursor is before the end of a
         terminated log, the call scans `MAX_SCANNED` offsets of the rest, because none of the rest may belong
         to this reader. Scanned offsets without a message of this reader count as acknowledged; a message of
-        this reader is left for the next `read`. Raises the errors of `LogReader`.
+        this reader is left for the next `read`. Raises the errors of the class.
         """
         is_terminated, all_settled = self._read_state()
         if not is_terminated or all_settled or not self._is_settled:

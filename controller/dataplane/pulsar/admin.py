@@ -163,9 +163,10 @@ class AdminCalls:
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
         """Send the request to the broker that responded last, and return the response.
 
-        If the request may be sent again after an error, try the brokers in turn, with two attempts or one per
-        broker, because a kept connection may be dead. Raises the error of `network_failure` after the last
-        attempt, at the deadline, or at once if the request must not be sent again.
+        If the request may be sent again after an error, try the brokers in turn, with two attempts, or one
+        per broker if there are more, because a kept connection may be dead. Raises the error of
+        `network_failure` after the last attempt, at the deadline, or at once if the request must not be sent
+        again; and the errors of `_follow`.
         """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
@@ -181,11 +182,12 @@ class AdminCalls:
         raise AssertionError("the last attempt returns or raises")
 
     def _follow(self, ask: Ask, url: str, deadline: Deadline) -> Answer:
-        """Return the response of the broker to which the request is redirected, after at most `MAX_REDIRECTS`
-        redirects.
+        """Send the request to `url`, follow at most `MAX_REDIRECTS` redirects between brokers, and return the
+        last response.
 
         Raises DataPlaneTimeout at the deadline, DataPlaneUnavailable after more redirects, Terminal for a
-        redirect without TLS that would show the token, and the errors of `_read`.
+        redirect without TLS that would show the token, and the errors of `_headers` and `_read`. Errors of
+        `requests` are raised unmapped.
         """
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):

@@ -266,11 +266,12 @@ class BatchSender:
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait for the results, and return the number of messages, from the front, that are stored.
+        """Wait for the results, and return the number of messages if all are stored.
 
-        Raises the error that kept the first message from being stored, and every error that leaves the result
-        unknown: SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer
-        is closed.
+        Otherwise raise the error of the first message that is not stored or whose result is unknown:
+        SegmentTerminated, DataPlaneTimeout or another. Then the batch is in doubt, and the producer is
+        closed. If the check of the topic fails, for instance with SegmentNotFound, its error is raised and
+        the producer stays open.
         """
         try:
             terminated = self._await(producer, results, deadline)
@@ -296,7 +297,7 @@ class BatchSender:
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
         """Wait for the results until the deadline. Return SegmentTerminated if the producer has lost its
-        connection and the topic is terminated; otherwise None, also at the deadline.
+        connection and the topic is terminated; otherwise None, also at the deadline. Raises SegmentNotFound.
 
         The library would keep trying to connect to a terminated topic, so this method checks the topic
         itself.

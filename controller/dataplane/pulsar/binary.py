@@ -236,8 +236,8 @@ class Connections:
 
 
 def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
-    """Return the authentication by token if there is one, read for each connection; otherwise that by the
-    client certificate. None if `access` has neither.
+    """Return the authentication by token if there is one, read for each connection; otherwise the
+    authentication by the client certificate. None if `access` has neither.
     """
     if access.has_credentials:
         return pulsar.AuthenticationToken(lambda: access.current_token() or "")

@@ -40,7 +40,9 @@ _POLL_SECONDS = 0.02
 
 
 class BucketReader(PulsarReader):
-    """A `LogReader` of `bucket`. Created by `PulsarLogClient.open_reader`."""
+    """A `LogReader` of `bucket`, the only reader of this bucket of a topic for a subscription. Created by
+    `PulsarLogClient.open_reader`.
+    """
 
     def __init__(self, *arguments: Any, bucket: HashRange, **named: Any) -> None:
         """Create a reader of `bucket` without a connection. The other arguments are those of `PulsarReader`."""

@@ -101,7 +101,7 @@ class PulsarAccess(PulsarAuth):
 
     @property
     def admin_urls(self) -> tuple[str, ...]:
-        """Addresses of the brokers, one each, without a slash at the end."""
+        """Addresses of the brokers in the order of `admin_url`, without a slash at the end."""
         scheme, _, hosts = self.admin_url.partition("://")
         return tuple(f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(","))
 

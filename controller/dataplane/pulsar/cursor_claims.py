@@ -75,7 +75,9 @@ class Claim:
             )
 
     def eviction_error(self, holder: Holder) -> CleaveError:
-        """Return the error for a reader of this process whose part goes to this claim."""
+        """Return the error for a reader of this process whose part goes to this claim: FencedOut if the
+        reader has the claim's own owner, otherwise LostRace.
+        """
         if holder.owner == self.owner:
             return FencedOut(
                 f"{self.backing_topic}: a newer reader named {self.owner!r} takes {self._subject}; this one is stale and "
@@ -88,7 +90,7 @@ class Claim:
         )
 
     def still_connected_error(self, holder: Holder) -> LostRace:
-        """Return the error for a broker that keeps the connection of an owner that counts as gone."""
+        """Return the error for a broker that keeps the connection of `holder`, whose owner counts as gone."""
         return LostRace(
             f"{self.backing_topic}: {holder.owner!r} at {holder.address} counts as gone, but the broker keeps its "
             f"connection for {self._subject} while it responds; try again, or end that process",

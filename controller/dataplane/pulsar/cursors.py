@@ -311,9 +311,9 @@ class Cursors:
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """Return (ledger, entry) before the first stored entry published at or after the instant; without
-        such an entry, or with None as `instant_ms`: of the last entry. The entry is -1 before a ledger's
-        first entry. Raises SegmentNotFound.
+        """Return the place (ledger, entry) before the first stored entry published at or after the instant
+        (milliseconds since the Unix epoch); without such an entry, or with None as `instant_ms`, the place of
+        the last entry. The entry is -1 before a ledger's first entry. Raises SegmentNotFound.
         """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)

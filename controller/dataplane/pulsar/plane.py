@@ -373,8 +373,8 @@ class PulsarDataPlane(OneProcess):
     def _subscriptions(
         self, backing_topic: str, purpose: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
-        """Return the statistics of each durable subscription, by name. None if the topic is missing. `query`
-        is appended to the address of the statistics.
+        """Return the statistics of each durable subscription, by name, except the broker's own. None if the
+        topic is missing. `query` is appended to the address of the statistics.
         """
         ask = topic_requests.stats(backing_topic, purpose, query)
         return topic_requests.subscriptions(ask, self._admin.ask(ask, deadline))

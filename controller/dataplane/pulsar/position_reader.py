@@ -48,8 +48,8 @@ WHOLE_ENTRY = 2**31 - 1
 
 
 class PulsarPositionReader(OneProcess):
-    """A `PositionReader`. Created by `PulsarLogClient.open_reader_at`. For one thread; arrivals come from the
-    library's thread.
+    """A `PositionReader`: reads a topic without a subscription, as long as its connection lasts. Created by
+    `PulsarLogClient.open_reader_at`. For one thread; arrivals come from the library's thread.
     """
 
     def __init__(

@@ -60,8 +60,9 @@ class _Returned(NamedTuple):
 
 
 class PulsarQueueReader(OneProcess):
-    """A `QueueReader`. Created by `PulsarLogClient.open_queue_reader`. For one thread; arrivals come from the
-    library's thread.
+    """A `QueueReader`: one of the readers that share the messages of a topic for a subscription, as long as
+    its connection lasts. Created by `PulsarLogClient.open_queue_reader`. For one thread; arrivals come from
+    the library's thread.
     """
 
     def __init__(

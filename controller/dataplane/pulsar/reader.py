@@ -50,7 +50,8 @@ _POLL_SECONDS = 0.02
 
 
 class PulsarReader(OneProcess):
-    """A `LogReader`. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
+    """A `LogReader`: the only reader of a topic, or of one bucket of it, for a subscription, as long as its
+    connection lasts. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
     `on_arrival`.
     """
 
@@ -163,8 +164,9 @@ class PulsarReader(OneProcess):
             log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def check_connection(self) -> None:
-        """Detect a broken connection, which ends the reading, and notify the owner of a due query of the
-        topic's end. Called many times a second, because the library restores a connection after 100 ms.
+        """Detect a broken connection, which ends the reading, and notify the owner if a postponed query of
+        the topic's end is due. Called many times a second, because the library restores a connection after
+        100 ms.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():

@@ -47,7 +47,8 @@ class TopicCounters:
 
 def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
     """Return the topics by the text of their labels, in UTF-8. A topic whose name contains a backslash has
-    two: brokers escape only the quotation mark, although the format also escapes the backslash.
+    two labels, because brokers escape only the quotation mark, although the format also escapes the
+    backslash.
     """
     labels: dict[bytes, str] = {}
     for topic in topics:
