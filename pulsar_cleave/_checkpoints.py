@@ -82,6 +82,9 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         return self._inner.why()
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
+        """Return the messages of the next batch, whatever `most` is; empty if none arrives within
+        `timeout_seconds`. Keeps the position before the batch for `checkpoint`.
+        """
         self._before = self._inner.checkpoint()
         batch = self._inner.receive(timeout_seconds)
         if batch is None:

@@ -88,9 +88,9 @@ def sent_metadata(
 ) -> Metadata:
     """Return the metadata that is sent with key and payload.
 
-    Raises InvalidInput for a property with an empty or reserved name or with a NUL character, for properties
-    of more than `MOST_PROPERTIES` characters, and for an event time without a time zone or not after
-    1970-01-01T00:00:00Z.
+    Raises InvalidInput for a property with an empty or reserved name, or with a NUL character or a text
+    without a UTF-8 form, for properties of more than `MOST_PROPERTIES` characters, for an event time without
+    a time zone or not after 1970-01-01T00:00:00Z, and for an argument of a wrong type.
     """
     for name, value in (properties or {}).items():
         if not name or name.startswith(_RESERVED):

@@ -118,6 +118,9 @@ class StreamConsumer(Consumer[InnerConsumer]):
         return self._inner.lag()
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
+        """Return the messages of the next batch, whatever `most` is; empty if none arrives within
+        `timeout_seconds`.
+        """
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []

@@ -58,7 +58,7 @@ class KeyedWork(ClosesOnExit):
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Receive and process messages until `is_stopping`, which is called at least once a second, returns
-        True. Raises as `turn`.
+        True. Raises the errors of `turn`.
         """
         self._demand_open()
         self._work.run(is_stopping)
@@ -165,8 +165,8 @@ class DeadLetters:
         self._reader, self._topic, self._schema = reader, topic, schema
 
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
-        """Return up to `most` dead letters, the earliest unacknowledged first. Waits up to `timeout_seconds`
-        for the first.
+        """Return up to `most` dead letters that this reader has not returned yet, the earliest first. Waits
+        up to `timeout_seconds` for the first.
 
         Raises InvalidInput after the `with` block.
         """

@@ -389,8 +389,8 @@ class Attachments:
                 raise attachment.error
 
     def close(self) -> None:
-        """Close all attachments. Waits, without a limit, for openings, queries and closes in progress,
-        because threads must end before the process does.
+        """Close all attachments, and the object that reports missing logs. Waits, without a limit, for
+        openings, queries and closes in progress, because threads must end before the process does.
         """
         self.lose_all()
         self._threads.close()

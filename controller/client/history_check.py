@@ -372,6 +372,9 @@ class _Judge:
     """Judges the records key by key, each key in order of time."""
 
     def __init__(self, columns: _Columns, examples: int) -> None:
+        """Put the records of `columns` in order. `examples` is the maximum number of examples of each
+        kind.
+        """
         self._messages, self._rows = columns.arrange()
         self._last_at = columns.last_at
         self._keys, self._producers = list(columns.keys), list(columns.producers)

@@ -58,7 +58,7 @@ class HttpSource:
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
-    """Return the snapshot that a worker's response describes."""
+    """Return the snapshot that a worker's response describes. Its segments are ACTIVE and have no parents."""
     segments = document["segments"]
     layout = SegmentLayout.from_segments(
         document["epoch"],

@@ -126,8 +126,8 @@ class _Lane:
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Add the message to the schedule, with its stored counts. It is reported before it begins if it has
-        counts or the bucket is in trouble.
+        """Add the message to the schedule, with its stored counts. A worker is notified before the message
+        begins if the message has counts or the bucket is in trouble.
         """
         counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
@@ -263,8 +263,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
             _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """Add a received batch to the schedule of its bucket, or to the messages that wait for the stored
-        counts.
+        """Notify the observer of a received batch, and add the batch to the schedule of its bucket, or to the
+        messages that wait for the stored counts.
         """
         attachment = cast(Attachment, batch.origin)
         lane = self._lanes.get(attachment)
@@ -384,7 +384,8 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 attachment.work = self._wait_reasons(lane)
 
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
-        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned.
+        """Acknowledge the settled messages of the bucket, if there are any and the bucket is owned, and
+        notify the observer.
 
         Report the dead letters among them to a worker, in a background thread. Raises DataPlaneUnavailable
         after `patience_seconds` (None: the patience of the consumer); the messages then stay to be

@@ -113,10 +113,11 @@ class Handling:
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """Call the handler, notify the observer, and return the outcome.
+        """Count the delivery in `item`, call the handler, notify the observer, and return the outcome.
 
-        After an Exception of the handler, report the failure, and store the message as a dead letter if this
-        was its last delivery (`_is_over`). Raises any other exception of the handler.
+        After an Exception of the handler, report the failure to a worker, and store the message as a dead
+        letter if this was its last delivery (`_is_over`); without a dead-letter log such a message is held.
+        Raises any other exception of the handler.
         """
         item.deliveries += 1
         self._observer.begun(batch, item.message)
@@ -145,8 +146,8 @@ class Handling:
         return count >= self._max_deliveries
 
     def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
-        """Store the message in the dead-letter log, log that, and return PARKED. The caller acknowledges the
-        message afterwards.
+        """Store the message in the dead-letter log, log that, notify the observer, and return PARKED. The
+        caller acknowledges the message afterwards.
 
         Return HELD without a dead-letter log, PUT_OFF if the bucket may belong to another consumer, and STUCK
         if the message cannot be stored.
@@ -210,6 +211,6 @@ def _demand_handled(result: object) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error as one line of limited length, for reports."""
+    """Return type and text of the error as one line of at most `_LONGEST_ERROR` characters, for reports."""
     text = f"{type(error).__name__}: {error}".replace("\0", " ").encode(errors="replace").decode()
     return " ".join(text.split())[:_LONGEST_ERROR]

@@ -483,7 +483,8 @@ class Producer(OneProcess, StoresOnExit):
 
     def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:
         """Send the batch in this thread, and return the function that waits for the response. None if the log
-        client is not eager, or cannot send the batch at once.
+        client is not eager, cannot send the batch at once, or refuses the batch; `append` then sends the
+        batch, or raises the error.
 
         Sending in this thread is cheaper, because threads would compete for the interpreter.
         """

@@ -212,9 +212,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         the same name.
 
         `queue_messages` is the largest number of buffered messages of each segment; a small number divides
-        long work more evenly. `patience_seconds` bounds how long a call is retried while the data plane is
-        out of reach. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not a
-        queue; InvalidInput for an invalid name.
+        long work more evenly. `patience_seconds` bounds how long the constructor waits for a worker, and how
+        long a later call is retried while the data plane is out of reach. Raises NotFound, TopicNotLive,
+        StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
         """
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
@@ -324,13 +324,13 @@ class QueueConsumer(OneProcess, ClosesOnExit):
 
     def pause(self) -> None:
         """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
-        consumers, except those of segments with unsettled messages; received messages stay.
+        consumers, except those of segments with unsettled messages; received messages stay. For any thread.
         """
         self._is_paused = True
         self._wakeup.set()
 
     def resume(self) -> None:
-        """Receive messages again."""
+        """Receive messages again. For any thread."""
         self._is_paused = False
         self._wakeup.set()
 
@@ -379,7 +379,9 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         ]
 
     def _open(self, segment_reader: SegmentReader[_SegmentBuffer]) -> _SegmentBuffer:
-        """Open the reader of a segment. Runs in a background thread."""
+        """Open the reader of a segment. Runs in a background thread. Raises the errors of
+        `LogClient.open_queue_reader`.
+        """
         reader = self._logs.open_queue_reader(
             segment_reader.backing_topic,
             self._subscription,

@@ -184,10 +184,7 @@ class ReaderSlot(Generic[Reader]):
         self._unused.wait()
 
     def mark_unused(self) -> None:
-        """Mark the opening or query as ended.
-
-        Also called if it will never run, because the threads have ended.
-        """
+        """Mark the opening or query as ended, or as one that never runs because the threads have ended."""
         self._unused.set()
         self.is_being_opened = False
 

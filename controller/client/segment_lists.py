@@ -57,10 +57,12 @@ class SegmentWatch:
     def __init__(
         self, servers: Servers, topic: str, *, queue: str | None = None, on_change: Callable[[], None]
     ) -> None:
-        """Request the list at once: of all segments, or of those that the subscription `queue` reads.
+        """Request the list at once, and start to follow it: of all segments, or of those that the
+        subscription `queue` reads.
 
-        `on_change` runs in another thread and must not block. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an invalid name.
+        `on_change` is called in another thread after each later request, and must not block. Raises NotFound,
+        TopicNotLive, StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an
+        invalid name.
         """
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"

@@ -150,7 +150,9 @@ class SegmentReaders(Generic[Reader]):
         self._backoff(segment_id).reset()
 
     def drop(self, segment_id: int) -> None:
-        """Stop reading this segment."""
+        """Stop reading this segment, and close its reader in a background thread. Does nothing for a segment
+        that is not read.
+        """
         self._backoffs.pop(segment_id, None)
         segment_reader = self._by_segment.pop(segment_id, None)
         if segment_reader is not None:
