@@ -327,5 +327,6 @@ class BucketCountingDataPlane(DataPlane, Protocol):
         """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`. None
         if the log or the subscription is missing.
 
-        `bucket_starts` are the first hashes of the buckets, rising from 0.
+        `bucket_starts` are the first hashes of the buckets, rising from 0. Not for a subscription that is
+        read as a queue, whose acknowledged messages may be counted.
         """

@@ -236,7 +236,8 @@ class EmbeddedDataPlane:
     ) -> Sequence[int] | None:
         """Return the number of unacknowledged messages of each bucket, in the order of `bucket_starts`, by
         counting messages. `bucket_starts` are the first hashes of the buckets, rising from 0. None if the log
-        or the subscription is missing.
+        or the subscription is missing. Not for a subscription that is read as a queue, whose acknowledged
+        messages may be counted.
         """
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute(

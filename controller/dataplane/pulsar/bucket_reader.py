@@ -97,9 +97,9 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Acknowledge the runs at the broker: an entry that is read to its end at once, other messages one by
-        one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as a
-        whole.
+        """Acknowledge the runs at the broker: as a whole an entry that is read to its end, other messages one
+        by one. An entry with a message of another bucket, or that arrived in parts, is never acknowledged as
+        a whole.
         """
         last = settled[-1]
         following = self._following()

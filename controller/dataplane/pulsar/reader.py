@@ -309,7 +309,9 @@ class PulsarReader(OneProcess):
                 pause.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
 
     def evict(self, error: CleaveError) -> None:
-        """Release the cursor at once, for another reader of this process. Every later call raises `error`."""
+        """Release the cursor at once, for another reader of this process, and notify the owner. Later calls
+        except `close` raise `error`, or the known error for which the reading ended before.
+        """
         self._lost = self._lost or error
         self._disconnect()
         self.notify_owner()

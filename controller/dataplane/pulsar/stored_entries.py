@@ -215,7 +215,7 @@ def _place_of(index: int, ledgers: Sequence[int], entries: Mapping[int, int]) ->
 def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
-    """Return the entry's publication time by its producer's clock.
+    """Return the entry's publication time by its producer's clock, in milliseconds since the Unix epoch.
 
     None if the entry was deleted. Raises DataPlaneUnavailable if the response has no time.
     """

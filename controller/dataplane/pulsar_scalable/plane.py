@@ -234,7 +234,7 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create a stream subscription of the whole topic: the only kind of cursor that the topic's segments
-        have. An existing one is success. Raises SegmentNotFound if the topic is missing.
+        have. An existing subscription is success. Raises SegmentNotFound if the topic is missing.
         """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
