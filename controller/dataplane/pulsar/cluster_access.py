@@ -30,8 +30,8 @@ class PulsarAuth:
     """Credentials for a Pulsar cluster, and the keys of encrypted messages. Immutable, safe to share between
     threads.
 
-    Raises InvalidInput at construction if two settings that belong together are not given together, if
-    `token` is no valid token, or if a file does not exist.
+    Raises InvalidInput if two settings that belong together are not given together, or if a file does not
+    exist.
     """
 
     token: str | None = field(default=None, repr=False)
