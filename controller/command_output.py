@@ -151,6 +151,9 @@ class _Column:
     """The cells of one column, with its smallest and largest width."""
 
     def __init__(self, name: str, values: Sequence[Any]) -> None:
+        """Format the values. `title` is the name with spaces for underscores; `least` and `most` are the smallest width, without breaking a
+        word, and the largest.
+        """
         self.title = name.replace("_", " ")
         self.cells = [cell(value) for value in values]
         present = [value for value in values if value is not None]

@@ -207,12 +207,15 @@ class Client:
     ) -> CheckpointConsumer:
         """Return a consumer whose position the application stores, alone or as a member of a group.
 
-        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone. A member of a group also
-        needs `group`, the name of a subscription of kind checkpoint; `name`, which must be unique in the group; and `kept_values`, a
-        function that returns the newest stored checkpoint of each member, including former members. In a group `start` is a time or None.
-        `on_wanted` is called, in the thread that calls `receive`, when other members wait for a segment whose position is not stored.
-        `patience_seconds` bounds how long a call is retried while a segment is out of reach. Raises DataGone if the next messages were
-        deleted; Conflict if the subscription is of another kind; InvalidInput for a member without all three, or with another start.
+        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone.
+        A member of a group also needs `group`, the name of a subscription of kind checkpoint; `name`, which
+        must be unique in the group; and `kept_values`, a function that returns the newest stored checkpoint
+        of each member, including former members. In a group `start` is a time or None. `on_wanted` is called,
+        in the thread that calls `receive`, when other members wait for a segment whose position is not
+        stored. `patience_seconds` bounds how long a call, including this one, is retried while a segment or
+        the workers are out of reach. Raises DataGone if the next messages were deleted; Conflict if the
+        subscription is of another kind, or for a checkpoint of another topic or of a later epoch than the
+        topic's; InvalidInput for a member without all three, or with another start.
         """
         topic = _full(topic)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}

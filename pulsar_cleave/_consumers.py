@@ -50,9 +50,9 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         return messages[0] if messages else None
 
     def receive_many(self, most: int = 500, timeout_seconds: float | None = None) -> tuple[Message, ...]:
-        """Return up to `most` messages: wait for the first as `receive` does, and add those that are
-        available without waiting. A stream or checkpoint consumer adds only messages of the same bucket or
-        segment. Empty after the timeout. Raises the errors of `receive`.
+        """Return up to `most` messages: wait for the first message as `receive` does, and add further
+        messages that are available without waiting. A stream or checkpoint consumer adds only messages of the
+        same bucket or segment. Empty after the timeout. Raises the errors of `receive`.
         """
         self._demand_open()
         while not self._has_waiting():
@@ -64,7 +64,9 @@ class Consumer(ClosesOnExit, Generic[InnerConsumer]):
         return tuple(self._waiting.popleft() for _ in range(count))
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over messages until the consumer is closed, and then raise InvalidInput."""
+        """Iterate over messages until the consumer is closed, and then raise InvalidInput. Raises the errors
+        of `receive`.
+        """
         while True:
             message = self.receive()
             if message is not None:

@@ -76,6 +76,7 @@ class QueueConsumer(Consumer[InnerConsumer]):
         return self._inner.lag()
 
     def _read(self, most: int, timeout_seconds: float) -> list[Message]:
+        """Return up to `most` messages of any segments; empty if none arrives within `timeout_seconds`."""
         messages = self._inner.receive_many(most, timeout_seconds)
         return [
             Message(self.topic, queued.segment_id, queued.message, self._schema, queued)

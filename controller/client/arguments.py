@@ -202,10 +202,10 @@ def _refusal(name: str, hint: Any, value: Any) -> str:
 
 
 def _accepts(hint: Any) -> Accepts:
-    """Return a check that a value has the type `hint`, including the items of a sequence or a mapping, but
-    not those of a tuple or an iterable. True, False and NaN are no numbers. Text is neither a sequence nor an
-    iterable. A function that must be awaited is no Callable. Any object with the members of a protocol has
-    the type of the protocol.
+    """Return a check that a value has the type `hint`. The items of a sequence or a mapping are checked too,
+    the items of a tuple or an iterable are not. True, False and NaN are no numbers. Text is neither a
+    sequence nor an iterable. A function that must be awaited is no Callable. Any object with the members of a
+    protocol has the type of the protocol.
     """
     origin = get_origin(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):

@@ -225,10 +225,10 @@ class Attachments:
         return next_try_at([*self._by_identity.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment (None: without buckets): close the attachments that are no longer owned,
-        update the others, and create attachments for added buckets, which `open_due` opens.
+        """Follow an assignment (None: without buckets): close the attachments whose buckets are no longer
+        owned, update the other attachments, and create attachments for added buckets, which `open_due` opens.
 
-        Return the buckets to release that have no attachment. The caller reports them as released,
+        Return the buckets to release that have no attachment. The caller reports these buckets as released,
         repeatedly. A bucket that is still being closed is returned by a later call, once it is closed.
         """
         owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
@@ -404,8 +404,8 @@ class Attachments:
 
 
 def settle_each(attachments: Sequence[Attachment], settle: Callable[[Attachment], None]) -> None:
-    """Call `settle` for each attachment. An error does not keep the others from their call; the last error is
-    raised at the end.
+    """Call `settle` for each attachment, in order, even if an earlier call raises. The last error is raised
+    at the end.
     """
     with ExitStack() as stack:
         for attachment in reversed(attachments):

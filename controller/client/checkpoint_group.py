@@ -113,14 +113,14 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
         """Register under `name`. A second member with the same name replaces this one.
 
         `kept_values` is called in the thread that calls `receive`, whenever segments are assigned to this
-        member. `receive` raises its errors, and calls it again. `start` is the position of segments that no
-        stored value names: an instant with its time zone, compared with `published_at_ms`, or None for all
-        stored messages. All members must give the same `start`. `on_wanted` is called in the same thread when
-        other members wait for a segment whose position is not stored. `patience_seconds` bounds how long
-        `receive` waits for a log out of reach, and how long the constructor waits for a worker that leads the
-        topic.
-        Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not of kind
-        checkpoint; InvalidInput for an invalid name or a start without a time zone.
+        member. If it raises, `receive` raises the error, and the next `receive` calls it again. `start` is
+        the position of segments that no stored value names: an instant with its time zone, compared with
+        `published_at_ms`, or None for all stored messages. All members must give the same `start`.
+        `on_wanted` is called in the same thread when other members wait for a segment whose position is not
+        stored. `patience_seconds` bounds how long `receive` waits for a log out of reach, and how long the
+        constructor waits for a worker that leads the topic. Raises NotFound, TopicNotLive, StoreUnavailable;
+        Conflict if the subscription is not of kind checkpoint; InvalidInput for an invalid name or a start
+        without a time zone.
         """
         self._start_ms = None if start is None else instant_of(start)
         self._logs, self._kept_values, self._on_wanted = logs, kept_values, on_wanted
@@ -187,10 +187,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     def kept(self, checkpoint: Checkpoint) -> None:
         """Note that the application has stored this checkpoint and that `kept_values` returns it.
 
-        Releases the segments that it covers and other members wait for, and reports those that it reads to
-        their ends as drained. Calls `on_wanted` if other members wait for segments that the checkpoint does
-        not cover. Raises Conflict for a checkpoint of another topic, which changes nothing, and the errors of
-        `on_wanted`.
+        Releases segments that other members wait for if the checkpoint covers them, and reports segments as
+        drained that the checkpoint has read to their ends. Calls `on_wanted` if other members wait for
+        segments that the checkpoint does not cover. Raises Conflict for a checkpoint of another topic, which
+        changes nothing, and the errors of `on_wanted`.
         """
         self._note(checkpoint)  # a refused checkpoint marks no segment as stored
         for segment_id, segment in self._segments.items():
@@ -430,9 +430,10 @@ class CheckpointGroupConsumer(OneProcess, ClosesOnExit):
     # Reading.
 
     def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
-        """Open the reader of a segment. Runs in a background thread. First looks up the start of a segment
-        that no member has read. Raises DataPlaneUnavailable, to be retried at once, if the segment is no
-        longer assigned to this member, and the errors of `LogClient.locate` and `open_at`.
+        """Open the reader of a segment. Runs in a background thread. For a segment that no member has read,
+        first looks up the start, and sets the segment's position to it. Raises DataPlaneUnavailable, to be
+        retried at once, if the segment is no longer assigned to this member, and the errors of
+        `LogClient.locate` and `open_at`.
         """
         segment = self._segments.get(segment_reader.segment_id)
         if segment is None:

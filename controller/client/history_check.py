@@ -317,8 +317,8 @@ def _values(column: pa.ChunkedArray) -> memoryview:
 
 
 def _changes(column: pa.ChunkedArray) -> pa.Array:
-    """Return a boolean for each row: True if its value differs from that of the row before. True for the
-    first row.
+    """Return a boolean for each row: True if its value differs from the value of the row before. True for the
+    first row. The column must not contain nulls.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -329,7 +329,9 @@ def _changes(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _count(begins: pa.Array) -> pa.Array:
-    """Return for each row the number of true values up to and including the row, less one."""
+    """Return for each row the number of true values up to and including the row, minus 1: the index, from 0,
+    of the group of rows that began with the last true value.
+    """
     import pyarrow as pa
     from pyarrow import compute
 

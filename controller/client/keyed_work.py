@@ -403,8 +403,9 @@ class KeyedWork(OneProcess, ClosesOnExit):
                 self._send(partial(note, item.deliveries))
 
     def _report_closed(self, lane: _Lane) -> None:
-        """Report that the bucket was closed without a crash. Only needed if an earlier process had opened it
-        at the same message. Does nothing while a message of the bucket is being processed.
+        """Report to a worker, in a background thread, that the bucket was closed without a crash. Does
+        nothing if no earlier process had opened the bucket at the same message, because then the report is
+        not needed, and while a message of the bucket is being processed.
         """
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
             self._send(partial(self._counts.closed, lane.attachment.owned))

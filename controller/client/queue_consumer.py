@@ -303,11 +303,11 @@ class QueueConsumer(OneProcess, ClosesOnExit):
         return _buffer_of(message).holds(message.message.position)
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
-        """Return the message to the queue because it cannot be processed. It is delivered again after the
-        delay, here or to another consumer, with a delivery count one higher. If the reader has lost the
-        message, the message is delivered again anyway, and nothing is raised. Raises DataPlaneUnavailable if
-        the result is unknown after `patience_seconds`; call it again. Raises InvalidInput for a message of a
-        consumer of another kind.
+        """Return the message to the queue because it cannot be processed. The message is delivered again
+        after the delay, here or to another consumer, with a delivery count one higher. If the reader has lost
+        the message, the message is delivered again anyway, and nothing is raised. Raises DataPlaneUnavailable
+        if the result is unknown after `patience_seconds`; call it again. Raises InvalidInput for a message of
+        a consumer of another kind.
         """
         _buffer_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()

@@ -57,8 +57,8 @@ class SegmentWatch:
     def __init__(
         self, servers: Servers, topic: str, *, queue: str | None = None, on_change: Callable[[], None]
     ) -> None:
-        """Request the list at once, and start to follow it: of all segments, or of those that the
-        subscription `queue` reads.
+        """Request the list at once, and start to follow it. The list has all segments of the topic, or only
+        the segments that the subscription `queue` reads.
 
         `on_change` is called in another thread after each later request, and must not block. Raises NotFound,
         TopicNotLive, StoreUnavailable; Conflict if the subscription is not a queue; InvalidInput for an

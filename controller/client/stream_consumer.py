@@ -195,8 +195,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
     def why(self) -> tuple[BucketStatus, ...]:
         """Return for each bucket that the subscription reads why this consumer receives no message of it.
 
-        The reason of an owned bucket is this consumer's, that of any other bucket the leader's, which is
-        requested at each call. Raises StoreUnavailable while no worker responds, or the worker's refusal.
+        This consumer gives the reason of a bucket that it owns, and the leader the reason of any other
+        bucket; the leader is queried at each call. Raises StoreUnavailable while no worker responds, or the
+        worker's refusal.
         """
         own: dict[int, list[Attachment]] = {}
         for attachment in self._attachments.all:
@@ -227,8 +228,8 @@ class StreamConsumer(OneProcess, ClosesOnExit):
         if either was deleted, or another permanent refusal of a worker; DataPlaneUnavailable, or
         StoreUnavailable for the position table, if there is nothing to read and a bucket was out of reach for
         longer than `patience_seconds`; Terminal if there is nothing to read and a bucket can never be read;
-        the errors of `on_release`; InvalidInput after `close`. While the leader is out of reach, it returns
-        None.
+        the errors of `on_release`; InvalidInput after `close`. While the leader is out of reach, the call
+        returns None.
         """
         with self._maintenance.turn:
             return self._rounds.receive(
@@ -563,9 +564,9 @@ class StreamConsumer(OneProcess, ClosesOnExit):
             self._session.report_released(released)
 
     def _release(self) -> None:
-        """Release the buckets that other consumers wait for and whose messages are settled, after a call of
-        `on_release` for each, whose error is raised at the end. `_adopt` reports a release to the leader once
-        the bucket is closed.
+        """Call `on_release` for each bucket that other consumers wait for and whose messages are settled, and
+        release the bucket, also if `on_release` raises; the last error is raised at the end. `_adopt` reports
+        a release to the leader once the bucket is closed.
         """
 
         def release(attachment: Attachment) -> None:

@@ -66,8 +66,8 @@ class Location:
         return self._storage[1]
 
     def url(self, path: str = "") -> str:
-        """Return the URL of a path for Spark and for people: always with a scheme, which is that of the location's
-        own URL, or `file` for a local path.
+        """Return the URL of a path for Spark and for people: always with a scheme, `file` for a local path. `path` is
+        relative to the location; empty: the location itself.
         """
         return f"{self._base}/{path}" if path else self._base
 

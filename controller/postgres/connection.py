@@ -303,8 +303,8 @@ def _begin_session(
     settings: Mapping[str, str],
     connect_again: Callable[[], WatchedConnection],
 ) -> None:
-    """Set the settings of the session, and those of the URL that a pooler may have ignored. `connect_again` opens another connection in the
-    same way, for the test of a pooler.
+    """Set the settings of the session, including settings of the URL that a pooler may have ignored, and turn autocommit off.
+    `connect_again` opens another connection as `connection` was opened, for the test of a pooler.
 
     Raises PoolerUnfit for a pooler that shares sessions, that turns off standard_conforming_strings, or that ignores an option of the URL
     which is not a setting; psycopg2.Error for a setting that the server refuses, or if the server does not answer within `ANSWER_SECONDS`.
