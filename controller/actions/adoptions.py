@@ -114,6 +114,9 @@ class AdoptionResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence about the operation; for a dry run, about the logs that would end, the segments that would be
+        created, and the clients and subscriptions for which the adoption would be refused.
+        """
         if not self.dry_run:
             return super().sentence()
         connected = [*self.producers, *self.consumers]

@@ -108,6 +108,7 @@ class AnsweredApprovals(Response):
     approvals: list[Annotated[ApprovalRow, _WithExample()]]
 
     def sentence(self) -> str:
+        """Return the level, action, state and id of each approval."""
         verb = "would be" if self.dry_run else "is"
         return "; ".join(
             f"{row.level}: to {row.action} {verb} {row.state} (approval {row.approval_id})"

@@ -109,6 +109,7 @@ class CandidateResponse(Response):
     outcome: str | None = Field(description="Reason why the candidate ended.")
 
     def sentence(self) -> str:
+        """Return a sentence with the topic, id, parameters and state of the candidate."""
         return f"{self.name} {'would be' if self.dry_run else 'is'} {self.state}"
 
     @property
@@ -123,6 +124,7 @@ class ProposedCandidate(CandidateResponse):
     was_there: bool = Field(description="The candidate was proposed before, with the same parameters.")
 
     def sentence(self) -> str:
+        """Return a sentence that says whether the candidate is, was already, or would be in shadow."""
         if self.dry_run and not self.was_there:
             return f"{self.topic}: a candidate ({parameters_text(self.override)}) would be in shadow"
         return f"{self.name} {'was' if self.was_there else 'is'} in shadow"
@@ -148,6 +150,9 @@ class WeighedCandidate(CandidateResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence that says whether the candidate is, was already, or would be promoted, refused or waiting for an approval, with
+        the evidence.
+        """
         verb = "was" if self.had_ended else "would be" if self.dry_run else "is"
         end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
         if self.waits:

@@ -67,6 +67,7 @@ class RedriveResponse(Response):
         return request.model_copy(update={"limit": remaining}) if remaining > 0 else None
 
     def joined(self, earlier: Self) -> Self:
+        """Return a copy of this answer with the messages of the earlier parts added to its own; `left` stays as it is."""
         return self.model_copy(update={"messages": earlier.messages + self.messages})
 
 

@@ -92,6 +92,7 @@ class PolicyResponse(Response):
     )
 
     def sentence(self) -> str:
+        """Return a sentence with the changed parameters, their former and new values; for a dry run also with the consequences."""
         level = self.name or CLUSTER
         changes = ", ".join(
             f"{row['parameter']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
@@ -101,6 +102,7 @@ class PolicyResponse(Response):
         return f"{level} would have {changes or 'the same parameters'}; {self.consequences.sentence()}"
 
     def title(self) -> str:
+        """Return the sentence, also above the rows of a change that is no dry run."""
         return self.sentence()
 
     def rows(self) -> Sequence[Row]:

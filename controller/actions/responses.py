@@ -92,6 +92,7 @@ class Response(Answer):
     dry_run: bool = Field(False, description="Nothing was changed.")
 
     def title(self) -> str | None:
+        """Return the sentence for a dry run or an answer without rows; otherwise None, because the rows suffice."""
         return self.sentence() if self.dry_run or not self.rows() else None
 
 
@@ -142,7 +143,7 @@ class OperationDocument(BaseModel):
     parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
 
     def row(self) -> Row:
-        """Return the operation as a row of a table."""
+        """Return the operation as a row of a table, with the created segments as text."""
         columns = ("operation_id", "topic", "kind", "state", "epoch", "parents")
         return {name: getattr(self, name) for name in columns} | {"children": segments_text(self.creates)}
 
@@ -175,6 +176,7 @@ class OperationResponse(OperationDocument, Response):
     )
 
     def sentence(self) -> str:
+        """Return a sentence with the id, kind and state of the operation; for a dry run, with the segments to seal and create."""
         if not self.dry_run:
             sealed_text = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
             return f"operation {self.operation_id}: {self.kind}{sealed_text} on {self.topic} is {self.state}"

@@ -186,6 +186,7 @@ class SeekResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence about the operation; for a dry run, about the position to which the subscription would move."""
         if self.cursors is None:
             return super().sentence()
         return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"

@@ -88,6 +88,7 @@ class DeletionResponse(OperationResponse):
     )
 
     def sentence(self) -> str:
+        """Return a sentence about the operation; for a dry run, about the number of segments that the topic would lose."""
         if self.segments is None:
             return super().sentence()
         return f"{self.topic} would lose {len(self.segments)} segments and all their messages"
@@ -128,6 +129,7 @@ class RecoveryResponse(Response):
     findings: list[RecoveryFinding]
 
     def sentence(self) -> str:
+        """Return a sentence with the epoch of the topic and the number of findings."""
         epoch = "not in the database" if self.epoch < 0 else f"epoch {self.epoch}"
         return f"{self.topic}: {epoch}, {len(self.findings)} finding(s)"
 

@@ -85,7 +85,7 @@ class LagAnswer(Answer):
     buckets: list[BucketLagDocument]
 
     def sentence(self) -> str:
-        """Return one sentence about the answer."""
+        """Return a sentence with the sum of the counted messages and the number of buckets that could not be counted."""
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
         uncounted_text = f", and {uncounted} that could not be counted" if uncounted else ""

@@ -54,8 +54,8 @@ def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
 
 
 def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Return the row of `inspect.why_not` with a text (`how_far`) about its distance from an action at `now`, in
-    milliseconds since the Unix epoch.
+    """Return the row of `inspect.why_not`, a refusal, with a text (`how_far`) about its distance from an action at `now`,
+    in milliseconds since the Unix epoch. The row's times stay as they are.
     """
     ends = row["not_before"]
     refusal = {**row, "not_before": None if ends is None else to_ms(ends)}

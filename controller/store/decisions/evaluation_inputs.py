@@ -316,10 +316,11 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, EvaluationInput], dict[int, Exception]]:
-    """Return the evaluation inputs as `load_evaluation_inputs` does, and the errors of the topics that could not be read, by topic. After
-    an error, the topics are read again in halves until only the faulty topics are left.
+    """Return the evaluation inputs of the live topics, and the errors of the topics that could not be read, both by topic id. Parameters
+    and inputs are those of `load_evaluation_inputs`; topics that it skips are in neither result. After an error, the topics are read
+    again in halves until only the faulty topics are left.
 
-    Raises errors of PostgreSQL, after which the transaction cannot read anything else, and Retryable errors.
+    Raises DBAPIError, after which the transaction cannot read anything else, and Retryable errors.
     """
     try:
         return load_evaluation_inputs(tx, topic_ids, capabilities, instead=instead), {}
@@ -432,8 +433,9 @@ _NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Return the number of consumers of the mean segment, the number of producers, and the reconnection budget, which is the smaller of
-    the topic's and the cluster's. All are 0, and the budget None, if no client is connected or the profile is not `adaptive`.
+    """Return the number of consumers that read an average segment (of each stream subscription the consumers divided by the segments,
+    rounded up, and all consumers of queues), the number of producers, and the reconnection budget: the smaller of the topic's and the
+    cluster's. Both numbers are 0 and the budget is None if no client is connected or the profile is not `adaptive`.
     """
     if policy.profile != "adaptive":
         return _NO_CLIENTS

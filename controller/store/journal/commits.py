@@ -244,9 +244,10 @@ def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms
     """Record the steps and commit one operation that is not a reshape of Cleave's own logs. Return the epoch and the time of the
     commit. Waits for the lock of the topic row.
 
-    Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again (HeldUp if a deletion waits for another
-    operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of the layout would be broken, and the
-    errors of `mirrors.commits.apply` for a mirrored topic. After an error the caller rolls back, so nothing is written.
+    Raises FencedOut if the claim is lost or the state of the operation has changed, LostRace if the runner has to read the state again
+    (HeldUp if a deletion waits for another operation, or consumers own buckets at the commit of a seek), InvariantViolated if a rule of
+    the layout would be broken; and for a mirrored topic InvalidInput or Conflict for a layout that cannot be read or is older than the
+    rows. After an error the caller rolls back, so nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -300,7 +301,7 @@ def abort(
 
 def _record_steps(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
     """Record the steps of the operation, and return the time of the database in milliseconds since the Unix epoch.
-    Raises FencedOut if the claim is lost.
+    Raises FencedOut if the claim is lost or the state of the operation has changed.
     """
     recorded = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
     if record.operation.operation_id not in recorded:

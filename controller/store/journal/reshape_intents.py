@@ -248,9 +248,10 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     """Write the intent of one draft. If the request key was used for a reshape of this topic in the meantime, return that operation and
     write nothing.
 
-    The write is in a nested transaction, so `tx` remains usable after every error. Raises the errors of `ReshapeDraft.demand_possible`;
-    LostRace if the topic has changed, is not live or is held; Conflict if the key was used for another topic or kind of operation; and
-    IntegrityError if another transaction made a segment busy in the meantime.
+    The write is in a nested transaction, so `tx` remains usable after every error. Raises SegmentNotFound if a parent is not ACTIVE,
+    InvalidLayoutChange if the plan does not fit the layout otherwise, SegmentBusy if a parent is in a live operation; LostRace if the
+    topic has changed, is not live or is held; Conflict if the key was used for another topic or kind of operation; and IntegrityError if
+    another transaction made a segment busy in the meantime.
     """
     draft.demand_possible()
     try:
@@ -355,7 +356,8 @@ def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> 
     """Return the merge depth to store for a child with this range, as `SegmentGraph.child_merge_depth` counts it: the merge depth of its
     deepest parent, plus 1 if the child has two or more parents.
 
-    Ancestors are counted, in a separate statement, only if two or more parents descend from merges, because these may be the same.
+    If two or more parents descend from merges, the number of different merges among the parents and their ancestors, which a separate
+    statement counts up to `COUNTED_MERGES`, takes the place of the parent's depth if that number is larger.
     """
     segments = (draft.view.layout.segment(i) for i in draft.planned.parent_ids)
     parents = [parent for parent in segments if parent.hash_range.overlaps(hash_range)]
@@ -394,7 +396,9 @@ def _operation(draft: ReshapeDraft, children: tuple[ReservedChild, ...], row: Ro
 
 
 def _first_of_key(tx: Connection, draft: ReshapeDraft) -> Intent | None:
-    """Return the operation of the request key, which a concurrent request may have written; None if there is none."""
+    """Return the operation of the request key, which a concurrent request may have written, as a repeated intent; None if there is none.
+    Raises Conflict unless the operation is a reshape of this topic.
+    """
     first = find_by_request_key(tx, draft.request.request_key)
     return None if first is None else _repeat(first, draft.view, draft.request)
 

@@ -242,7 +242,9 @@ def statement_parameters(
     started_at_ms: int,
     stamps: Mapping[int, Sequence[str]] | None = None,
 ) -> dict[str, object]:
-    """Return the parameters of `GIVEN`, `HELD` and `JOURNAL`. `stamps` are the cooldown columns of a commit, by operation id."""
+    """Return the parameters of the SQL texts `GIVEN`, `HELD` and `JOURNAL`: the records as JSON, the runner, and the time at which the
+    first steps began. `stamps` are the cooldown columns of a commit, by operation id.
+    """
     documents = [
         {
             "operation_id": record.operation.operation_id,
@@ -261,7 +263,9 @@ def statement_parameters(
 
 
 def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, object]:
-    """Return the parameters of `GIVEN` and `HELD` for statements that record nothing."""
+    """Return the parameters of the SQL texts `GIVEN` and `HELD` for statements that record nothing: the operations with their terms and
+    states as JSON, the runner, and `operation_ids`.
+    """
     documents = [
         {
             "operation_id": operation.operation_id,

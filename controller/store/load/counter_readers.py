@@ -59,7 +59,7 @@ def record(
     seen for a day. Return the reader of these samples: the stored reader with its first offset, or another reader with the present offset
     if the offset has changed by more than `MOST_APART_MS` plus its uncertainty.
 
-    `clock_ahead_ms` is the offset of the wall clock on that machine, which the views show, as they show the remaining parameters.
+    The views show `clock_ahead_ms`, the offset of the wall clock on that machine, and the remaining parameters.
     """
     row = tx.execute(
         _RECORD,
