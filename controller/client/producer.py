@@ -61,7 +61,9 @@ _METADATA = (Metadata, type(None))
 
 
 def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
-    """Return the error that explains why a message is refused."""
+    """Return the error for the first argument of a wrong type; if all types are right, the error for a
+    payload that is too long.
+    """
     if not isinstance(payload, bytes):
         return InvalidInput(
             f"producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
