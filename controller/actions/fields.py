@@ -74,8 +74,9 @@ def _hash(value: object) -> object:
 
 
 def _keep(text: str) -> str | None:
-    """Return the text of a time to keep unchanged; None for an empty text, which a form sends. Raises InvalidInput
-    for a text that is no duration, and for a time outside 1 minute to `LONGEST_KEEP`.
+    """Check the text of a duration for which created segments are not merged, and return the text as it is; None for an
+    empty text, which a form sends. Raises InvalidInput for a text that is no duration, and for a duration outside 1
+    minute to `LONGEST_KEEP`.
     """
     if not text:
         return None

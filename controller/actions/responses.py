@@ -194,7 +194,7 @@ class OperationResponse(OperationDocument, Response):
 
     def demand_done(self, wait_seconds: float) -> None:
         """Raise Terminal if the operation was aborted, Retryable if it is still in progress. Does nothing in a dry
-        run, or if the caller did not wait.
+        run, or if the caller did not wait (`wait_seconds` 0). Does not wait itself.
         """
         if self.dry_run or wait_seconds <= 0:
             return

@@ -94,9 +94,9 @@ class RunBacktest(ActionRequest):
     actuation_seconds: float = Field(0.0, description="Duration of a reshape in seconds.")
 
     def to_backtest_request(self, now: datetime) -> BacktestRequest:
-        """Return the backtest that the request describes; `now` is the time from which ages count. Raises
-        InvalidInput for both policies and parameters, for topics below the level of the cluster, and for a span
-        that is empty or cannot be read.
+        """Return the backtest that the request describes; `now` is the time from which ages count. Policies,
+        parameters, weights and seeds are not checked here. Raises InvalidInput for both policies and parameters, for
+        topics below the level of the cluster, and for a span that is empty or cannot be read.
         """
         if self.parameters is not None and self.policies:
             raise InvalidInput("policies and parameters: give one of the two")
