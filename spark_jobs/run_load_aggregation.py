@@ -32,7 +32,8 @@ def compute(
     """Write the rates of the window as `rates` below the scratch URL, and replace what is there. Return the sources that
     reported in the window, with the columns of `build_heard`.
 
-    A row of the files with a missing value is ignored. A row that is not SOUND adds to no rate and is counted for its source.
+    A row of the files with a missing value is ignored. A row that is not SOUND (an impossible counter, or a name that cannot be stored)
+    adds to no rate and is counted for its source.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")

@@ -147,9 +147,8 @@ def _homes(
 ) -> list[_Homes]:
     """Return, for each segment of `ready`, the homes of its buckets. `units` returns the buckets for the boundaries of
     a segment; `names` are sorted. The home of a bucket that has an owner is this owner alone; if the owner is not among
-    `names`, the bucket has no home. The homes of a bucket without an owner
-    are the consumers that own most of its hashes in other pieces of the segment, otherwise those that owned most of
-    its hashes in the segment's parents.
+    `names`, the bucket has no home. The homes of a bucket without an owner are the consumers that own most of its
+    hashes in other pieces of the segment, otherwise those that owned most of its hashes in the segment's parents.
     """
     indexes = {name: index for index, name in enumerate(names)}
     owners_by_segment: dict[int, dict[HashRange, int | None]] = {}
@@ -256,10 +255,10 @@ def _distribute(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: b
 
 
 def _free_places(counts: Sequence[int], least: int, surplus: int, in_runs: bool) -> list[int]:
-    """Return the places for the items that keep no place, in the order of these items. `counts` has the number of items that
-    each place keeps. Each place is filled to `least` items. `surplus` places get one item more: the places that
-    already keep more than `least`, then the first places. With `in_runs` one place is filled after the other;
-    otherwise the places get items in turn.
+    """Return the places for the items that keep no place, in the order of these items. `counts` has the number of items
+    that each place keeps. Each place is filled to `least` items. `surplus` places get one item more: the places that
+    already keep more than `least`, then the first places. With `in_runs` one place is filled after the other; otherwise
+    the places get items in turn.
     """
     surplus -= sum(count > least for count in counts)
     free_places: list[tuple[int, int]] = []
@@ -365,9 +364,9 @@ def _keep_claims(claims: _Claims, readers_by_segment: Sequence[Sequence[int]]) -
 
 
 def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], list[int], int]:
-    """Return how many readers each segment gets if the numbers are as equal as the bucket counts (`sizes`) allow, in three
-    parts: the number that each segment gets at least, the indexes of the segments that may get one reader more, and
-    the number of these segments that get it. Needs at least as many consumers as segments.
+    """Return how many readers each segment gets if the numbers are as equal as the bucket counts (`sizes`) allow, in
+    three parts: the number that each segment gets at least, the indexes of the segments that may get one reader more,
+    and the number of these segments that get it. Needs at least as many consumers as segments.
     """
     least = [1] * len(sizes)
     surplus = consumers - len(sizes)

@@ -88,8 +88,8 @@ class EvaluationInput:
     are not counted. `reconnections_left`: number of clients that may be made to reconnect at this time, None for no
     limit. `strikes`: number of consecutive cuts that left nearly all of the load in this segment, by its id.
     `sketches`: key histograms of the load of segments, by id (see `key_sketch`). `kept`: start and end, in milliseconds
-    since the Unix epoch, of the time in which a person excludes a segment from merges, by its id. `approvals`: the latest approval of each action for
-    which one was requested, if the policy requires approvals.
+    since the Unix epoch, of the time in which a person excludes a segment from merges, by its id. `approvals`: the
+    latest approval of each action for which one was requested, if the policy requires approvals.
     """
 
     layout: SegmentLayout

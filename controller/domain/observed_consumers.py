@@ -81,8 +81,8 @@ def _use(pairs: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
 
 def _minimum(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
     """Return the smallest possible number of consumers. `unnamed`: name of a log, and a consumer on it whose name does
-    not identify it. A connection has at least as many consumers as it has on one log. A broker has the sum over its connections; consumers of several brokers may be the same, so only
-    the largest sum counts.
+    not identify it. A connection has at least as many consumers as it has on one log. A broker has the sum over its
+    connections; consumers of several brokers may be the same, so only the largest sum counts.
     """
     on_log = Counter((consumer.broker, consumer.connection, log) for log, consumer in unnamed)
     of_connection: Counter[tuple[str, str]] = Counter()

@@ -141,8 +141,8 @@ class _Network:
                 return
 
     def _send(self, path: list[int]) -> int:
-        """Send as much flow along the path (numbers of links) as its links have room for. Remove from `path`, in place, the
-        first link that is full and all links after it. Return the node at which the shortened path ends.
+        """Send as much flow along the path (numbers of links) as its links have room for. Remove from `path`, in place,
+        the first link that is full and all links after it. Return the node at which the shortened path ends.
         """
         amount = min(self.room[number] for number in path)
         for number in path:

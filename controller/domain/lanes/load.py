@@ -62,8 +62,9 @@ def answer(context: EvaluationContext, earlier_actions: tuple[Decision, ...]) ->
 
 
 def _hot(context: EvaluationContext) -> list[_Hot]:
-    """Return the segments with a score above 1, by range. A rate that was never measured does not count. Refuse the
-    topic, with the number of segments that have no load record yet, if there are any.
+    """Return the segments whose score, the largest of the four rates divided by their split thresholds, is above 1, in
+    the order of their ranges. A rate that was never measured does not count. Refuse the topic, with the number of
+    segments that have no load record, if there are any.
     """
     msg_in, byte_in, msg_out, byte_out = context.thresholds.split.rates
     hot = []

@@ -159,11 +159,11 @@ class MergeConditions:
         return 0.0 if record is None else record.stats.msg_rate_in
 
     def _sums_can_be_hot(self) -> bool:
-        """Return True if the sum of two rates below a merge threshold can exceed the split threshold, which must then be
-        less than twice the merge threshold.
+        """Return True if, for any metric, the sum of two rates below the merge threshold can exceed the split threshold,
+        because the split threshold is less than twice the merge threshold.
 
-        False if the topic stays at its limit of segments even after the merge, because the load lane would not split
-        it.
+        Return False if the topic stays at its limit of segments even after the merge, because the load lane would not
+        split it.
         """
         if self._context.segments_high > self._context.policy.max_segments:
             return False

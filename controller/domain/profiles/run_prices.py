@@ -134,12 +134,14 @@ def scale_ins(
     is_kept_apart: bool,
     best_scale_ins: dict[int, Candidate],
 ) -> list[Run]:
-    """Return one run for each smaller number of parts that carries the present load and whose saving exceeds its cost;
-    empty if there is none. Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by
-    the most, or falls short of it by the least, unless a better one is stored already.
+    """Return a run for each smaller number of parts that carries the present load of the members from index `first` to
+    before `end`, and whose saving exceeds its cost; empty if there is none. At most `most_spared` segments are removed.
+    Store in `best_scale_ins`, for each member, the priced scale-in whose saving exceeds its cost by the most, or falls
+    short of it by the least, unless a better one is stored already.
 
     `is_even`: False if the members may be joined into one part only. `is_kept_apart`: True to return no run; the
-    scale-ins are stored nevertheless. `first`, `end`, `width` and `ticks` as in `scale_out`.
+    scale-ins are stored nevertheless. `width` is the share of the ring that the members have together; `ticks` has the
+    sum of their loads at each remembered tick, the present tick first.
     """
     count = end - first
     fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)

@@ -59,8 +59,8 @@ def _sweep(bins: Sequence[Bin], max_load: float) -> list[int]:
 
 
 def _add_cuts(bins: Sequence[Bin], cuts: Sequence[int], parts: int) -> set[int]:
-    """Return `cuts` and as many further cuts as `parts` parts need. Each additional cut divides the heaviest part that has
-    several bins. There must be at least `parts` bins.
+    """Return `cuts` and as many further cuts as `parts` parts need. Each additional cut divides the heaviest part that
+    has several bins. There must be at least `parts` bins.
     """
     chosen = set(cuts)
     while len(chosen) < parts - 1:
@@ -82,8 +82,8 @@ def _pieces(bins: Sequence[Bin], cuts: set[int]) -> list[list[Bin]]:
 
 
 def _most_even_cut(piece: Sequence[Bin]) -> int:
-    """Return the index, in `piece`, of the bin before which a cut leaves the heavier of the two sides as light as possible.
-    The piece has at least two bins.
+    """Return the index, in `piece`, of the bin before which a cut leaves the heavier of the two sides as light as
+    possible. The piece has at least two bins.
     """
     total, below, best, cut = sum(load_bin.load for load_bin in piece), 0.0, float("inf"), 1
     for index in range(1, len(piece)):
