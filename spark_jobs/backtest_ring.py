@@ -26,7 +26,7 @@ def ring(run: Simulation, load: Floats) -> dict[str, Any]:
     has rows of id, first and last hash, begin and end in milliseconds; `loads` has rows of id, number of the cell and
     load; `cell_ms` is the length of a cell.
 
-    `load[step]` is the topic's load. Cells are counted from the Unix epoch.
+    `load[step]` is the topic's load in segments' capacities. Cells are numbered from the Unix epoch.
     """
     lives = dict(list(_lives(run).items())[:SEGMENTS])
     cell_ms = _cell_ms(run, lives)
@@ -83,9 +83,9 @@ def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> i
 def _highest(
     run: Simulation, load: Floats, stretch: Stretch, end: int, cell_ms: int
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the highest load of each segment of a stretch in each cell, as segment id, number of the cell and load.
-    `load[step]` is the topic's load. The stretch ends before step `end`. Cells are numbered from the Unix epoch. A cell
-    without a step of the stretch has load 0.
+    """Yield the highest load of each segment of a stretch in each cell, as segment id, number of the cell and load. `load[step]` is the
+    topic's load in segments' capacities. The stretch ends before step `end`. Cells are numbered from the Unix epoch. A cell without a
+    step of the stretch has load 0.
     """
     span = slice(stretch.begins, end)
     loads = load[span, None] * run.spread.shares(stretch.ranges, span)

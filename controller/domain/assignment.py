@@ -316,8 +316,8 @@ _Claims = Sequence[Mapping[int, _Claim]]
 
 
 def _share_segments(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
-    """Return the reader of each bucket of each segment, if every consumer reads at most one segment. Consumers for
-    which no bucket is left read nothing.
+    """Return the reader of each bucket of each segment, if every consumer reads at most one segment. Consumers for which
+    no bucket is left read nothing. Needs at least as many consumers as segments.
 
     The segments that get one more reader are those in which one more reader keeps the most buckets where they are.
     The readers are placed twice. The first placement finds the segment whose buckets each consumer keeps, because a

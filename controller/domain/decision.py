@@ -66,7 +66,8 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A split of one segment into two or more; `at` as in `plan_split`, empty for the midpoint.
+    """A split of one segment into two or more. `at`: the first hash of each child except the first; empty for a split at
+    the midpoint.
 
     `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`, `msgRateOut`, `byteRateOut`).
     `otherwise` is the cut that would be made if the data plane could cut anywhere. It is None if the data plane can,
@@ -104,7 +105,8 @@ class Rebucket:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """Adjacent segments that get other boundaries, at `at`, without joining them all; no profile of Pulsar chooses one.
+    """Adjacent segments that get other boundaries: `at` has the first hash of each child except the first, and is empty
+    if all segments are joined into one. Pulsar has no such action.
 
     `reason` is the metric, as for a split, or `cold`, as for a merge. `buckets`: entry buckets of each child; None
     for the child's share of the parents' buckets.
@@ -245,8 +247,8 @@ class Evaluation:
 
 
 def _document(value: Decision | Refusal) -> dict[str, Any]:
-    """Return the fields as JSON values by name, without fields that are None. A float becomes an integer or a text
-    as in `write_parameter`.
+    """Return the fields as JSON values by name, without fields that are None. An integral float becomes an integer, and a
+    float that is not finite a text.
     """
     pairs = ((name, getattr(value, name)) for name in value.__slots__)
     return {

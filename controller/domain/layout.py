@@ -72,9 +72,9 @@ class SegmentLayout(SegmentGraph):
 
     @classmethod
     def from_selection(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
-        """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not
-        selected are left out, as in `prune`; the children of a segment are derived from the parents of the others,
-        whatever its own `child_ids`.
+        """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not in
+        `segments` are left out. The `child_ids` of the given segments are ignored: the children of a segment are
+        derived from the `parent_ids` of the other segments. Nothing is checked.
         """
         selected = {segment.segment_id: segment for segment in segments}
         children: dict[int, list[int]] = {}

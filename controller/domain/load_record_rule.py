@@ -51,15 +51,15 @@ def next_record(
 ) -> LoadUpdate:
     """Return the record to keep after observing `stats` at `observed_at`, milliseconds since the Unix epoch. `previous`:
     the record so far; None if there is none. `must_write` of the result is True if the rates are written or `cold_since`
-    changed. `change_threshold` as in `is_material_change`.
+    changed. `change_threshold`: relative change of a rate above which the change is material.
 
-    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more
-    than `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a
-    split or merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since`
-    starts at the first cold observation and survives any change that stays cold, so a nearly idle segment with
-    jitter becomes mergeable; changed thresholds restart it unless the record is cold under them as well. Missing
-    observations do not end it: the evaluator treats a segment without observations as stale. An observation older
-    than the record's changes nothing.
+    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more than
+    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a split or
+    merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since` starts at the
+    first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
+    mergeable; changed thresholds restart it unless the record is cold under them as well. Missing observations do not
+    end `cold_since`: the evaluator treats a segment without observations as stale. An observation older than the
+    record's changes nothing.
 
     With `strict_pulsar` only Pulsar's relative rule decides whether the rates of an existing record are written.
 

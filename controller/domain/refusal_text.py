@@ -121,7 +121,7 @@ def _is_figure(value: Any) -> bool:
 
 def _number(value: Any) -> str:
     """Return the number as text with thousands separators and without trailing zeros: one decimal from 10 on, two
-    from 1 on, otherwise three; four digits from 1e15 on. None gives an empty text, any other value its text.
+    from 1 on, otherwise three; four significant digits from 1e15 on. None gives an empty text, any other value its text.
     """
     if value is None:
         return ""

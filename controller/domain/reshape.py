@@ -82,8 +82,9 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Raise InvalidLayoutChange unless the ids are unused (as in `validate`), different and at most `MOST`, and the
-    bucket boundaries ascend within 1..65535.
+    """Raise InvalidLayoutChange unless the ids of the children are different, unused and at most `MOST`, and their bucket
+    boundaries ascend within 1..65535. An id is unused if no present segment has it and it is higher than every parent's
+    id.
     """
     child_ids = [plan.segment_id for plan in children]
     if max(child_ids) > MOST:

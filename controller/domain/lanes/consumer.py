@@ -18,14 +18,13 @@ from controller.domain.lanes.load_freshness import is_stale, wake_when_stale
 
 
 def answer(context: EvaluationContext) -> tuple[Decision, ...]:
-    """Return a split of the busiest segment, a batch of rebuckets, or nothing. Nothing is returned, and nothing
-    refused, while there are no more consumers than segments, where the segments that running reshapes and held splits
-    will add count too.
+    """Return a split of the busiest segment, a batch of rebuckets, or nothing. If there are no more consumers than
+    segments, nothing is returned and nothing refused; segments that running reshapes and held splits will add count.
 
-    At the limit of segments, or if the busiest segment is slow and buckets suffice, segments are rebucketed if
-    consumers can share them; otherwise the busiest segment is split, below the limit. If no action is taken, a
-    refusal of the topic or of the segment says why. Each busier segment that cannot be split is refused. A segment
-    without a fresh load record counts with a rate of 0.
+    If consumers can share segments, segments are rebucketed when the topic has its maximum number of segments, or when
+    the busiest segment is slow and buckets suffice. Otherwise the busiest segment is split, unless the topic has its
+    maximum number of segments. If no action is taken, a refusal of the topic or of the segment is added to the context.
+    Each busier segment that cannot be split is refused. A segment without a fresh load record counts with a rate of 0.
     """
     if context.consumers <= context.segments_net + context.held_places:
         return ()

@@ -112,7 +112,9 @@ class _PlannedAction:
 
 
 class _Planner:
-    """One plan of one topic. Used for one call of `answer`."""
+    """One plan of one topic. Used for one call of `answer`. To refuse a segment, a run or the topic means to add a
+    refusal to the context; a refusal in a lane that is not evaluated is left out.
+    """
 
     def __init__(
         self, context: EvaluationContext, lanes: Collection[Lane], served: Sequence[Decision]
@@ -223,7 +225,7 @@ class _Planner:
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
         """Return the remembered loads, newest first, as shares of the capacity; for a segment without memory only
-        `load`. A tick that cannot be measured counts as `load`.
+        `load`. A tick whose load was never measured counts as `load`.
         """
         remembered = self._context.situation.recent_loads.get(segment_id)
         if not remembered:
@@ -398,9 +400,9 @@ class _Planner:
         )
 
     def _within_segment_limits(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
-        """Return the actions that respect the minimum and maximum number of segments, whichever of the running reshapes
-        and of these actions may fail. A scale-out that exceeds the maximum gets fewer cuts if that is possible; every
-        other action that violates a limit is refused. The cuts are changed in place.
+        """Return the actions that respect the minimum and maximum number of segments, even if some of the running
+        reshapes or of these actions fail. A scale-out that exceeds the maximum gets fewer cuts if that is possible;
+        every other action that violates a limit is refused. The cuts are changed in place.
         """
         context = self._context
         capacity = context.policy.max_segments - self._segments_high

@@ -199,7 +199,8 @@ def _most_parts(context: EvaluationContext, chosen: Sequence[_Candidate], *, is_
 
 def _candidates(context: EvaluationContext) -> list[_Candidate]:
     """Return the segments that are not busy (no live or held action seals them), the highest incoming rate first.
-    Refuse the others. The evaluation is valid at most until a used load record becomes stale.
+    Add a refusal of each busy segment to the context. The evaluation is valid at most until a used load record becomes
+    stale.
     """
     candidates = []
     for segment, record in zip(context.active, context.records, strict=True):
@@ -240,8 +241,8 @@ def _collecting(context: EvaluationContext) -> Pause | None:
 
 
 def _refuse_limits(context: EvaluationContext, served: int) -> None:
-    """Refuse the topic because consumers are left without a place: with AT_MAX_BUCKETS if consumers can share
-    segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
+    """Add a refusal of the topic to the context because consumers are left without a place: with AT_MAX_BUCKETS if
+    consumers can share segments, otherwise with AT_MAX_SEGMENTS. `served` is the number of consumers with a place.
 
     If consumers cannot share segments, does nothing for a topic below `max_segments` that has another refusal: a
     busy segment is then the reason.
