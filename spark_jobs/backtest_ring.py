@@ -71,7 +71,7 @@ def _lives(run: Simulation) -> dict[int, tuple[HashRange, int, int]]:
 
 def _cell_ms(run: Simulation, lives: dict[int, tuple[HashRange, int, int]]) -> int:
     """Return the length of a cell in milliseconds, a multiple of a step: no segment has more than about `COLUMNS` cells, and
-    all segments together have at most `CELLS`, unless a cell would be longer than the series. `lives` is the result of
+    all segments together have at most `CELLS`, unless a cell is already as long as the series. `lives` is the result of
     `_lives`.
     """
     every = -(-run.series.steps // COLUMNS)

@@ -99,8 +99,8 @@ class MergeConditions:
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", segments, minimum)
 
     def _is_too_deep(self, i: int) -> bool:
-        """Refuse the pair and return True if either side has the maximum merge depth (`max_dag_depth`). The child of
-        two sides below the maximum may exceed it, as in Pulsar.
+        """Refuse the pair and return True if either side has reached the maximum merge depth (`max_dag_depth`). The
+        child of two sides below the maximum may exceed it, as in Pulsar.
         """
         limit = self._context.policy.max_dag_depth
         right = self._depths[i] < limit
