@@ -42,7 +42,7 @@ the rows of the batch are locked.
 
 class Batch:
     """The topics of one transaction of a pass: evaluates them, and writes everything that follows. Their
-    evaluation rows are locked, except in a dry run. Not thread-safe.
+    evaluation rows are locked, except in a dry run of named topics. Not thread-safe.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Batch:
         """Evaluate these topics, for the first time or again, and store the results in `topics`.
 
         A topic whose rows cannot be read, or whose evaluation raises, is paused with a reason. A live topic
-        whose data plane is not configured here is paused and logged. Any other topic that is not live is left
-        without an evaluation.
+        whose data plane is not configured here is paused and logged. A topic that is not live is left without
+        an evaluation.
         """
         if not topic_ids:
             return
@@ -138,9 +138,9 @@ class Batch:
         return {name: plane.capabilities for name, plane in self._planes.items()}
 
     def _lock_acting(self) -> None:
-        """Lock the rows of the topics to act on, up to `ACTING_TOPICS`; the others are postponed. A topic
-        whose row another transaction has locked stays due. Evaluate again the topics whose layout has
-        changed.
+        """Lock the rows of up to `ACTING_TOPICS` topics with actions or proposals; further such topics are
+        postponed. A topic whose row another transaction has locked is dropped and stays due. Evaluate again the
+        topics whose layout has changed.
         """
         acting = [topic for _, topic in sorted(self.topics.items()) if topic.has_actions]
         for topic in acting[ACTING_TOPICS:]:
@@ -211,8 +211,9 @@ class Batch:
         return rows
 
     def _intend(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents: of all topics with one action together, and of each other topic within a
-        savepoint, so that its actions succeed or fail together. A refused topic is dropped.
+        """Write the intents, and store their ids in the topics. The intents of all topics with one action are
+        written together, and the intents of each other topic within a savepoint, so that its actions succeed or
+        fail together. A refused topic is dropped.
         """
         self._intend_one_each([topic for topic in acting if len(topic.actions) == 1])
         for topic in acting:
