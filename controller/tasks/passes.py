@@ -111,7 +111,9 @@ def _pass(
 
 
 def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
-    """Return as many shares as the topics that are still due fill, at most `SHARES_AT_MOST`."""
+    """Return the shares of all topics, one for each `BATCHES_ALONE` batches of topics that are still due in
+    these lanes, at most `SHARES_AT_MOST`; none if no topic is due.
+    """
     with app.store.transaction() as tx:
         [backlog] = read_view(
             tx,
