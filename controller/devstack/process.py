@@ -193,8 +193,8 @@ def run_checked(
     run_as: RunAs | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a short command to its end, without a time limit, and return its output. Raises DevstackFailed with the output if the command
-    fails.
+    """Run a short command to its end, without a time limit, and return its output, standard error included. `run_as` and `env` None: the
+    account and the environment of this process. Raises DevstackFailed with the output if the command fails.
     """
     result = subprocess.run(
         [str(part) for part in command],

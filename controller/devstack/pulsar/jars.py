@@ -136,7 +136,9 @@ def _fetch(maven: str, pom: bytes, jars: Path) -> None:
 
 
 def _maven_environment(draft: Path) -> dict[str, str]:
-    """Return the environment of this process, with a Java for Maven if the machine has none."""
+    """Return the environment of this process; if the machine has no Java, with the Java of a wheel for Maven, for which a launcher is
+    written below `draft`. Raises DevstackFailed if there is neither.
+    """
     if system_java_home() is not None:
         return dict(os.environ)
     return {**os.environ, "JAVA_HOME": str(java_home(draft))}
