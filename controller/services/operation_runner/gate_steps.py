@@ -63,7 +63,7 @@ class GateSteps:
     def probe_fences(self, logs: Sequence[str]) -> None:
         """Probe whether consumers can connect to these terminated logs, and whether the logs are still terminated.
         The data plane reloads a log that refuses consumers; an open log is terminated again. Raises HeldUp if
-        there was such a log, so that the step probes again. No effect on a data plane without gates.
+        there was a log of either kind, so that the step probes again. No effect on a data plane without gates.
 
         A broker (seen with 4.2.4) forgets a termination that it has confirmed, if it unloads the log at the same time.
 

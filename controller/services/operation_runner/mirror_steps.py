@@ -213,7 +213,7 @@ class MirrorSteps:
 
     def _call(self, call: Callable[[], Result], seconds: float | None = None) -> Result:
         """Make one call under the claims, and return its result. `seconds` is the longest time of the call; None:
-        that of an ordinary call.
+        the time-out of an ordinary call.
         """
         [result] = self._call_all([call], seconds)
         return result

@@ -68,7 +68,9 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. `error` is the reason why its remedy failed; a later run finds the difference again."""
+    """One difference. `error` is the reason why its remedy failed or was not tried; a later run finds the difference
+    again. `operation_id` is the operation that repairs the segment. Both are None otherwise.
+    """
 
     kind: FindingKind
     topic: str
