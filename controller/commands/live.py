@@ -84,7 +84,7 @@ def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: 
 
 
 def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
-    """Perform the action, and return its response as a document."""
+    """Perform the action, and return its response as a dict; instants in it are datetimes."""
     document: dict[str, Any] = perform(action, request).model_dump()
     return document
 

@@ -85,13 +85,13 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a child that has ended unexpectedly; negative: the signal that ended it. None while it runs,
-        before `start`, and after `stop` or `kill`.
+        """Exit code of a child that has ended; negative: the signal that ended it. None while it runs, before `start`, and after `stop` or
+        `kill`, so a child with an exit code has ended by itself or after `ask_to_end`.
         """
         return None if self._child is None else self._child.poll()
 
     def restart(self) -> None:
-        """Start the command again after it has ended; the remaining processes of its group are killed first."""
+        """Kill the processes of the group that still run, and start the command again."""
         self.kill()
         self.start()
 

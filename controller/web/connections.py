@@ -106,7 +106,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._lobby.leave(self)
 
     def release(self) -> None:
-        """Return the connection to the lobby, because its request is answered."""
+        """Return the connection to the lobby, because its request is answered. Does nothing for a connection that is closing."""
         if not self.transport.is_closing():
             self._lobby.enter(self)
 
@@ -237,7 +237,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, reason: str) -> None:
         """Answer with the status and a JSON reason, and disconnect once the client has had `_LINGER_SECONDS` to read the answer. The app
-        sees a request in progress as disconnected. If its answer has begun, or further requests wait, only disconnect.
+        sees a request in progress as disconnected. If the answer of this request has begun, or further requests wait, only disconnect.
         """
         self._refusal = (status, reason)
         self._await(None)

@@ -145,7 +145,9 @@ def _maven_environment(draft: Path) -> dict[str, str]:
 
 
 def _first_error(output: str) -> str:
-    """Return the first of Maven's error lines, which gives the cause."""
+    """Return the first of Maven's error lines, which gives the cause, without `[ERROR]`; the first line if none is an error line, and a
+    sentence if there is no output.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line]
     return _LOG_LEVEL.sub("", (errors or lines or ["Maven printed nothing"])[0])

@@ -98,7 +98,7 @@ class PulsarStandalone(Running):
         self.start()
 
     def destroy(self) -> None:
-        """End the broker and delete the data permanently; the log stays."""
+        """Kill the broker, release its ports and delete the data permanently; the log stays. The next `start` chooses ports again."""
         self.kill()
         for port in self._ports.values():
             release_port(port)
