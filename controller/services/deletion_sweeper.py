@@ -47,6 +47,7 @@ class SweepReport:
     absent: list[str] = field(default_factory=list)
     """Logs that are gone. If it is the second absence of a log, the log is in `closed` too."""
     closed: list[str] = field(default_factory=list)
+    """Logs whose deletion entries were closed, because the logs were absent twice."""
     kept: dict[str, str] = field(default_factory=dict)
     """Logs that must not be deleted, with the reasons. Their deletion entries are closed."""
     failed: dict[str, str] = field(default_factory=dict)

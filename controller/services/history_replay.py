@@ -50,7 +50,9 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRates:
-    """Rates of one segment in one window."""
+    """Rates of one segment in one window. `observed_at` is the instant of the last sample, in milliseconds since the
+    Unix epoch.
+    """
 
     stats: LoadStats
     observed_at: int
@@ -74,7 +76,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision as stored in the decision log. `situation` holds its inputs as JSON, `stored` its result."""
+    """A decision as stored in the decision log. `decided_at` is in milliseconds since the Unix epoch. `situation` holds
+    its inputs as JSON, `stored` its result.
+    """
 
     decision_id: int
     decided_at: int
@@ -101,7 +105,9 @@ class Retraced:
 
 @dataclass(slots=True)
 class _Record:
-    """A stored load record, with the source of its samples."""
+    """A stored load record, with the source of its samples. Instants are milliseconds since the Unix epoch; `cold_since`
+    and `silent_since` are None for a segment that is not cold, or not silent.
+    """
 
     stats: LoadStats
     modified_at: int
@@ -177,7 +183,7 @@ def retrace(
 
     `segments` are all segments that the topic ever had, by id. If the history does not begin with the topic
     (`begins_with_the_topic` is False), the replay starts from the first decision, which is not yielded.
-    Raises InvalidInput if the inputs of a decision cannot be read.
+    Raises InvalidInput, or Python's errors for a text of another structure, if the inputs of a decision cannot be read.
     """
     if not decisions:
         return

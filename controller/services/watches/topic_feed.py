@@ -45,7 +45,7 @@ class TopicFilter:
     @classmethod
     def of(cls, namespace: str, properties: Iterable[str]) -> TopicFilter:
         """Build the filter from `key=value` texts. Raises InvalidInput for another form, or for a key given
-        twice.
+        twice. The namespace is not checked.
         """
         pairs = []
         for pair in properties:
