@@ -41,8 +41,8 @@ class DeadLetterLogs:
 
     def make(self, topic_id: int, subscription: str) -> DeadLetterLog:
         """Create the subscription's dead-letter log, with the log's subscription `redrive`, if the log does
-        not exist. Return the address of the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported, and
-        the errors of the data plane.
+        not exist. Return the address of the log. Raises TopicNotFound, SubscriptionNotFound, Unsupported if the
+        data plane is not configured here or has no dead-letter logs, and the errors of the data plane.
         """
         letters = self._of(topic_id, subscription)
         self._plane(letters).create_segment(letters.backing_topic, [REDRIVE])

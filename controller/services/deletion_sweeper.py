@@ -182,8 +182,9 @@ def _with_used_siblings(store: Store, never_active: Sequence[DeletionEntry]) -> 
 def _judge(
     plane: DataPlane | None, deletion_entry: DeletionEntry, reports: Mapping[str, LogReport], owner: Ownership
 ) -> str | None:
-    """Return the reason to keep the log; None if it may be deleted. May change the log first, as
-    `_reason_to_keep` describes. Raises DataPlaneUnavailable if the log did not answer.
+    """Return the reason to keep the log; None if the log may be deleted. An open log that was never used is first
+    terminated, and acknowledgements that the broker lost are repeated. Raises DataPlaneUnavailable if the log did
+    not answer or is not terminated yet, and the other errors of the data plane.
     """
     report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):

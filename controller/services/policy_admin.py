@@ -101,8 +101,9 @@ def change(store: Store, level: str, merge: Merge, *, actor: str) -> Changed:
 
 
 def change_in(tx: Connection, level: str, merge: Merge, *, actor: str) -> Changed:
-    """Replace the document of the level, as `change` does, in the open transaction `tx`. Return the documents before and after. Logs
-    nothing. Raises the errors of `change`.
+    """Replace the document of the level, in the open transaction `tx`, by the result of `merge`, which is called with the present document.
+    Return the documents before and after. An empty result removes all parameters. Logs nothing. Raises TopicNotFound, TopicNotLive,
+    LostRace, InvalidInput for an invalid name of a namespace, and InvalidPolicy for a document that is not valid.
     """
     document_before = stored(tx, level)
     _write(tx, level, dict(merge(dict(document_before))), actor)
@@ -183,7 +184,8 @@ def preview(
 
 
 def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
-    """Return the document as it would be stored. Raises InvalidPolicy if it does not fit the levels above,
+    """Return the document that `stored` would return after the change, for the cluster with every parameter. The
+    name of a namespace is not checked. Raises InvalidPolicy if the document does not fit the levels above,
     TopicNotFound, TopicNotLive.
     """
     kind = kind_of(level)

@@ -170,7 +170,9 @@ class PolicyBacktest:
     ) -> BacktestAnswer:
         """Collect the loads, compute the costs with the engine (None: the one that fits the amount of work,
         which is logged), store the results, and return them. A load that cannot be simulated is left out with
-        a reason. Raises InvalidInput and NotFound, as `run` says.
+        a reason. Raises InvalidInput if no load can be simulated, a trace cannot be read or more than `most_days`
+        days would be simulated, NotFound if a named topic is not live or no load was recorded, and the errors of the
+        engine.
         """
         recordings, left_out, rates = self._collect(question, loads)
         days = _days_of(question, recordings)

@@ -106,7 +106,8 @@ def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
     """Write the intent under the topic's lock, so that nothing changes in between; other requests wait. A
-    repeated request key returns the first intent. Raises the errors of `submit`.
+    repeated request key returns the first intent. Raises TopicNotFound, TopicNotLive, TopicHeld, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy, Unsupported, and Conflict if the request key was used for another request.
     """
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)

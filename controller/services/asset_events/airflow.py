@@ -134,8 +134,9 @@ class AirflowRest:
         return response
 
     def _once(self, method: str, path: str, **content: Any) -> requests.Response:
-        """Send the request without a repetition, with the token if there is one. If there is only a user, get
-        a token first. Raises AirflowAway without a response, or if no token was issued.
+        """Send the request for `path`, such as `/api/v2/assets`, without a repetition, with the token if there is
+        one. If there is only a user, get a token first. Return the response, whatever its status. Raises AirflowAway
+        without a response, or if no token was issued.
         """
         if self._token is None and self._login.username is not None:
             self._token = self._new_token()

@@ -198,8 +198,8 @@ class Batch:
         decision_log.record(self._tx, [row for topic, row in rows if topic.evaluation is not None])
 
     def _decision_log_rows(self, topics: Collection[BatchTopic]) -> list[tuple[BatchTopic, EvaluationRecord]]:
-        """Return the decision log's rows of these topics, built before any intent. A topic whose inputs
-        cannot be stored is logged and paused, so its decision is not carried out.
+        """Return these topics with their rows of the decision log, built before any intent. A topic whose inputs
+        cannot be stored is left out, logged and paused, so its decision is not carried out.
         """
         rows = []
         for topic in topics:
@@ -228,8 +228,9 @@ class Batch:
                 topic.operation_ids = tuple(operation.operation_id for operation in written)
 
     def _intend_one_each(self, acting: Sequence[BatchTopic]) -> None:
-        """Write the intents of these topics, each with one action, in two statements. If the second violates
-        a constraint, log it and write each intent separately. A refused topic is dropped.
+        """Write the intents of these topics, each with one action, and store their ids in the topics. One statement
+        reads the topics and one writes. If the second statement violates a constraint, log this and write each
+        intent separately. A refused topic is dropped.
         """
         requests = [topic.request(0) for topic in acting]
         views = reshape_intents.look_at_many(
@@ -256,8 +257,9 @@ class Batch:
                 topic.operation_ids = (operation.operation_id,)
 
     def _written(self, topic: BatchTopic, ordinal: int) -> Operation:
-        """Write the intent of the topic's action number `ordinal`, and return its operation. Each action is planned on
-        the result of the previous one. Raises the errors of `_draft` and `reshape_intents.intend`.
+        """Write the intent of the topic's action number `ordinal` (from 0), and return its operation. Each action is
+        planned on the result of the previous action. Raises TopicNotFound, TopicNotLive, TopicHeld, LostRace,
+        SegmentBusy, InvalidLayoutChange, and IntegrityError for a violated constraint.
         """
         request = topic.request(ordinal)
         view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)

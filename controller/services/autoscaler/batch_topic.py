@@ -200,8 +200,9 @@ class BatchTopic:
         )
 
     def finished(self) -> FinishedEvaluation:
-        """Return the evaluation as made, empty if the topic has none. A topic that is not live has no
-        evaluation; the commit of its creation makes the topic due.
+        """Return the record that the topic's inputs were evaluated, with the end of the evaluation's validity and the
+        digest. A topic that is not live has no evaluation: its record has neither, and the commit of its creation
+        makes the topic due.
         """
         evaluation = self.evaluation or Evaluation()
         return FinishedEvaluation(

@@ -139,7 +139,7 @@ class LoadCollector:
 
     def _timed_tick(self) -> float:
         """Run a tick if it is this process's turn. Otherwise leave, so that the counters are not compared
-        with those of a later turn. Return the seconds until the next tick. Counts failed and skipped ticks,
+        with the counters of a later turn. Return the seconds until the next tick. Counts failed and skipped ticks,
         and logs skipped ticks. Raises the errors of `tick`.
         """
         began_ms = self._clock.now_ms()

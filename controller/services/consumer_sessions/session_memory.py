@@ -94,7 +94,7 @@ class SubscriptionSessions:
 
     def restore(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> None:
         """Add a session that another leader or process began, as disconnected at `now`. Its grace period
-        begins. Replaces a session of the same consumer.
+        begins. Replaces a session of the same consumer without ending its stream.
         """
         expires_at = now + self.timing.grace_seconds
         self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)

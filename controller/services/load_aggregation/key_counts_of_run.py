@@ -97,8 +97,8 @@ class CountedKeys:
 
 
 def _scaled(rows: pa.Table, scale: pa.ChunkedArray) -> pa.Table:
-    """Multiply the bins of each row by its scale, round them, and return the rows as STAGED_SKETCH_SCHEMA.
-    The number of producers is limited to the maximum of a topic.
+    """Multiply the bins of each row by its factor in `scale`, round them, and return the rows as
+    STAGED_SKETCH_SCHEMA. The number of producers is limited to the maximum of a topic.
     """
     lists = rows["bins"].combine_chunks()
     scale_of_bin = pc.take(scale, pc.list_parent_indices(lists))
@@ -120,7 +120,7 @@ def _offsets(lists: pa.ListArray) -> pa.Array:
 
 
 def _excluded_counts(counted_rows: pa.Table) -> list[SetAside]:
-    """Return the segments with counts that no producer can have, and the reason."""
+    """Return an entry, with the reason, for each segment with counts that no producer can have."""
     rows = counted_rows.filter(pc.greater(counted_rows["set_aside"], 0)).select(
         ["topic_id", "segment_id", "set_aside"]
     )

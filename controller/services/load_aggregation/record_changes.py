@@ -75,7 +75,9 @@ def _observed(baseline: Baseline) -> pa.Table:
 
 
 def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
-    """Return the limits of one topic, as `_Limits` describes, from the topic's row of the thresholds."""
+    """Return the limits of one topic from the topic's row of the thresholds: thresholds, the relative change that
+    rewrites a record, and whether only Pulsar's rule applies.
+    """
     split, merge = (
         LoadStats(*(row[f"{side}_{metric}"] for metric in METRICS)) for side in ("split", "merge")
     )

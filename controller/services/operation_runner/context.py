@@ -47,7 +47,7 @@ def _never() -> bool:
 
 
 def new_incarnation() -> str:
-    """Return a unique name for one process."""
+    """Return a unique name for one process; each call returns another name."""
     return os.urandom(4).hex()
 
 

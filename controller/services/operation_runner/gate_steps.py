@@ -48,9 +48,9 @@ class GateSteps:
             gates.note_closed(tx, operation, [(name, child.plan.segment_id) for name, child in pairs])
 
     def keep_closed(self, operation: Operation, names: Sequence[str]) -> None:
-        """Verify the gates of the children before the parents are terminated, and close those that are not closed. No effect without
-        subscriptions of standard consumers (`names`), and for operations whose children succeed no log. Raises Unsupported on a data plane
-        without gates, and the errors of the calls.
+        """Verify the gates of the children at the data plane before the parents are terminated, and close the gates that are not closed
+        there. Writes no rows. No effect without subscriptions of standard consumers (`names`), and for operations whose children succeed no
+        log. Raises Unsupported on a data plane without gates, and the errors of the calls.
         """
         if not (names and operation.kind.succeeds_logs):
             return

@@ -373,8 +373,9 @@ class LogSteps:
         }
 
     def _move_gated_cursors(self, operation: Operation, name: str, logs: Sequence[SeekLog]) -> Detail:
-        """Move the cursors of standard consumers, and return the details of `GateSteps.move_cursors`. Before a seek
-        to an instant, the gates of every segment that has ancestors to read are closed.
+        """Move the cursors of standard consumers. Return the number of logs, the sealed segments that are then read to
+        their end, and the segments without a log. Before a seek to an instant, the gates of every segment that has
+        ancestors to read are closed.
         """
         key, target = SubscriptionKey(operation.topic_id, name), operation.parameters[SEEK_TARGET]
         instant_ms = target if isinstance(target, int) else None

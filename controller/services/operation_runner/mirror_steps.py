@@ -179,9 +179,10 @@ class MirrorSteps:
 
     def _check_logs(self) -> Detail:
         """Check the logs of the layout, and store the result with an intent to split each segment without a
-        log. Return these segments.
+        log. Return the ids of these segments for the journal.
 
-        If the broker does not answer or refuses, return nothing: the mirror checks the logs later.
+        If each segment has a log, the details are empty. They are also empty, and nothing is stored, if the broker
+        does not answer or refuses: the mirror checks the logs later.
         """
         try:
             check = self._call(partial(self._keeper().check_logs, self._topic))
@@ -219,7 +220,9 @@ class MirrorSteps:
         return result
 
     def _keeper(self) -> LayoutKeeper:
-        """Return the data plane. Raises Unsupported if the data plane keeps no layouts."""
+        """Return the data plane. Raises Unsupported if the data plane keeps no layouts, DataPlaneUnavailable if it is
+        not configured in this process.
+        """
         plane = self._plane()
         if not isinstance(plane, LayoutKeeper):
             raise Unsupported(

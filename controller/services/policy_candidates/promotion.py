@@ -87,7 +87,7 @@ class Promotion:
 
     @property
     def is_promoted(self) -> bool:
-        """True if the candidate's parameters are the topic's override."""
+        """True if the candidate was promoted, by this call or before it."""
         return self.candidate.state is CandidateState.PROMOTED
 
 

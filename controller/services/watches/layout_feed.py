@@ -101,7 +101,7 @@ class LayoutFeed:
 
     @property
     def due_in_seconds(self) -> float:
-        """Seconds until the feed has something to read, as `Feed` describes."""
+        """Seconds until the feed has something to read: 0 at once, infinity for nothing."""
         return 0.0 if self._dirty else math.inf
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
@@ -141,7 +141,7 @@ class LayoutFeed:
                 self._push(topic_id, layout)
 
     def end_all(self, reason: str) -> None:
-        """End all watches with the reason, as `Feed` describes."""
+        """End all watches with the reason. The watchers are not removed."""
         self._each(lambda watcher: watcher.end(reason))
 
     def _push(self, topic_id: int, layout: FedLayout) -> None:

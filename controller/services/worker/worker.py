@@ -142,9 +142,9 @@ class Worker:
         demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
-        """Run the first round of leases, and repeat it with growing pauses until it succeeds. An error is
-        logged once. Return False if the worker was stopped before. Raises Terminal errors, such as
-        WorkerNameInUse.
+        """Run the first round of leases, and repeat it with growing pauses until it succeeds; then return True. An
+        error that repeats is logged once. Return False if the worker was stopped before. Raises Terminal errors,
+        such as WorkerNameInUse.
         """
         delay_seconds, last_error = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:
