@@ -42,7 +42,7 @@ def transferable(
 
 
 def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -> tuple[Bundle, ...]:
-    """Return the `transfer_top_bundles` heaviest of the broker's bundles, the lightest of them first.
+    """Return the `transfer_top_bundles` heaviest of the broker's bundles, or all if there are fewer, the lightest of them first.
 
     Bundles of Pulsar's own namespaces, of excluded namespaces and without traffic do not count, nor bundles with placement policies
     unless `shed_bundles_with_policies` is set.
@@ -128,7 +128,7 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """Return the bundles that must return so that a bundle of `rate` can go; None if no exchange makes it fit.
+        """Return the bundles that must return so that a bundle of `rate` bytes per second can go; None if no exchange makes it fit.
 
         `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
         """
@@ -148,7 +148,9 @@ class Exchange:
         return None
 
     def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
-        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle."""
+        """Add to `moves` the returns of the bundles in `swapped`, then the move of the bundle, and count their rates. Without
+        `transfer_enabled` the move of the bundle has no destination.
+        """
         transfer = self.settings.transfer_enabled
         for returning in swapped:
             rate = byte_rate_of(returning)
