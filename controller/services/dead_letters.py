@@ -50,8 +50,8 @@ class DeadLetterLogs:
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
         """Return the address of the subscription's dead-letter log. Raises TopicNotFound,
-        SubscriptionNotFound, Unsupported, NotFound if the log was never created because no consumer has
-        needed it, and the errors of the data plane.
+        SubscriptionNotFound, Unsupported as `make` does, NotFound if the log was never created because no
+        consumer has needed it, and the errors of the data plane.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -64,14 +64,14 @@ class DeadLetterLogs:
 
     def count(self, log: DeadLetterLog) -> int:
         """Return the number of messages in the log that were not put back into the topic yet, and so not
-        acknowledged on `redrive`; 0 if the log or `redrive` does not exist. Raises Unsupported, and the errors
-        of the data plane.
+        acknowledged on `redrive`; 0 if the log or `redrive` does not exist. Raises Unsupported if the data plane
+        is not configured here, and the errors of the data plane.
         """
         return self._plane(log).backlog(log.backing_topic, REDRIVE) or 0
 
     def _of(self, topic_id: int, subscription: str) -> DeadLetterLog:
         """Return the address of the subscription's dead-letter log, which may not exist. Raises
-        TopicNotFound, SubscriptionNotFound, Unsupported.
+        TopicNotFound, SubscriptionNotFound, Unsupported if the data plane has no dead-letter logs.
         """
         with self._store.transaction() as tx:
             topic = topics.get_topic(tx, topic_id)

@@ -184,7 +184,7 @@ def _judge(
 ) -> str | None:
     """Return the reason to keep the log; None if the log may be deleted. An open log that was never used is first
     terminated, and acknowledgements that the broker lost are repeated. Raises DataPlaneUnavailable if the log did
-    not answer or is not terminated yet, and the other errors of the data plane.
+    not answer or is not terminated yet, or `plane` is None, and the other errors of the data plane.
     """
     report = reports.get(deletion_entry.backing_topic)
     if report is None or not isinstance(plane, SetWiseDataPlane):

@@ -125,8 +125,8 @@ class _Loads:
     sources: dict[str, int] = field(default_factory=dict)
 
     def as_decision_input(self, record: _Record) -> LoadRecord:
-        """Return the record as a decision reads it. A segment with a silent source counts as observed when
-        the silence began.
+        """Return the record as a decision reads it: observed at the last sample of its source, or, if the segment is
+        silent, when its silence began.
         """
         last_heard_at = self.sources.get(record.source, record.modified_at)
         observed_at = last_heard_at if record.silent_since is None else record.silent_since
@@ -289,7 +289,9 @@ def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Return a load record or a load memory as text for a message."""
+    """Return a load record (`name` is `loads`) or a load memory (`recent_loads`) as text for a message; None is `no
+    load` or `no memory`.
+    """
     if value is None:
         return "no load" if name == "loads" else "no memory"
     if name == "loads":

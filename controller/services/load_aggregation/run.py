@@ -100,8 +100,9 @@ def aggregate(
 
     Nothing is computed or merged, and the result's `applied` is False, if this window or a later window was merged
     before, or if the window has no files. `applied` is also False if another run merges such a window during the
-    computation. Files that are not sample files are moved to the quarantine. Raises StoreUnavailable, Retryable if no
-    file can be read, the errors of the engine, and OSError if the storage does not answer.
+    computation. Files that are not sample files are moved to the quarantine. Raises StoreUnavailable, Retryable if the
+    storage cannot read a file and no other file is usable, the errors of the engine, and OSError if the storage does
+    not answer.
     """
     publish_left_over(store, history)
     with store.transaction() as tx:
@@ -208,8 +209,9 @@ def _segments_without_rates(scratch: Scratch) -> list[SetAside]:
 
 
 def _readable_files(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
-    """Return the window's files that can be read, and the paths of the others, which are quarantined or
-    logged. Raises Retryable if there are files and none can be read.
+    """Return the window's files that can be read, the files of the time before it included, and the paths of the
+    others, which are quarantined or logged. Raises Retryable if the storage cannot read a file and no other file is
+    usable; OSError if the storage does not answer.
     """
     files, foreign_files = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
     examined = area.examine(files)
