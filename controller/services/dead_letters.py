@@ -50,8 +50,8 @@ class DeadLetterLogs:
 
     def find(self, topic: str, subscription: str) -> DeadLetterLog:
         """Return the address of the subscription's dead-letter log. Raises TopicNotFound,
-        SubscriptionNotFound, Unsupported as `make` does, NotFound if the log was never created because no
-        consumer has needed it, and the errors of the data plane.
+        SubscriptionNotFound, Unsupported if the data plane is not configured here or has no dead-letter logs,
+        NotFound if the log was never created because no consumer has needed it, and the errors of the data plane.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id

@@ -104,7 +104,7 @@ class MirrorSteps:
 
     def _must_stay_off(self) -> bool:
         """Return True if the broker's auto-scaler must still be off: the topic is live or being created, and
-        this operation is not aborted.
+        this operation is not aborted, or the topic of this name was attached again since.
 
         A process may sleep between its last check of the claim and the call, and wake after another runner
         has aborted and restored the setting. No other process would restore the setting again, so the late

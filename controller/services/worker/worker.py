@@ -117,8 +117,9 @@ class Worker:
 
     def _work(self) -> None:
         """Start the threads of the leases and background services, and run the loop. At the end, stop these
-        threads, wait for that of the leases only, resign the leases and close the listener. Raises the error
-        that ended the leases, and InvariantViolated if a background service ended by itself.
+        threads, wait for the thread of the leases only, resign the leases and close the listener. Raises
+        WorkerNameInUse if another process uses the name, and InvariantViolated if a background service ended by
+        itself.
         """
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         ended: list[str] = []
