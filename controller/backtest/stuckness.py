@@ -42,7 +42,9 @@ def longest_silence_seconds(simulation: Simulation) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Ticks `first` to before `end`, in which layout, evaluation and running actions stay the same."""
+    """Ticks `first` to before `end`, in which layout, evaluation and running actions stay the same. `busy`: ids of the segments in running
+    actions.
+    """
 
     first: int
     end: int

@@ -223,7 +223,7 @@ class ReportArea:
 
     def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
         """Return the path of each file of the kind that may have a tick in the inclusive span (milliseconds since the Unix epoch), with the
-        parsed name. A file on a day of the span whose name Cleave does not use is included, with None as its name.
+        parsed name. Files on a day of the span with a name that Cleave does not use are included, with None instead of the parsed name.
         """
         files = []
         for day in day_directories(from_ms, to_ms):

@@ -28,7 +28,8 @@ class BundleReader:
     """Reader of one cluster. Thread-safe if its session is.
 
     Each read raises DataPlaneUnavailable if a broker does not answer, or answers with a document of another shape; DataPlaneTimeout for
-    an incomplete answer at the deadline; and the error of `error_of` for a status that the method does not name.
+    an incomplete answer at the deadline; and for a status that the method does not name the error of `error_of`: DataPlaneUnavailable for
+    429 and from 500 on, Terminal for any other status.
     """
 
     def __init__(

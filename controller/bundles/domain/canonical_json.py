@@ -35,7 +35,9 @@ def write_load(load: BundleLoad) -> list[Any]:
 
 
 def read_load(value: Sequence[Any]) -> BundleLoad:
-    """Read the value of `write_load`. Raises an error of UNREADABLE (such as TypeError or ValueError) for another value."""
+    """Read the value of `write_load`. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) for another
+    value.
+    """
     return BundleLoad(*(_read_average(average) for average in value))
 
 

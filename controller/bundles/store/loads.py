@@ -136,7 +136,7 @@ class BundleRun:
 
 
 def watermark(tx: Connection) -> datetime | None:
-    """Return the end of the last merged window, which is one for all clusters. None before the first."""
+    """Return the end of the last merged window, which is the same for all clusters. None before the first."""
     window_end: datetime | None = tx.execute(
         text("SELECT max(window_end) FROM cleave.bundle_load_run")
     ).scalar_one()

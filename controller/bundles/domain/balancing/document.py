@@ -39,8 +39,9 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
 
 
 def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
-    """Read the document of `write_inputs`; the decision on the result is identical. Raises an error of UNREADABLE for another document, and
-    InvalidInput for values that are not valid, such as unknown settings.
+    """Read the document of `write_inputs`; the decision on the result is identical. Raises an error of UNREADABLE
+    (KeyError, TypeError, ValueError or AttributeError) for another document, and InvalidInput for values that are not valid, such as
+    unknown settings.
     """
     return BalanceInputs(
         cluster=Cluster(
@@ -78,7 +79,9 @@ def write_state(state: BalanceState) -> dict[str, Any]:
 
 
 def read_state(document: Mapping[str, Any]) -> BalanceState:
-    """Read the document of `write_state`. Raises an error of UNREADABLE for another document."""
+    """Read the document of `write_state`. Raises an error of UNREADABLE (KeyError, TypeError, ValueError or AttributeError) for another
+    document.
+    """
     values = dict(document)
     for name in _FLOATS_BY_NAME:
         values[name] = {key: float(value) for key, value in values[name].items()}

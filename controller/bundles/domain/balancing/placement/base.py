@@ -28,8 +28,8 @@ Where Pulsar draws at random, a counter in the state decides. The same state giv
 
 
 def any_of(best: Sequence[str], candidates: Sequence[str], state: BalanceState) -> Choice:
-    """Choose one of `best` at random; if `best` is empty, one of the candidates; if both are empty, the broker is None. The state of the
-    choice has the next draw; without a broker it is unchanged.
+    """Choose one of `best` at random, or one of the candidates if `best` is empty; the state in the result counts the draw. If both are
+    empty, the broker is None and the state is unchanged.
     """
     among = tuple(best) or tuple(candidates)
     if not among:

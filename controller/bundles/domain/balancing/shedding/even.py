@@ -85,7 +85,7 @@ def _settling(
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
     """Return the state with one more hit for each broker outside its band whose report is new. Brokers inside their band lose their hits,
-    and so do the brokers in `waiting`.
+    and so do brokers without a fresh report and the brokers in `waiting`.
     """
     counted = [name for name in levels.load if name not in waiting]
     hit = {name: int(levels.cluster.is_new(name)) for name in counted}

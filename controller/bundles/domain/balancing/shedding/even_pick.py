@@ -49,8 +49,9 @@ def _in_order(
     *,
     exceed: bool,
 ) -> Iterator[SharedBundle]:
-    """Yield the candidates from best to worst: the bundles within `needed` and the destination's room, heaviest first, and then, with
-    `exceed`, heavier bundles, lightest first. Lazy, because the first is nearly always taken. `bundles`: lightest share first.
+    """Yield the candidates from best to worst: the bundles within `needed` and the destination's room, heaviest first. With `exceed`,
+    heavier bundles follow, lightest first: bundles that leave both brokers on their side of the mean, then bundles that relieve the fuller
+    broker enough. Lazy, because the first is nearly always taken. `bundles`: lightest share first.
     """
     scale = levels.scale(source, destination)
     wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)

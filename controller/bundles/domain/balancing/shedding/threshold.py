@@ -60,7 +60,7 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
 
 def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
     """Return the average usage of each reporting broker, from the old `averages`, which do not change. Only a report that no earlier cycle
-    has counted advances an average; the average of a broker without an old one begins with its report.
+    has counted advances an average; a broker without an old average begins with its report.
     """
     advanced = {}
     for broker, report in cluster.reporting:
@@ -100,8 +100,9 @@ def _shed(
 def _shed_for_the_lowest(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Return moves of half a margin of throughput off the busiest broker that has at least two bundles, without a destination, and None, if
-    some broker is more than a margin below the mean; otherwise no moves and the refusal.
+    """Return moves off the busiest broker that has at least two bundles, and None, if some broker is more than `threshold_margin` below the
+    mean; otherwise no moves and the refusal. The moves carry at least half of the margin, as a part of the broker's byte rate, and have
+    no destination.
     """
     averages = state.usage_averages
     line = sum(averages.values()) / len(averages) - settings.threshold_margin

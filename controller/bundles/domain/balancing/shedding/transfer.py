@@ -131,8 +131,8 @@ class Levels:
         return self.ordered[self.high]
 
     def offload(self, highest: float, lowest: float, amount: float) -> None:
-        """Count a move of `amount` of usage from the broker with the usage `highest` to that with `lowest` in the deviation. Count the
-        source, and advance to the next lowest broker; the caller advances `high`.
+        """Count in the deviation that `amount` of usage moves from a broker with the usage `highest` to a broker with the usage `lowest`.
+        Count the source, and advance to the next lowest broker; the caller advances `high`.
         """
         self.square_sum -= highest**2 + lowest**2
         self.square_sum += max(0.0, highest - amount) ** 2 + (lowest + amount) ** 2

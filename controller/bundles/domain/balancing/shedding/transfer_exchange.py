@@ -106,8 +106,9 @@ class Exchange:
     ) -> MoveRefusal | None:
         """Add moves of up to `share` of the source's throughput to `moves`. Return None, or a refusal if no bundle could be moved.
 
-        A bundle that exceeds the share goes only in exchange for bundles from `back`. `reported` is the number of the source's reported
-        bundles, including those that may not move; one of them stays.
+        A bundle that exceeds the share goes only in exchange for bundles from `back`; the first bundle without an exchange that fits ends
+        the moves. `bundles` are tried in their order. `reported` is the number of the source's reported bundles, including those that may
+        not move; one of them stays.
         """
         target = self.reports[self.source].stats.byte_rate * share
         remaining = reported

@@ -128,7 +128,7 @@ def _shed(
 
 def _fitting(weighed: list[WeighedBundle], needed: int, max_bundles: int) -> list[WeighedBundle]:
     """Return up to `max_bundles` bundles, in their order, each of which carries load and fits into the part of `needed` that the earlier
-    ones leave. Bundles that do not fit are skipped.
+    bundles leave. Bundles that do not fit are skipped.
     """
     picked: list[WeighedBundle] = []
     for bundle in weighed:
